@@ -1,0 +1,59 @@
+# Torch Relay: everything a newcomer needs. `make` alone lists the targets.
+
+PYTHON ?= python3
+# Which build of torch to install: auto (CUDA where there is an NVIDIA GPU), cpu or cuda.
+TORCH ?= auto
+# Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
+SNAKEMAKE_OPTIONS ?=
+PYTEST_OPTIONS ?=
+LOCK_OPTIONS ?=
+
+BIN := .venv/bin
+SNAKEFILES := $(wildcard Snakefile) workflow
+
+.DEFAULT_GOAL := help
+# The targets build upon one environment, and tests measure time: one at a time, whatever -j says.
+.NOTPARALLEL:
+.PHONY: help install install-dev demo test test-quick test-long lint format lock schema clean
+
+help:  ## List what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install:  ## Install what running needs into .venv (nothing to do: in an instant)
+	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH)
+
+install-dev:  ## Install what running and testing need into .venv
+	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --dev
+
+demo: install  ## Compare strategies on a small real dataset: at most 3 minutes on 2 cores
+	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml $(SNAKEMAKE_OPTIONS)
+
+test: lint  ## Check style and types, then run the whole test suite but the long campaigns
+	$(BIN)/pytest -m "not long" $(PYTEST_OPTIONS)
+
+test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
+	$(BIN)/pytest -m "not slow and not long" $(PYTEST_OPTIONS)
+
+test-long: install-dev  ## Run the long campaigns alone
+	$(BIN)/pytest -m long $(PYTEST_OPTIONS)
+
+lint: install-dev  ## Check style and types, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check $(SNAKEFILES)
+	$(BIN)/mypy
+
+format: install-dev  ## Put all files into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt $(SNAKEFILES)
+
+lock: install-dev  ## Make the locks in envs/ anew from envs/*.in (LOCK_OPTIONS=--upgrade: newest versions)
+	$(BIN)/python scripts/lock.py $(LOCK_OPTIONS)
+
+schema: install  ## Make the configuration's schema and documented defaults anew from its code
+	$(BIN)/python scripts/schema.py
+
+clean:  ## Remove the environment and caches; results are kept
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find scripts tests workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

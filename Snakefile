@@ -1,0 +1,56 @@
+# Torch Relay: trains one task under every parallel strategy and compares them.
+#   snakemake --profile profiles/local            the whole comparison of config/config.yaml
+#   snakemake --profile profiles/local -n         what would run
+#   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
+#   snakemake --profile profiles/local ddp        one strategy only
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: f"{workflow.basedir}/config/config.yaml"
+
+
+sys.path.insert(0, f"{workflow.basedir}/scripts")
+from relay import planning
+from relay.config import load
+from relay.errors import UserError
+
+# A mistake in the config is one line for each, before any job is queued.
+try:
+    CONFIG = load(config)
+    PLAN = planning.plan(CONFIG, root=Path(workflow.basedir))
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/dataset.smk"
+include: "workflow/rules/environment.smk"
+include: "workflow/rules/equivalence.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/comparison.smk"
+include: "workflow/rules/plan.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "results/comparison.csv",
+        "results/comparison.html",
+
+
+# `snakemake ddp`: all repeats of all settings of a strategy, and their verdicts.
+for strategy in PLAN.strategies:
+
+    rule:
+        name:
+            strategy
+        input:
+            [f"results/runs/{run.id}/summary.json" for run in PLAN.runs_of(strategy)],
+            [verdict_of(run) for run in PLAN.runs_of(strategy)],
+        message:
+            skipped_message(strategy)

@@ -1,0 +1,297 @@
+"""Sets up the project's virtual environment from the locks in `envs/`, every file checked against its hash.
+
+    python3 scripts/bootstrap.py [--dev] [--venv .venv] [--torch auto|cpu|cuda]
+
+Needs Python 3.11 to 3.13 and nothing else. pip's own configuration (mirrors, proxies, certificates) is
+respected. Without an NVIDIA GPU the CPU build of torch is looked for first in that configuration, then at
+PyTorch's own index of CPU builds; only when neither has it is the registry's build taken, which on Linux is
+the CUDA one. A second call with nothing changed does nothing; after a change of the locks, or a fault
+half-way, the environment is made anew.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# This file parses on any Python 3, so that an old one gets this line and not a traceback. Nor a newer one: a
+# locked package (immutables) has no wheel for 3.14 yet, and a newcomer should need no compiler.
+if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+    sys.exit(
+        "Torch Relay needs Python 3.11, 3.12 or 3.13, and this is Python {}.{} ({}): name another one, "
+        "as in `make install PYTHON=python3.12`".format(*sys.version_info[:2], sys.executable)
+    )
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+PROBE_SECONDS = 5
+# Publishes no wheel: built from source by the locked setuptools. Everything else comes as a wheel.
+SOURCE_ONLY = "connection-pool"
+
+
+class InstallError(Exception):
+    """The installation cannot go on; the message says why and what to do."""
+
+
+class NoSuchBuild(InstallError):
+    """The sources that were asked do not have the wanted build of torch."""
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def has_nvidia_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether an NVIDIA GPU is here: its device node, or `nvidia-smi` that lists one (WSL has no node)."""
+    if any(re.fullmatch(r"nvidia\d+", path.name) for path in devices.glob("nvidia*")):
+        return True
+    nvidia_smi = shutil.which("nvidia-smi")
+    if nvidia_smi is None:
+        return False
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        listing = subprocess.run([nvidia_smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
+        return listing.returncode == 0 and "GPU " in listing.stdout
+    return False
+
+
+def pinned_to(lock: str, build: str) -> str:
+    """Narrows the text of torch's lock to one build, so that another can never be taken by accident.
+
+    `cpu` asks for torch's `+cpu` version. `registry` asks for exactly the plain versions: `===` matches no
+    local label, whereas `==2.13.0` would also take a `2.13.0+cpu` that lies in a local folder.
+    """
+    if build == "cpu":
+        return re.sub(r"(?m)^(torch==[^\s+]+)", r"\1+cpu", lock)
+    return re.sub(r"(?m)^(torch|torchvision)==", r"\1===", lock)
+
+
+def entry(lock: str, name: str) -> str:
+    """One package's entry in a lock, with its hashes. Raises InstallError if the lock does not name it."""
+    match = re.search(rf"(?m)^{name}==.*(?:\n[ \t]+.*)*", lock)
+    if match is None:
+        raise InstallError(f"envs/torch.txt names no {name}: restore it, or run `make lock`")
+    return match.group() + "\n"
+
+
+class Stamp:
+    """What the environment was last made from, kept inside it; absent or empty while it is being made."""
+
+    def __init__(self, venv: Path) -> None:
+        self.venv = venv
+        self.path = venv / "torch-relay.json"
+
+    def read(self) -> dict[str, Any]:
+        """The last complete installation, or {} if there is none or its packages are no longer all there."""
+        try:
+            stamp = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        whole = stamp.keys() >= {"locks", "device", "build", "python", "packages"}
+        whole = whole and set(stamp["packages"]) <= self.packages() and (self.venv / "bin/python").exists()
+        return stamp if whole else {}
+
+    def packages(self) -> set[str]:
+        """Names and versions as the installed packages' folders show them."""
+        return {path.name for path in self.venv.glob("lib/python3*/site-packages/*.dist-info")}
+
+    def write(self, content: dict[str, Any]) -> None:
+        content = {**content, "packages": sorted(self.packages())}
+        self.path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def lock_hashes(dev: bool) -> dict[str, str]:
+    """SHA-256 of each lock that the installation uses. Raises InstallError for one that is missing."""
+    names = ["torch.txt", "torch-cuda.txt", "driver.txt", *(["dev.txt"] if dev else [])]
+    try:
+        return {name: hashlib.sha256((ROOT / "envs" / name).read_bytes()).hexdigest() for name in names}
+    except FileNotFoundError as error:
+        raise InstallError(f"the lock {error.filename} is missing: restore it, or run `make lock`") from None
+
+
+def usable(stamp: dict[str, Any], wanted: dict[str, Any], torch: str) -> bool:
+    """Whether what is installed can be kept: the same Python, the same locks, and a torch that will do.
+
+    `torch` is what was asked for. Under `auto` the registry's build does without a GPU too: a login node
+    without one must not tear down what a GPU node has installed.
+    """
+    if not stamp:
+        return False
+    same_locks = all(wanted["locks"].get(name, digest) == digest for name, digest in stamp["locks"].items())
+    same_torch = stamp["device"] == wanted["device"] or (torch == "auto" and stamp["build"] == "registry")
+    return same_locks and same_torch and stamp["python"] == wanted["python"]
+
+
+def clear(stamp: Stamp) -> None:
+    """Empties the environment's folder but for its mark, by which the next call knows it after a kill.
+
+    Raises InstallError for a folder without that mark: what it holds is somebody else's.
+    """
+    venv = stamp.venv
+    if venv.is_dir() and any(venv.iterdir()) and not stamp.path.exists():
+        raise InstallError(f"{venv} was not made by `make install`: remove it, or choose another place with --venv")
+    venv.mkdir(parents=True, exist_ok=True)
+    stamp.path.write_text("{}", encoding="utf-8")
+    for child in venv.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child != stamp.path:
+            child.unlink()
+
+
+def create(venv: Path) -> None:
+    """Makes a virtual environment with pip alone. Raises InstallError if this Python cannot."""
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        remedy = "on Debian or Ubuntu: apt-get install python3-venv"
+        raise InstallError(f"this Python ({sys.executable}) lacks its venv module; {remedy}")
+    command = [sys.executable, "-m", "venv", str(venv)]
+    made = subprocess.run(command, check=False, capture_output=True, text=True, close_fds=False)
+    if made.returncode:
+        raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
+
+
+def run_pip(venv: Path, *arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the environment's pip, keeping what it says. Raises subprocess.TimeoutExpired."""
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
+    environment = {**os.environ, "PIP_USE_PEP517": "1"}
+    together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    together["close_fds"] = False
+    return subprocess.run([*pip, *arguments], check=False, env=environment, timeout=timeout, **together)
+
+
+def pip_install(venv: Path, requirements: str, *options: str) -> None:
+    """Installs the text of a requirements file. Raises InstallError with pip's own words if that fails."""
+    safety = ["--require-hashes", "--only-binary=:all:", f"--no-binary={SOURCE_ONLY}", "--no-build-isolation"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write(requirements)
+        file.flush()
+        result = run_pip(venv, "install", "--quiet", *safety, *options, "--requirement", file.name)
+    if result.returncode:
+        kind = NoSuchBuild if "No matching distribution found for torch=" in result.stdout else InstallError
+        raise kind(f"pip could not install this:\n{result.stdout.rstrip()}")
+
+
+def index_offers(venv: Path, index: str, version: str) -> bool:
+    """Whether an index answers within PROBE_SECONDS and has that version of torch for this machine.
+
+    pip itself asks, so that its proxy and certificates are used.
+    """
+    query = ["index", "versions", "torch", "--index-url", index, "--retries=0"]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        answer = run_pip(venv, *query, timeout=PROBE_SECONDS)
+        # Of that line alone: others name what is installed already.
+        listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
+        return listed is not None and version in listed.group(1).split(", ")
+    return False
+
+
+def install_torch(venv: Path, lock: str, device: str, index: str) -> str:
+    """Installs the CPU build of torch if it is wanted and offered; returns the build to use: cpu or registry.
+
+    The registry's build is left to the step that installs everything that torch needs.
+    """
+    if device == "cuda":
+        return "registry"
+    cpu_lock = pinned_to(lock, "cpu")
+    version = entry(cpu_lock, "torch").split()[0].removeprefix("torch==")
+    try:
+        pip_install(venv, entry(cpu_lock, "torch"), "--no-deps")
+        return "cpu"
+    except NoSuchBuild:
+        say(f"      no torch {version} where pip's own configuration looks: passed over")
+    if index_offers(venv, index, version):
+        say(f"      from {index}")
+        both = entry(cpu_lock, "torch") + entry(lock, "torchvision")
+        pip_install(venv, both, "--no-deps", "--extra-index-url", index)
+        return "cpu"
+    say(f"      no torch {version} at {index}, or it cannot be reached: passed over")
+    if sys.platform == "linux":
+        say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")
+    return "registry"
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Lets one installation at a time work in `folder`: a second waits, then finds the work done.
+
+    pip inherits the lock, so that it is waited for too where it outlives this program (`kill -9`).
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Waiting for another installation in this folder ...")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass  # some network filesystems lock no folders: then nobody is waited for
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def install(venv: Path, dev: bool, torch: str, index: str) -> None:
+    """Brings the environment in step with the locks, doing only what is needed. Raises InstallError."""
+    device = torch if torch != "auto" else "cuda" if has_nvidia_gpu() else "cpu"
+    wanted: dict[str, Any] = {"locks": lock_hashes(dev), "device": device}
+    wanted["python"] = "{}.{}".format(*sys.version_info[:2])
+    stamp = Stamp(venv)
+    found = stamp.read()
+    keep = usable(found, wanted, torch)
+    shown = os.path.relpath(venv)
+    if keep and wanted["locks"].keys() <= found["locks"].keys():
+        say(f"{shown} is up to date")
+        return
+    started = time.monotonic()
+    texts = {name: (ROOT / "envs" / name).read_text(encoding="utf-8") for name in wanted["locks"]}
+    say(f"Installing Torch Relay into {shown} (Python {wanted['python']}); this takes some minutes")
+    if keep:
+        build, device = found["build"], found["device"]
+    else:
+        say("[1/4] an empty virtual environment")
+        clear(stamp)
+        create(venv)
+        say("[2/4] torch for " + ("an NVIDIA GPU" if device == "cuda" else "the CPU (no NVIDIA GPU in use)"))
+        build = install_torch(venv, texts["torch.txt"], device, index)
+        say("[3/4] what a training job needs beside it")
+        # Torch itself where it is still missing, and CUDA's libraries where its build needs them.
+        cuda_libraries = texts["torch-cuda.txt"] if build == "registry" else ""
+        pip_install(venv, pinned_to(texts["torch.txt"], build) + cuda_libraries)
+    say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
+    pip_install(venv, texts["driver.txt"] + texts.get("dev.txt", ""))
+    stamp.write({**wanted, "device": device, "build": build})
+    say(f"Installed in {time.monotonic() - started:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dev", action="store_true", help="also what tests and checks need")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (.venv beside the Makefile)")
+    parser.add_argument("--torch", choices=("auto", "cpu", "cuda"), default="auto", help="build of torch (auto)")
+    parser.add_argument("--torch-index", default=TORCH_CPU_INDEX, metavar="URL", help="index of torch's CPU builds")
+    options = parser.parse_args()
+    try:
+        options.venv.parent.mkdir(parents=True, exist_ok=True)
+        with only_one(options.venv.parent):
+            install(options.venv, options.dev, options.torch, options.torch_index)
+    except (InstallError, OSError) as error:
+        sys.exit(f"Installation stopped: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Installation interrupted; the next call starts it anew")
+
+
+if __name__ == "__main__":
+    main()

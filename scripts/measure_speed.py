@@ -1,0 +1,25 @@
+"""What a step of a setting takes: python scripts/measure_speed.py --spec run.json --output speed.json."""
+
+import argparse
+from pathlib import Path
+
+from relay import entry
+from relay.files import write_json
+from relay.run import Run
+from relay.speed import measure
+
+
+def main() -> int:
+    """Parse the command line, measure, and write the speed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True, help="the run.json of one of the setting's runs")
+    parser.add_argument("--output", type=Path, required=True, help="where the speed goes (.json)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
+    given = parser.parse_args()
+    run = Run.read(given.spec)
+    write_json(given.output, {"setting": run.setting, "seconds_per_step": measure(run, given.results)})
+    return 0
+
+
+if __name__ == "__main__":
+    entry.run(main)

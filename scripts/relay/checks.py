@@ -1,0 +1,49 @@
+"""From a run to the gate that it goes through, and on to the reference that the gate compares with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.run import Run
+from relay.settings import BACKENDS
+
+GATE_STEPS = 200
+
+
+def gate(run: Run, seed: int) -> Run:
+    """The run's gate, without a name yet: all that does not bear on equivalence is set to one value.
+
+    Those are the loader, CPUs and threads, the repeat, the length and the segments of the run.
+    """
+    return replace(
+        run,
+        repeat=0,
+        seed=seed,
+        learning_rate_scaling="none",  # the task's rate is scaled already
+        loader="resident",
+        data_workers=0,
+        cpus_per_task=1,
+        threads=1,
+        interop_threads=1,
+        epochs=GATE_STEPS / run.steps_per_epoch,
+        total_steps=GATE_STEPS,
+        evaluate_every_steps=GATE_STEPS,
+        warmup_steps=0,
+    )
+
+
+def reference(gate: Run) -> Run:
+    """The single process that computes what the gate's processes should, on one device of the same kind."""
+    return replace(
+        gate,
+        strategy="reference",
+        strategy_file="",
+        options={},
+        divides=(),
+        stack="torch",
+        backend=BACKENDS[gate.device][0],
+        launcher="none",
+        nodes=1,
+        devices_per_node=1,
+        processes_per_node=1,
+    )

@@ -1,0 +1,173 @@
+"""The columns of `comparison.csv` and `runs.csv`, their types, and how both are written and read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from relay.errors import UserError
+from relay.files import sync_directory
+
+Row = dict[str, Any]
+
+# One row per strategy and setting, repeats pooled.
+COMPARISON: dict[str, type] = {
+    "task": str,
+    "strategy": str,
+    "options": str,  # the strategy's own, as "name=value; name=value"
+    "stack": str,
+    "nodes": int,
+    "devices_per_node": int,
+    "world_size": int,  # processes
+    "global_batch_size": int,
+    "loader": str,
+    "data_workers": int,
+    "threads": int,
+    "precision": str,
+    "repeats": int,  # finished ones
+    "repeats_planned": int,
+    "segments": int,
+    "images_per_second": float,  # geometric mean of the repeats
+    "images_per_second_low": float,  # 95 % interval; empty for one repeat
+    "images_per_second_high": float,
+    "images_per_second_per_device": float,
+    "relative_speed": float,  # to the fastest equivalent setting of the same task
+    "relative_speed_low": float,
+    "relative_speed_high": float,
+    "standing": str,  # best, tie, slower, unclear (see relay.comparison.statistics)
+    "scaling_efficiency": float,
+    "scaling": str,  # strong: the same global batch; weak: the same batch per device
+    "scaling_baseline_devices": int,
+    "peak_memory_bytes": int,  # the most of any repeat
+    "test_accuracy": float,  # arithmetic mean of the repeats
+    "test_loss": float,
+    "max_loss_difference": float,  # the equivalence gate's
+    "equivalent": bool,
+    "goodput": float,  # of all repeats together
+    "data_wait_fraction": float,
+    "status": str,  # done, failed, skipped
+    "reason": str,
+    "device": str,
+    "launcher": str,
+    "cpus_per_task": int,
+    "learning_rate_scaling": str,
+    "interop_threads": int,
+    "backend": str,
+    "epochs": float,
+    "device_name": str,
+    "hosts": str,
+    "margin": float,  # of a tie
+    "gate": str,
+    "setting": str,
+}
+
+# One row per run.
+RUNS: dict[str, type] = {
+    "run": str,
+    "setting": str,
+    "task": str,
+    "strategy": str,
+    "repeat": int,
+    "seed": int,
+    "status": str,
+    "reason": str,
+    "segments": int,
+    "attempts": int,
+    "images_per_second": float,
+    "measured_steps": int,
+    "step_seconds_median": float,
+    "step_seconds_p95": float,
+    "data_wait_fraction": float,
+    "train_seconds": float,
+    "allocated_seconds": float,
+    "goodput": float,
+    "peak_memory_bytes": int,
+    "test_accuracy": float,
+    "test_loss": float,
+    "train_loss": float,
+    "device": str,
+    "device_name": str,
+    "hosts": str,
+    "versions": str,
+    "code": str,
+    "strategy_source": str,
+    "started_at": str,
+}
+
+
+def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows, complete or not at all; what a row lacks is empty, and booleans are true and false."""
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(row.get(name)) for name in columns] for row in rows)
+    write_whole(path, stream.getvalue())
+
+
+def read_csv(path: Path, columns: Mapping[str, type]) -> list[Row]:
+    """The inverse of `write_csv`, typed; empty is None. Raises UserError where that file is not there."""
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except FileNotFoundError:
+        raise UserError(f"{path}: is missing; it is made by the comparison, at the end of a run") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    try:
+        return [{name: _value(row[name], kind) for name, kind in columns.items()} for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: is no table of this version ({error}); make the comparison again") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file beside its place and rename it there: a reader sees all of it or none.
+
+    Raises UserError where it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def category(row: Mapping[str, Any]) -> str:
+    """'done', 'struck out' (trained, but not equivalent to the reference), 'failed' or 'skipped'."""
+    if row["status"] == "done" and not row["equivalent"]:
+        return "struck out"
+    return str(row["status"])
+
+
+def reason_title(row: Mapping[str, Any]) -> str:
+    """What a row's reason is headed with: its category, or 'note' where all went well."""
+    return "note" if category(row) == "done" else category(row)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _value(text: str, kind: type) -> Any:
+    if text == "":
+        return None
+    if kind is bool:
+        return {"true": True, "false": False}[text]
+    return kind(text)

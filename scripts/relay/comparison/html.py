@@ -1,0 +1,152 @@
+"""The report: one HTML file that carries everything it shows, readable without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from relay import requirements
+from relay.comparison.columns import Row, category, reason_title
+from relay.comparison.inputs import Inputs, Record
+from relay.comparison.plots import Plotted, loss_plot, speed_plot
+from relay.comparison.table import by_setting, versions_text
+from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, small
+from relay.errors import UserError
+
+TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A verdict of the equivalence gate and the names of the settings that it is about."""
+
+    names: Sequence[str]
+    verdict: dict[str, Any]
+    struck_out: bool
+
+
+@dataclass(frozen=True)
+class Section:
+    """All that the report shows of one task."""
+
+    task: str
+    headline: str
+    rows: Sequence[tuple[Row, str]]
+    speed_plot: Markup | None
+    loss_plot: Markup | None
+    gates: Sequence[Gate]
+    only_on_cpu: Sequence[str]
+
+
+def report(inputs: Inputs, rows: Sequence[Row]) -> str:
+    """The report's HTML. `rows` are those of `comparison_rows(inputs)`."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (number, percent, small, whole, category, reason_title, mebibytes)
+    environment.filters.update({function.__name__: function for function in filters})
+    template = environment.get_template("comparison.html.j2")
+    return template.render(sections=_sections(inputs, rows), method=_method(inputs), missing=MISSING)
+
+
+def mebibytes(value: int | None) -> str:
+    """Bytes as MiB."""
+    return MISSING if value is None else number(value / MEBIBYTE)
+
+
+def whole(value: float) -> str:
+    """Every digit of a number, thousands separated; no decimals where there are none: '32', '247,400'."""
+    return f"{value:,.10g}"
+
+
+def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
+    labels = dict(zip(map(id, rows), setting_labels(rows), strict=True))
+    groups = by_setting(inputs.records)
+    sections = []
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    for index, task in enumerate(tasks):
+        mine = [row for row in rows if row["task"] == task]
+        plotted = [
+            Plotted(row, f"{row['strategy']}: {labels[id(row)]}", groups[row["setting"]])
+            for row in mine
+            if row["status"] != "skipped"
+        ]
+        # The markup is made by matplotlib, which escapes the text in it.
+        speed, loss = speed_plot(plotted, f"speed-{index}"), loss_plot(plotted, f"loss-{index}")
+        sections.append(
+            Section(
+                task=task,
+                headline=headlines(mine)[0],
+                rows=[(row, labels[id(row)]) for row in mine],
+                speed_plot=Markup(speed) if speed else None,
+                loss_plot=Markup(loss) if loss else None,
+                gates=_gates(plotted),
+                only_on_cpu=_only_on_cpu(plotted),
+            )
+        )
+    return sections
+
+
+def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
+    """Every verdict once, with the settings that share it, those that are struck out first."""
+    names: dict[str, list[Plotted]] = {}
+    for setting in plotted:
+        names.setdefault(setting.row["gate"], []).append(setting)
+    gates = []
+    for members in names.values():
+        verdict = members[0].records[0].verdict
+        if verdict:
+            struck_out = any(not member.row["equivalent"] for member in members)
+            gates.append(Gate([member.name for member in members], verdict, struck_out))
+    return sorted(gates, key=lambda gate: not gate.struck_out)
+
+
+def _only_on_cpu(plotted: Sequence[Plotted]) -> list[str]:
+    """Strategies made for GPUs too that were measured on CPUs alone."""
+    measured = [setting for setting in plotted if setting.row["images_per_second"]]
+    on_gpus = {setting.row["strategy"] for setting in measured if setting.row["device"] != "cpu"}
+    only = {setting.row["strategy"] for setting in measured if _made_for_gpus(setting.records[0])} - on_gpus
+    return sorted(only)
+
+
+def _made_for_gpus(record: Record) -> bool:
+    try:
+        return "cuda" in requirements.read(Path(record.run.strategy_file)).devices
+    except (OSError, SyntaxError, UserError):
+        return True  # the strategy's file has gone since; better to say too often that no GPU was timed
+
+
+def _method(inputs: Inputs) -> dict[str, Any]:
+    """How it was measured, from what the runs themselves have noted."""
+    summaries = [record.summary for record in inputs.records if record.summary]
+    return {
+        "runs": len(inputs.records),
+        "finished": len(summaries),
+        "repeats": _range(len(group) for group in by_setting(inputs.records).values()),
+        "segments": _range(record.segments for record in inputs.records),
+        "attempts": sum(summary["attempts"] for summary in summaries),
+        "warmup_steps": _range(record.run.warmup_steps for record in inputs.records),
+        "margin": inputs.margin,
+        "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
+        "devices": sorted({str(summary["device_name"]) for summary in summaries}),
+        "hosts": sorted({str(host) for summary in summaries for host in summary["hosts"]}),
+        "codes": sorted({str(summary["code"])[:12] for summary in summaries}),
+        "dates": sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
+    }
+
+
+def _range(values: Any) -> str:
+    known = sorted(set(values))
+    if not known:
+        return MISSING
+    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"

@@ -1,0 +1,148 @@
+"""What the stages before have left: the plan, and of each run its spec, summary or fault, and verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay.errors import UserError
+from relay.files import read_json
+from relay.run import Run
+
+_PLAN_KEYS = ("runs", "skipped", "margin")
+_PLANNED_KEYS = ("id", "setting", "gate", "segments")
+_SUMMARY_KEYS = (
+    *("images_per_second", "measured_steps", "segments", "attempts", "goodput", "allocated_seconds"),
+    *("peak_memory_bytes", "test_accuracy", "evaluations", "losses", "hosts", "device_name", "versions"),
+    *("code", "strategy_source"),
+)
+_VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "notes", "strategy_source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run and what is known of it: its summary, or the `error` why it has none; its verdict or None."""
+
+    run: Run
+    gate: str
+    segments: int
+    summary: dict[str, Any] | None
+    error: str
+    verdict: dict[str, Any] | None
+
+    @property
+    def speed(self) -> float | None:
+        """Images per second; None for a run that failed or was too short to be timed."""
+        speed = self.summary["images_per_second"] if self.summary else None
+        return float(speed) if speed and math.isfinite(speed) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """Everything that was planned and what became of it; `records` are in the plan's order."""
+
+    records: Sequence[Record]
+    skipped: Sequence[dict[str, Any]]
+    margin: float
+
+
+def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
+    """Read the plan and every run's records below `results`.
+
+    A run without a usable summary, or whose gate has no verdict, is a UserError of one line that names the
+    file; with `partial`, it is a failed run with the reason instead. The plan and each `run.json` must be
+    there in any case.
+    """
+    plan = _read(plan_path, _PLAN_KEYS)
+    margin = plan["margin"]
+    if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
+        raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
+    records = []
+    for planned in plan["runs"]:
+        missing = [key for key in _PLANNED_KEYS if key not in planned]
+        if missing:
+            raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
+        records.append(_record(planned, results, partial))
+    return Inputs(records=records, skipped=plan["skipped"], margin=float(margin))
+
+
+def read_json_file(path: Path) -> Any:
+    """Parsed JSON. Raises UserError with one line where the file is missing, unreadable or no JSON."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError) as error:
+        told = "is no JSON" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: {told}; remove it and run again") from None
+    if value is None:
+        raise UserError(f"{path}: is missing; run the stage that makes it first")
+    return value
+
+
+def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    value = read_json_file(path)
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
+    result: dict[str, Any] = value
+    return result
+
+
+def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
+    identity, gate = planned["id"], planned["gate"]
+    path = results / "runs" / identity / "run.json"
+    try:
+        run = Run.from_dict(_read(path, ()))
+    except (TypeError, KeyError) as fault:
+        raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
+    summary, error = _summary(identity, results, partial)
+    verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
+    verdict = None
+    if not partial or verdict_path.is_file():
+        try:
+            verdict = _read(verdict_path, _VERDICT_KEYS)
+        except UserError:
+            if not partial:
+                raise
+    segments = len(planned["segments"])
+    return Record(run=run, gate=gate, segments=segments, summary=summary, error=error, verdict=verdict)
+
+
+def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
+    """The summary and no error, or none and why."""
+    path = results / "runs" / identity / "summary.json"
+    if not partial:
+        return _read(path, _SUMMARY_KEYS), ""
+    if not path.is_file():
+        return None, _fault(identity, results)
+    try:
+        return _read(path, _SUMMARY_KEYS), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def _fault(identity: str, results: Path) -> str:
+    try:
+        fault = read_json(results / "checkpoints" / identity / "fault.json")
+    except (OSError, json.JSONDecodeError):
+        fault = None
+    if isinstance(fault, dict) and fault.get("error"):
+        return " ".join(str(fault["error"]).split())
+    return f"no result: see {log_of(identity, results)}"
+
+
+def log_of(identity: str, results: Path) -> Path:
+    """The newest log that carries the run's or gate's name, or the folder of logs where none does."""
+    logs = results / "logs"
+    return max(_logs(identity, logs), key=lambda path: path.stat().st_mtime, default=logs)
+
+
+def _logs(identity: str, logs: Path) -> Iterator[Path]:
+    for path in logs.rglob(f"*{identity}*"):
+        if path.is_file():
+            yield path
+        else:
+            yield from (inner for inner in path.rglob("*") if inner.is_file())

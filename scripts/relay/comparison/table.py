@@ -1,0 +1,256 @@
+"""The two tables: every run, and every setting with its repeats pooled and compared with the best."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from relay.comparison.columns import COMPARISON, Row, category
+from relay.comparison.inputs import Inputs, Record
+from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.run import Run
+
+# Fields that say how large a run is or what follows from it; all others must agree for a scaling efficiency.
+_SIZE = {
+    *("id", "setting", "repeat", "seed", "task", "strategy_file", "launcher"),
+    *("nodes", "devices_per_node", "processes_per_node", "global_batch_size"),
+    *("steps_per_epoch", "total_steps", "evaluate_every_steps", "warmup_steps", "checkpoint_minutes"),
+}
+_CATEGORIES = ("done", "struck out", "failed", "skipped")
+
+
+def run_rows(inputs: Inputs) -> list[Row]:
+    """One row per run, for `runs.csv`."""
+    return [_run_row(record) for record in inputs.records]
+
+
+def comparison_rows(inputs: Inputs) -> list[Row]:
+    """One row per setting, for `comparison.csv`: by task, the fastest first, then what does not count."""
+    groups = by_setting(inputs.records)
+    rows = {setting: _pooled(group) for setting, group in groups.items()}
+    _compare(rows, groups, inputs.margin)
+    _scale(rows, groups)
+    everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
+    for row in everything:
+        row["margin"] = inputs.margin
+    complete = [{name: row.get(name) for name in COMPARISON} for row in everything]
+    return sorted(complete, key=_order)
+
+
+def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The repeats of each setting, in the plan's order of settings and by repeat."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.run.setting, []).append(record)
+    return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
+
+
+def options_text(options: Mapping[str, Any] | str | None) -> str | None:
+    """A strategy's options as one short text; None for none."""
+    if not options:
+        return None
+    if isinstance(options, str):
+        return options
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    return "; ".join(f"{key}={text}" for key, text in sorted(texts.items()))
+
+
+def _run_row(record: Record) -> Row:
+    run, summary = record.run, record.summary or {}
+    steps = summary.get("step_seconds") or {}
+    copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
+    return copied | {
+        "run": run.id,
+        "setting": run.setting,
+        "task": run.task.name,
+        "strategy": run.strategy,
+        "repeat": run.repeat,
+        "seed": run.seed,
+        "device": run.device,
+        "segments": record.segments,
+        "images_per_second": record.speed,
+        "status": "done" if record.summary else "failed",
+        "reason": record.error or _remark(record),
+        "step_seconds_median": steps.get("median"),
+        "step_seconds_p95": steps.get("p95"),
+        "hosts": " ".join(summary.get("hosts", [])),
+        "versions": versions_text(summary.get("versions", {})),
+    }
+
+
+def versions_text(versions: Mapping[str, Any]) -> str:
+    """'python 3.11.2; torch 2.13.0'."""
+    return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+
+
+def _remark(record: Record) -> str:
+    """What a reader has to know of a run that is done: the run's own words, and why there is no speed."""
+    if record.summary is None:
+        return ""
+    told = str(record.summary.get("reason") or "")
+    return told if told or record.speed else "too short to be timed: no step after the warm-up"
+
+
+def _pooled(group: Sequence[Record]) -> Row:
+    run, first = group[0].run, group[0]
+    finished = [record.summary for record in group if record.summary]
+    speeds = speeds_of(group)
+    row: Row = _setting_columns(run) | {
+        "repeats": len(finished),
+        "repeats_planned": len(group),
+        "segments": max(record.segments for record in group),
+        "gate": first.gate,
+        "max_loss_difference": first.verdict["max_loss_difference"] if first.verdict else None,
+        "peak_memory_bytes": max((s["peak_memory_bytes"] for s in finished), default=None),
+        "test_accuracy": _mean(s["test_accuracy"] for s in finished),
+        "test_loss": _mean(s.get("test_loss") for s in finished),
+        "data_wait_fraction": _mean(s.get("data_wait_fraction") for s in finished),
+        "goodput": _goodput(finished),
+        "device_name": "; ".join(sorted({str(s["device_name"]) for s in finished})) or None,
+        "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
+    }
+    if speeds:
+        speed = geometric_mean(speeds)
+        row |= {
+            "images_per_second": speed.value,
+            "images_per_second_low": speed.low,
+            "images_per_second_high": speed.high,
+            "images_per_second_per_device": speed.value / run.devices,
+        }
+    ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
+    refused = [] if ungated else _refusals(group)
+    faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
+    reasons = [*refused, *faults, *_by_repeat(group, _remark)]
+    return row | {
+        "status": "failed" if faults else "done",
+        "equivalent": not ungated and not refused,
+        "reason": "; ".join(reasons) or None,
+    }
+
+
+def _setting_columns(run: Run) -> Row:
+    same = {name: value for name, value in asdict(run).items() if name in COMPARISON}
+    return same | {"task": run.task.name, "options": options_text(run.options), "world_size": run.world_size}
+
+
+def speeds_of(group: Sequence[Record]) -> list[float]:
+    """Images per second of the repeats that have it."""
+    return [record.speed for record in group if record.speed]
+
+
+def _refusals(group: Sequence[Record]) -> list[str]:
+    """Why a setting is not equivalent: the gate's problems, or that what was gated is not what ran."""
+    verdict = group[0].verdict
+    assert verdict is not None
+    reasons: list[str] = []
+    if not verdict["equivalent"]:
+        failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
+        reasons = list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
+    sources = {record.summary["strategy_source"] for record in group if record.summary}
+    if sources - {verdict["strategy_source"]}:
+        reasons.append("the code gated is not the code that ran")
+    return reasons
+
+
+def _by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
+    """'repeats 1 and 3: why', grouped by reason; 'all 3 repeats: why' where it is the same for all."""
+    numbers: dict[str, list[int]] = {}
+    for record in group:
+        if told := reason(record):
+            numbers.setdefault(told, []).append(record.run.repeat)
+    return [f"{_repeats(found, len(group))}{told}" for told, found in numbers.items()]
+
+
+def _repeats(numbers: Sequence[int], count: int) -> str:
+    if len(numbers) == count:
+        return f"all {count} repeats: " if count > 1 else ""
+    if len(numbers) == 1:
+        return f"repeat {numbers[0]}: "
+    return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
+    """Time on steps that counted ÷ time allocated, over all repeats: the long ones weigh more."""
+    known = [s for s in summaries if s["goodput"] is not None and s["allocated_seconds"]]
+    allocated = math.fsum(s["allocated_seconds"] for s in known)
+    return math.fsum(s["goodput"] * s["allocated_seconds"] for s in known) / allocated if known else None
+
+
+def _skipped(entry: Mapping[str, Any]) -> Row:
+    known = {name: entry.get(name) for name in COMPARISON}
+    return known | {"status": "skipped", "equivalent": None, "options": options_text(entry.get("options"))}
+
+
+def _eligible(row: Mapping[str, Any]) -> bool:
+    """May be compared and recommended: all repeats finished, equivalent, and timed."""
+    return category(row) == "done" and row.get("images_per_second") is not None
+
+
+def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
+    """Fill in speed relative to the fastest eligible setting of each task, and the standing."""
+    for task in {row["task"] for row in rows.values()}:
+        eligible = [setting for setting, row in rows.items() if row["task"] == task and _eligible(row)]
+        if not eligible:
+            continue
+        best = max(eligible, key=lambda setting: rows[setting]["images_per_second"])
+        for setting in eligible:
+            if setting == best:
+                rows[setting] |= {"relative_speed": 1.0, "standing": "best"}
+                continue
+            relative = ratio(speeds_of(groups[setting]), speeds_of(groups[best]))
+            rows[setting] |= {
+                "relative_speed": relative.value,
+                "relative_speed_low": relative.low,
+                "relative_speed_high": relative.high,
+                "standing": standing(relative, margin),
+            }
+
+
+def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
+    """Fill in the scaling efficiency of eligible settings: each against itself on the fewest devices.
+
+    Itself means: all else equal, with the same global batch (strong scaling) or, where that was not
+    measured on fewer devices, with the same batch per device (weak scaling).
+    """
+    runs = {setting: groups[setting][0].run for setting, row in rows.items() if _eligible(row)}
+    for setting, run in runs.items():
+        smaller = [other for other in runs if runs[other].devices < run.devices and _same(runs[other], run)]
+        strong = [other for other in smaller if runs[other].global_batch_size == run.global_batch_size]
+        weak = [
+            other
+            for other in smaller
+            if runs[other].global_batch_size * run.devices == run.global_batch_size * runs[other].devices
+        ]
+        if not strong and not weak:
+            continue
+        base = min(strong or weak, key=lambda other: (runs[other].devices, runs[other].nodes))
+        rows[setting] |= {
+            "scaling_efficiency": rows[setting]["images_per_second_per_device"]
+            / rows[base]["images_per_second_per_device"],
+            "scaling": "strong" if strong else "weak",
+            "scaling_baseline_devices": runs[base].devices,
+        }
+
+
+def _same(smaller: Run, larger: Run) -> bool:
+    """Whether two runs differ in size alone; one process needs no launcher, so that is no difference."""
+    a, b = ({k: v for k, v in asdict(run).items() if k not in _SIZE} for run in (smaller, larger))
+    launched_alike = smaller.launcher == larger.launcher or smaller.world_size == 1
+    return a == b and smaller.task.name == larger.task.name and launched_alike
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        str(row["task"]),
+        _CATEGORIES.index(category(row)),
+        -(row.get("images_per_second") or 0),
+        str(row["strategy"]),
+    )

@@ -1,0 +1,75 @@
+"""The comparison as a table that fits a terminal: 80 columns, or what COLUMNS says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from relay.comparison.columns import Row, category, reason_title
+from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, spread
+
+_STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": "red", "skipped": "dim"}
+_NARROW = 72  # columns below which strategy and setting share one
+
+
+def show(console: Console, rows: Sequence[Row], report: Path) -> None:
+    """Print the comparison's rows, why some do not count, the finding, and where the report lies."""
+    marks = _marks(console)
+    labels = setting_labels(rows)
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    for task in tasks:
+        mine = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
+        console.print(Text(task, style="bold"))
+        console.print(_table(mine, narrow=console.width < _NARROW, marks=marks))
+        for row, label in mine:
+            if row["reason"]:
+                console.print(Text(f"{row['strategy']} ({label}), {reason_title(row)}:", style="bold"))
+                console.print(Padding(Text(row["reason"]), (0, 0, 0, 2), expand=False))
+        console.print()
+    for sentence in headlines(rows):
+        console.print(Text(sentence, style="bold"))
+    # Never broken, so that it can be copied, however long the path is.
+    console.print(Text(f"Report: {report}"), soft_wrap=True)
+
+
+def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    if narrow:
+        table.add_column("strategy\nsetting", overflow="fold", ratio=1)
+    else:
+        table.add_column("strategy", overflow="fold")
+        table.add_column("setting", overflow="fold", ratio=1)
+    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column("relative\nspeed", no_wrap=True)
+    table.add_column("test\nacc. %", justify="right", no_wrap=True)
+    table.add_column("gate", justify="center", no_wrap=True)
+    for row, label in rows:
+        # Where nothing can be struck through, the words and the gate's mark still say it.
+        struck = "strike" if row["equivalent"] is False else ""
+        gate = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
+        names = [Text(f"{row['strategy']}\n{label}")] if narrow else [Text(row["strategy"]), Text(label)]
+        table.add_row(
+            *names,
+            Text(" ".join(filter(None, (number(row["images_per_second"]), spread(row)))), style=struck),
+            _result(row),
+            Text(percent(row["test_accuracy"]).removesuffix(" %"), style=struck),
+            Text(gate, style="green" if row["equivalent"] else "red"),
+        )
+    return table
+
+
+def _result(row: Row) -> Text:
+    """'0.63 slower', or in place of a relative speed why there is none."""
+    if row["standing"]:
+        return Text(f"{row['relative_speed']:.2f} {row['standing']}", style=_STYLES.get(row["standing"], ""))
+    return Text("not timed" if category(row) == "done" else category(row), style=_STYLES.get(category(row), ""))
+
+
+def _marks(console: Console) -> tuple[str, str]:
+    return ("✓", "✗") if console.encoding.lower().startswith("utf") else ("yes", "NO")

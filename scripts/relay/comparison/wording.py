@@ -1,0 +1,208 @@
+"""What report and terminal say alike: settings' names in short, numbers with few digits, the finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from relay.comparison.columns import Row, category
+
+MISSING = "–"
+
+Worded = Mapping[str, Callable[[Any], str]]
+
+
+def setting_labels(rows: Sequence[Row]) -> list[str]:
+    """A short name for each row's setting: '2 procs, 1 thread, resident', and what else tells it apart.
+
+    Batch size, precision and learning-rate scaling are named where they differ within the task, the rest
+    where two settings of a strategy would otherwise have the same name.
+    """
+    labels = [", ".join(_base(row) + _differing(row, rows, _COMMON)) for row in rows]
+    for columns in (_REST, _LAST_RESORT):
+        names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
+        twins = [[other for other, its in zip(rows, names, strict=True) if its == name] for name in names]
+        labels = [
+            ", ".join([label, *_differing(row, alike, columns)])
+            for row, label, alike in zip(rows, labels, twins, strict=True)
+        ]
+    return labels
+
+
+def _base(row: Mapping[str, Any]) -> list[str]:
+    words = []
+    processes, nodes, per_node = row["world_size"], row["nodes"], row["devices_per_node"]
+    if row["device"] == "cuda" and nodes and per_node:
+        words.append(_count(nodes * per_node, "GPU"))
+    elif processes:
+        words.append(_count(processes, "proc"))
+    if nodes and nodes > 1:
+        words.append(f"{nodes} nodes")
+    if row["threads"] and row["device"] != "cuda":
+        words.append(_count(row["threads"], "thread"))
+    if row["loader"]:
+        words.append(row["loader"])
+    if row["data_workers"]:
+        words.append(_count(row["data_workers"], "worker"))
+    return [*words, row["options"]] if row["options"] else words
+
+
+_COMMON: Worded = {
+    "global_batch_size": lambda value: f"batch {value}",
+    "precision": str,
+    "learning_rate_scaling": lambda value: (
+        f"learning rate {value.replace('_', ' ')}" + (" scaling" if value == "none" else "")
+    ),
+    "epochs": lambda value: f"{value:g} epochs",
+}
+_REST: Worded = {
+    "threads": lambda value: _count(value, "thread"),
+    "cpus_per_task": lambda value: _count(value, "CPU"),
+    "interop_threads": lambda value: _count(value, "inter-op thread"),
+    "nodes": lambda value: _count(value, "node"),
+    "devices_per_node": lambda value: f"{value} devices per node",
+    "launcher": lambda value: f"launcher {value}",
+    "backend": str,
+    "device": str,
+    "stack": str,
+}
+_LAST_RESORT: Worded = {"setting": str}
+
+
+def _differing(row: Mapping[str, Any], rows: Sequence[Row], columns: Worded) -> list[str]:
+    words: list[str] = []
+    for name, worded in columns.items():
+        values = {other[name] for other in rows if other["task"] == row["task"] and other[name] is not None}
+        if len(values) > 1 and row[name] is not None:
+            words.append(worded(row[name]))
+    return words
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """With `digits` significant digits and thousands separated, as '20,500'; '–' for None."""
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return "not finite"
+    if value == 0:
+        return "0"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, decimals):,.{max(decimals, 0)}f}"
+
+
+def small(value: Any) -> str:
+    """A figure of the gate: '2.9e-13'; text and whole numbers stay as they are."""
+    if value is None:
+        return MISSING
+    if isinstance(value, float):
+        return f"{value:.2g}" if math.isfinite(value) else "not finite"
+    return str(value)
+
+
+def percent(value: float | None, decimals: int = 1) -> str:
+    """0.972 → '97.2 %'."""
+    return MISSING if value is None else f"{100 * value:.{decimals}f} %"
+
+
+def spread(row: Mapping[str, Any]) -> str:
+    """The interval of the speed as '±2.1 %'; '' where one repeat gives none."""
+    low, high = row.get("images_per_second_low"), row.get("images_per_second_high")
+    if not low or not high:
+        return ""
+    # The interval is symmetric in the logarithm: its upper end says how far it reaches as a factor.
+    reach: float = 100 * (math.sqrt(high / low) - 1)
+    return f"±{number(reach, 2)} %"
+
+
+def headlines(rows: Sequence[Row]) -> list[str]:
+    """The finding on each task, each in a few sentences."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    labels = setting_labels(rows)
+    if not rows:
+        return ["Nothing was measured: the plan holds no run."]
+    return [
+        (f"{task}: " if len(tasks) > 1 else "")
+        + _finding([(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task])
+        for task in tasks
+    ]
+
+
+def _finding(rows: Sequence[tuple[Row, str]]) -> str:
+    named = [(row, f"{row['strategy']} ({label})") for row, label in rows]
+    best = next(((row, name) for row, name in named if row["standing"] == "best"), None)
+    if best is None:
+        return f"No setting was measured and shown equivalent: {_left_out(rows)}."
+    ties = [row for row, _ in named if row["standing"] in ("best", "tie")]
+    accuracies = [percent(row["test_accuracy"]) for row in ties if row["test_accuracy"] is not None]
+    sentences = [_lead(best, [(row, name) for row, name in named if row["standing"] not in (None, "best")])]
+    if accuracies:
+        order = ", in the same order" if len(ties) > 1 else ""
+        sentences.append(f"Test accuracy{order}: {_and(accuracies)}.")
+    if left := _left_out(rows):
+        sentences.append(f"Left out: {left}.")
+    return " ".join(sentences)
+
+
+def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
+    row, name = best
+    speed = f"{number(row['images_per_second'])} images/s"
+    ties = [other for other, _ in others if other["standing"] == "tie"]
+    tied = [its for other, its in others if other["standing"] == "tie"]
+    unclear = [(other, its) for other, its in others if other["standing"] == "unclear"]
+    slower = [(other, its) for other, its in others if other["standing"] == "slower"]
+    if not others:
+        return f"{name} trains {speed}; no other setting was measured and shown equivalent to compare it with."
+    if ties:
+        lead = f"A tie: {_and([name, *tied])} train equally fast, within {percent(row['margin'], 0)}: {speed}."
+    elif unclear:
+        lead = f"{name} measured fastest, {speed}, but not beyond doubt."
+    else:
+        behind, second = slower[0]
+        lead = f"{name} is fastest: {speed}, {_times(behind)} as fast as the next, {second}."
+    if unclear:
+        listed = _and([f"{its} at {_relative(other)}" for other, its in unclear[:3]] + _more(unclear[3:]))
+        alone = any(other["relative_speed_low"] is None for other, _ in unclear)
+        why = "With one repeat there is no spread to judge by" if alone else "Too close to call with these repeats"
+        lead += f" {why}: {listed}. More repeats would tell."
+    return lead
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    """How many times as fast as this row the best one is, with its interval: 1 / relative speed."""
+    times = f"{1 / row['relative_speed']:.2f} times"
+    if row["relative_speed_low"] is None:
+        return times
+    return f"{times} (95 % interval {1 / row['relative_speed_high']:.2f} to {1 / row['relative_speed_low']:.2f})"
+
+
+def _relative(row: Mapping[str, Any]) -> str:
+    """How fast this row is beside the best one, with its interval."""
+    times = f"{row['relative_speed']:.2f} times its speed"
+    if row["relative_speed_low"] is None:
+        return times
+    return f"{times} (95 % interval {row['relative_speed_low']:.2f} to {row['relative_speed_high']:.2f})"
+
+
+def _more(rest: Sequence[Any]) -> list[str]:
+    return [f"{len(rest)} more"] if rest else []
+
+
+def _and(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _left_out(rows: Sequence[tuple[Row, str]]) -> str:
+    """'1 struck out, 2 skipped', and settings that were done but too short to be timed."""
+    counts: dict[str, int] = {}
+    for row, _ in rows:
+        what = category(row)
+        if what == "done" and row.get("standing") is None:
+            what = "too short to be timed"
+        if what != "done":
+            counts[what] = counts.get(what, 0) + 1
+    return ", ".join(f"{count} {what}" for what, count in counts.items())

@@ -1,0 +1,171 @@
+"""Mistakes in the config, a line for each: the key, its value, and what is allowed, as the schema has it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+Schema = Mapping[str, Any]
+
+
+def show(value: Any) -> str:
+    """A value as the user wrote it, near enough: text quoted, the rest as YAML spells it, long ones cut."""
+    if isinstance(value, str):
+        text = f"'{value}'"
+    else:
+        try:
+            text = json.dumps(value)
+        except TypeError:  # YAML knows dates and sets, JSON does not
+            text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def unknown(what: str, name: Any, allowed: Iterable[str]) -> str:
+    """`… is unknown; did you mean …? allowed: …` for a misspelt name."""
+    names = sorted(allowed)
+    close = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    return f"{what}; {hint}allowed: {', '.join(names) or 'none'}"
+
+
+def describe(schema: Schema, whole: Schema) -> str:
+    """What a part of the JSON schema `whole` allows, in words."""
+    schema = _resolved(schema, whole)
+    if "anyOf" in schema:
+        return _describe_union(schema["anyOf"], whole)
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return "a number, text, true, false, null"
+    if kind in ("integer", "number"):
+        bounds = _bounds(schema)
+        return ("a whole number" if kind == "integer" else "a number") + (f" {bounds}" if bounds else "")
+    if kind == "array":
+        count, items = schema.get("minItems"), describe(schema["items"], whole)
+        exactly = f"{count} values" if count == schema.get("maxItems") and count else "a list"
+        return f"{exactly}, each {items}"
+    if kind == "object":
+        keys = schema.get("properties")
+        return f"a block with the keys {', '.join(keys)}" if keys else "a block of names and values"
+    if "pattern" in schema:
+        return "an address (http://…, https://… or file://…)"
+    if kind == "string":
+        return "non-empty text" if schema.get("minLength") else "text"
+    return "true or false"
+
+
+def _describe_union(parts: Sequence[Schema], whole: Schema) -> str:
+    """`X or null` for an optional value, `X or a list of these` for an axis."""
+    one = [p for p in parts if p.get("type") not in ("array", "null")]
+    words = [describe(p, whole) for p in one]
+    if {"type": "null"} in parts:
+        words = [f"{words[0]}, null"] if "enum" in _resolved(one[0], whole) else [*words, "null"]
+    several = any(p.get("type") == "array" for p in parts)
+    return " or ".join(words) + (", or a list of these" if several else "")
+
+
+def _bounds(schema: Schema) -> str:
+    texts = {
+        "minimum": "of at least {}",
+        "exclusiveMinimum": "greater than {}",
+        "maximum": "of at most {}",
+        "exclusiveMaximum": "less than {}",
+    }
+    return " and ".join(text.format(schema[key]) for key, text in texts.items() if key in schema)
+
+
+def _resolved(schema: Schema, whole: Schema) -> Schema:
+    while "$ref" in schema:
+        schema = whole["$defs"][schema["$ref"].rsplit("/", 1)[-1]]
+    return schema
+
+
+def _block(schema: Schema, whole: Schema) -> Schema:
+    """The block itself where it may be null as well."""
+    parts = (_resolved(p, whole) for p in schema.get("anyOf", [schema]))
+    return next(p for p in parts if p.get("type") == "object")
+
+
+def _at(location: Sequence[str | int], whole: Schema) -> Schema:
+    """The part of the schema that a place in the config answers to."""
+    schema = _resolved(whole, whole)
+    for step in location:
+        if isinstance(step, int):
+            parts = (_resolved(p, whole) for p in schema.get("anyOf", [schema]))
+            schema = next(p["items"] for p in parts if "items" in p)
+        else:
+            block = _block(schema, whole)
+            schema = block.get("properties", {}).get(step) or block["additionalProperties"]
+        schema = _resolved(schema, whole)
+    return _block(schema, whole) if location and _is_optional_block(schema, whole) else schema
+
+
+def _is_optional_block(schema: Schema, whole: Schema) -> bool:
+    """Whether it is a block or null: its mistakes are explained by the block's keys."""
+    parts = [_resolved(p, whole) for p in schema.get("anyOf", [])]
+    return any(p.get("type") == "object" and "properties" in p for p in parts)
+
+
+def _written(location: Sequence[str | int], raw: Any) -> list[str | int]:
+    """The place as the user wrote it: an axis given as one value has no index, though it was made a list."""
+    place: list[str | int] = []
+    for step in location:
+        if isinstance(step, int) and not isinstance(raw, list):
+            break
+        place.append(step)
+        try:
+            raw = raw[step]
+        except (KeyError, IndexError, TypeError):
+            raw = None
+    return place
+
+
+def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
+    location, value, kind = list(error["loc"]), error["input"], error["type"]
+    if location[-1:] == ["[key]"]:
+        location, kind = location[:-2], "invalid_key"
+    path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in _written(location, raw)).lstrip(".")
+    if kind == "exceeds":  # a check between two keys, which names both itself
+        return f"config: {error['msg']}"
+    if kind == "invalid_key":
+        return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
+    if kind == "extra_forbidden":
+        keys = _at(location[:-1], whole)["properties"]
+        return f"config: {path}: {show(value)} " + unknown("stands at an unknown key", location[-1], keys)
+    allowed = describe(_at(location, whole), whole)
+    if kind == "missing":
+        return f"config: {path}: missing; allowed: {allowed}"
+    if kind == "not_one":
+        keys = allowed.split("keys ")[1]
+        return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
+    if kind == "unknown_task":
+        return f"config: {path}: {show(value)} is unknown; allowed: {allowed}"
+    return f"config: {path}: {show(value)} is not allowed; allowed: {allowed}{_hint(value, allowed)}"
+
+
+def _hint(value: Any, allowed: str) -> str:
+    """YAML takes `1e-3` and anything in quotes for text, which is seldom what was meant."""
+    if not isinstance(value, str) or "number" not in allowed:
+        return ""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    if not math.isfinite(number):
+        return ""
+    plain = str(int(number) if number.is_integer() else number)
+    if "e" in plain and "." not in plain:
+        plain = plain.replace("e", ".0e")  # without the point it is text to YAML once more
+    return f" (this is text: write {plain}, without quotes)"
+
+
+def error_lines(error: ValidationError, raw: Any, schema: Schema) -> list[str]:
+    """One line per mistake, each once, in the config's order."""
+    found = (_line(e, raw, schema) for e in error.errors(include_url=False))
+    return list(dict.fromkeys(found))

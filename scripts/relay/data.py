@@ -1,0 +1,162 @@
+"""From a prepared dataset to global batches: two ways to feed them, the same samples in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from relay.catalogue import TaskSpec
+from relay.datasets.manifest import Split as SplitName
+from relay.datasets.manifest import load_split, verify
+from relay.errors import UserError
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> torch.Tensor:
+    """The permutation of an epoch. Seed and epoch are mixed through SeedSequence, so that no two pairs collide."""
+    mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed))
+
+
+def batch_indices(count: int, global_batch_size: int, seed: int, step: int) -> torch.Tensor:
+    """The samples of a step's global batch, (global_batch_size,) int64: a pure function of seed and step.
+
+    The position in training is therefore one integer, and resuming needs no loader's state. Every epoch is a new
+    permutation; its last, partial batch is left out.
+    """
+    epoch, position = divmod(step, count // global_batch_size)
+    return _order(count, seed, epoch)[position * global_batch_size :][:global_batch_size]
+
+
+class Split:
+    """One split of a prepared dataset, shaped for a task's network.
+
+    `inputs` stay uint8 (images) or float32 (vectors) until a batch is made of them; `normalise` is then the same
+    arithmetic whichever way the batch came.
+    """
+
+    def __init__(self, directory: Path, name: SplitName, task: TaskSpec) -> None:
+        """Maps the files. Raises UserError where the dataset is damaged or does not fit the task's network."""
+        self.inputs, self.targets = load_split(directory, name)
+        manifest = verify(directory)
+        self.images = self.inputs.dtype == np.uint8
+        self.repeats, self.magnification = 1, 1
+        if self.images:
+            self._fit(tuple(self.inputs.shape[1:]), task)
+            assert manifest.mean is not None  # images always have both
+            assert manifest.std is not None
+            self.mean = torch.tensor(manifest.mean).repeat(self.repeats).view(-1, 1, 1)
+            self.std = torch.tensor(manifest.std).repeat(self.repeats).view(-1, 1, 1)
+        elif tuple(self.inputs.shape[1:]) != task.input_shape:
+            raise UserError(
+                f"task {task.name}: the network takes {task.input_shape}, the dataset has {self.inputs.shape[1:]}"
+            )
+
+    def _fit(self, shape: tuple[int, ...], task: TaskSpec) -> None:
+        """Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders."""
+        channels, height, width = task.input_shape
+        self.repeats, self.magnification = channels // shape[0], height // shape[1]
+        reached = (shape[0] * self.repeats, shape[1] * self.magnification, shape[2] * self.magnification)
+        if reached != (channels, height, width):
+            raise UserError(
+                f"task {task.name}: images of {shape} cannot be magnified to the network's {task.input_shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def enlarge(self, images: torch.Tensor) -> torch.Tensor:
+        """(N, C, H, W) uint8 images as the network wants them, still uint8."""
+        images = images.repeat(1, self.repeats, 1, 1)
+        return images.repeat_interleave(self.magnification, -1).repeat_interleave(self.magnification, -2)
+
+    def normalise(self, inputs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """uint8 images to zero mean and unit deviation; vectors are only cast. Computed in float32, then cast."""
+        if self.images:
+            inputs = (
+                inputs.to(torch.float32).div_(255).sub_(self.mean.to(inputs.device)).div_(self.std.to(inputs.device))
+            )
+        return inputs.to(dtype)
+
+
+class Resident:
+    """The whole split as one tensor on the device; a batch is an indexing and a normalisation."""
+
+    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype) -> None:
+        self.split, self.device, self.dtype = split, device, dtype
+        inputs = torch.from_numpy(np.array(split.inputs))
+        self.inputs = (split.enlarge(inputs) if split.images else inputs).to(device)
+        self.targets = torch.from_numpy(np.array(split.targets)).to(device)
+
+    def fetch(self, indices: torch.Tensor) -> Batch:
+        """Inputs (n, *input_shape) and targets of these samples, on the device."""
+        indices = indices.to(self.device)
+        return self.split.normalise(self.inputs[indices], self.dtype), self.targets[indices]
+
+    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """A batch for each list of samples, in order."""
+        return (self.fetch(indices) for indices in index_lists)
+
+
+class _Samples(Dataset[Batch]):
+    """Sample by sample through torchvision's transforms, as torchvision's own datasets are used in the seeds."""
+
+    def __init__(self, split: Split) -> None:
+        from relay.vision import transforms
+
+        self.split = split
+        steps: list[object] = []
+        if split.images:
+            height, width = (side * split.magnification for side in split.inputs.shape[2:])
+            if split.repeats > 1:
+                steps.append(transforms.Grayscale(split.repeats))
+            if split.magnification > 1:
+                steps.append(transforms.Resize((height, width), transforms.InterpolationMode.NEAREST))
+            steps += [
+                transforms.ToTensor(),
+                transforms.Normalize(split.mean.flatten().tolist(), split.std.flatten().tolist()),
+            ]
+        self.transform = transforms.Compose(steps)
+
+    def __getitem__(self, index: int) -> Batch:
+        sample, target = self.split.inputs[index], torch.from_numpy(np.array(self.split.targets[index]))
+        if not self.split.images:
+            return torch.from_numpy(np.array(sample)), target
+        from PIL import Image
+
+        image = Image.fromarray(np.ascontiguousarray(sample[0] if len(sample) == 1 else sample.transpose(1, 2, 0)))
+        return self.transform(image), target
+
+
+class Streamed:
+    """torch's DataLoader over torchvision's transforms, with worker processes and pinned memory."""
+
+    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> None:
+        self.samples, self.device, self.dtype, self.workers = _Samples(split), device, dtype, workers
+
+    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """A batch for each list of samples, in order; one stream across epochs, so that workers start only once."""
+        loader = DataLoader(
+            self.samples,
+            batch_sampler=(indices.tolist() for indices in index_lists),  # lazily
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            # Its own generator: the loader would otherwise draw a seed from the rank's, and a resumed run's dropout
+            # would part from an uncut one's.
+            generator=torch.Generator(),
+        )
+        for inputs, targets in loader:
+            moved = inputs.to(self.device, non_blocking=True)
+            yield moved.to(self.dtype), targets.to(self.device, non_blocking=True)
+
+
+def feeder(kind: str, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> Resident | Streamed:
+    """The way of feeding that a run declares: "resident" or "dataloader"."""
+    return Resident(split, device, dtype) if kind == "resident" else Streamed(split, device, dtype, workers)

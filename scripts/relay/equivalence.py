@@ -1,0 +1,61 @@
+"""The jobs of the equivalence stage, around the processes that train: a reference, and a gate's verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from relay import faults
+from relay.files import read_json, write_json
+from relay.fingerprint import source_digest, strategy_sources
+from relay.launch import INTERRUPTED, launch
+from relay.run import Run
+from relay.snapshot import freeze
+
+
+def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> int:
+    """Start the role's processes on today's code; returns their status."""
+    run = Run.read(spec)
+    output.unlink(missing_ok=True)
+    faults.forget(output.parent)
+    strategy_file = Path(run.strategy_file) if run.strategy_file else None  # the reference knows nothing of strategies
+    code = freeze(strategy_file, results / "code")
+    dataset = results / "datasets" / run.dataset.directory_name
+    arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
+    return launch(run, role, output.parent, arguments, code)
+
+
+def run_reference(spec: Path, results: Path, output: Path) -> int:
+    """Train a reference and write it to `output` (.pt); returns the job's exit status."""
+    status = _launch(spec, "reference", results, output)
+    if status == 0:
+        return 0
+    fault = faults.collect(output.parent)
+    if fault is None:
+        return INTERRUPTED
+    print(f"reference failed: {fault['error']}", file=sys.stderr)
+    return 1
+
+
+def run_gate(spec: Path, reference: Path, results: Path, output: Path) -> int:
+    """Judge a strategy and write `verdict.json`; returns the job's exit status.
+
+    A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
+    that were killed from outside have shown nothing: that is worth a retry.
+    """
+    status = _launch(spec, "gate", results, output, "--reference", str(reference))
+    run = Run.read(spec)
+    verdict = read_json(output)
+    if verdict is None:
+        fault = faults.collect(output.parent)
+        if fault is None:
+            print(f"gate {run.id}: its processes were killed (status {status})", file=sys.stderr)
+            return INTERRUPTED
+        problems = [f"the strategy failed in the gate: {fault['error']}"]
+        verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
+        verdict |= {"problems": problems}
+    verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy_file)))
+    write_json(output, verdict)
+    found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])
+    print(f"gate {run.id}: {found}")
+    return 0

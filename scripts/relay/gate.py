@@ -1,0 +1,230 @@
+"""The equivalence gate: does this strategy compute the training that one process computes, and does it divide the work?
+
+Started on every rank by the launcher: `python -m relay.worker gate WORK --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from relay import machine, sent, strategies
+from relay.files import write_json
+from relay.ranks import Ranks
+from relay.requirements import DIVISIBLE
+from relay.run import Run
+from relay.strategies.base import Strategy
+from relay.trials import Trial, TrialData, TrialTask, trials
+
+# Of what is divided, no rank may hold this much: stages and shards are never exactly even, but a whole is no part.
+WHOLE_SHARE = 0.95
+# A rank that takes part in averaging gradients sends at least about their size; lossy compression sends less.
+LEAST_SENT_SHARE = 0.1
+
+
+@dataclass
+class Trained:
+    """What one rank saw of a trial."""
+
+    losses: list[float]
+    seen: list[list[int]]  # the samples that reached this rank's loss, for each step
+    bytes_sent: int
+    footprint: dict[str, int]
+    strategy: Strategy
+
+
+@dataclass
+class Verdict:
+    """Gathers parts and problems; equivalent where every part passed and there is no problem."""
+
+    gate: str
+    parts: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def compare(self, name: str, what: str, figure: float, limit: float) -> None:
+        """A part passes where its figure is at most the limit; no number never passes."""
+        passed = figure <= limit
+        self.parts.append({"name": name, "what": what, "figure": figure, "limit": limit, "passed": passed})
+        if not passed:
+            self.problems.append(f"{name}: {what}: {figure:.1e}, allowed is {limit:.0e}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to verdict.json."""
+        losses = [part["figure"] for part in self.parts if part["name"] == "algorithm: losses"]
+        return {
+            "gate": self.gate,
+            "equivalent": not self.problems,
+            "max_loss_difference": losses[0] if losses else None,
+            "parts": self.parts,
+            "problems": self.problems,
+            "notes": self.notes,
+            **self.figures,
+        }
+
+
+def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
+    """Train one trial under the strategy, through the same contract as a run's training. Collective."""
+    task = TrialTask.of(run, trial, scale=trial.scale)
+    strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
+    losses: list[torch.Tensor] = []
+    seen: list[list[int]] = []
+
+    def after_step(loss: torch.Tensor) -> bool:
+        losses.append(loss)
+        seen.append(list(task.seen))
+        task.seen.clear()
+        strategy.set_learning_rate(task.learning_rate(len(losses)))
+        return False
+
+    strategy.set_learning_rate(task.learning_rate(0))
+    ranks.barrier()
+    before = sent.by_socket()
+    replica = strategy.replica
+    strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
+    bytes_sent = sent.since(before)
+    values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
+    return Trained(values, seen, bytes_sent, strategy.footprint(), strategy)
+
+
+def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
+    """The largest absolute difference; NaN where either has one, infinite where the shapes differ."""
+    if mine.shape != reference.shape:
+        return float("inf")
+    return float((mine.double() - reference.double()).abs().max())
+
+
+def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
+    """Compare a trial's losses and final parameters with the reference's. Collective; rank 0 judges."""
+    whole = trained.strategy.whole_model()
+    reported = [losses for losses in ranks.gather(trained.losses) if losses]
+    if ranks.rank != 0:
+        return
+    if "losses" in trial.compares:
+        curve = torch.tensor(reported, dtype=torch.float64).mean(0)
+        what = f"largest loss difference in {trial.steps} steps, {trial.what}"
+        verdict.compare(f"{trial.name}: losses", what, difference(curve, reference["losses"]), trial.limit)
+    if set(whole) != set(reference["parameters"]):
+        names = sorted(set(whole) ^ set(reference["parameters"]))
+        verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
+    elif "parameters" in trial.compares:
+        figures = [difference(whole[name], tensor) for name, tensor in reference["parameters"].items()]
+        what = f"largest parameter difference after {trial.steps} steps, {trial.what}"
+        largest = float(torch.tensor(figures).max())  # torch's maximum keeps a NaN
+        verdict.compare(f"{trial.name}: parameters", what, largest, trial.limit)
+
+
+def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> None:
+    """Compare what the trained model predicts, through the strategy's own `predict`. Collective."""
+    replica, task = trained.strategy.replica, trained.strategy.task
+    assert isinstance(task, TrialTask)
+    inputs, _ = next(data.batches(task, 1, replica.index, replica.count))
+    outputs = trained.strategy.predict(inputs)
+    told = ranks.gather((replica.index, outputs.cpu()) if replica.reports else None)
+    if ranks.rank == 0:
+        outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
+        figure = difference(outputs, reference["outputs"])
+        verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
+
+
+def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: TrialData, footprint: dict[str, int],
+            ranks: Ranks) -> None:  # fmt: skip
+    """Check that the work is divided as the strategy says: samples, bytes held, bytes sent. Collective."""
+    replica = trained.strategy.replica
+    told = ranks.gather((replica, trained.seen, trained.footprint, trained.bytes_sent))
+    if ranks.rank != 0:
+        return
+    reporting = [rank for rank in told if rank[0].reports]
+    if sorted(rank[0].index for rank in reporting) != list(range(replica.count)):
+        verdict.problems.append("division of work: not exactly one process reports for each replica")
+    verdict.problems += _samples(trial.steps, [rank[1] for rank in reporting], data)[:1]
+    per_step = [sum(map(len, rank[1])) / trial.steps for rank in told]
+    verdict.figures["samples_per_rank"] = per_step
+    verdict.figures["bytes_sent_per_step"] = [round(rank[3] / trial.steps) for rank in told]
+    verdict.figures["bytes_held_share"] = shares = {
+        kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole
+    }
+    if ranks.world_size == 1:
+        return
+    for kind in DIVISIBLE:
+        share = [samples / run.global_batch_size for samples in per_step] if kind == "samples" else shares.get(kind)
+        if kind in run.divides and share and max(share) > WHOLE_SHARE:
+            verdict.problems.append(f"division of work: {kind} should be divided, but a rank has {max(share):.0%}")
+    least = LEAST_SENT_SHARE * footprint["gradients"]
+    if run.backend == "gloo" and min(verdict.figures["bytes_sent_per_step"]) < least:
+        sent_least = min(verdict.figures["bytes_sent_per_step"])
+        verdict.problems.append(
+            f"division of work: a rank sent {sent_least} bytes a step; expected {least:.0f} or more"
+        )
+
+
+def _samples(steps: int, seen: list[list[list[int]]], data: TrialData) -> list[str]:
+    """Steps whose samples at the loss, over all replicas, are not the global batch, each exactly once."""
+    problems = []
+    for step in range(steps):
+        got, expected = (
+            sorted(i for replica in seen for i in replica[step]),
+            sorted(data.indices(step).tolist()),
+        )
+        if got != expected:
+            twice, missing = len(got) - len(set(got)), len(set(expected) - set(got))
+            problems.append(
+                f"division of work: step {step}: {len(got)} samples reached the loss, the global batch has "
+                f"{len(expected)}: {twice} more than once, {missing} never"
+            )
+    return problems
+
+
+def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> int:
+    """NCCL's kernels that the profiler sees in a few steps: their bytes do not pass the kernel's TCP counters."""
+    with torch.profiler.profile() as profiler:
+        train(run, Trial(name="", what="", precision="fp32", steps=steps, limit=0, compares=()), data, ranks)
+    return sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl"))
+
+
+def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
+    """All trials and the division of work. Collective; only rank 0's verdict is complete."""
+    reference = torch.load(reference_file, weights_only=True)
+    data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id)
+    for trial in trials(run):
+        trained = train(run, trial, data, ranks)
+        known = reference[trial.name]
+        compare(verdict, trial, trained, known, ranks)
+        if trial.name == "algorithm":
+            evaluate(verdict, trained, data, known, ranks)
+            divided(verdict, run, trial, trained, data, known["footprint"], ranks)
+            assert isinstance(trained.strategy.task, TrialTask)
+            verdict.notes += trained.strategy.task.notes
+        if ranks.rank == 0:
+            print(f"{trial.name}: {verdict.parts[-1]['figure']:.1e} of {trial.limit:.0e} allowed", flush=True)
+    if dist.get_backend() == "nccl" and ranks.world_size > 1 and communicated(run, data, ranks) == 0:
+        verdict.problems.append("division of work: the profiler saw no NCCL kernel")
+    if run.task.shrunken:
+        verdict.notes.append(f"the network is shrunken for the gate: {dict(run.task.shrunken)}")
+    return verdict
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, judge, and write the verdict."""
+    parser = argparse.ArgumentParser(prog="relay.worker gate WORK", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="the gate's gate.json")
+    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
+    parser.add_argument("--reference", type=Path, required=True, help="the trained reference (a .pt file)")
+    parser.add_argument("--output", type=Path, required=True, help="where the verdict goes (a .json file)")
+    given = parser.parse_args(arguments)
+
+    run = Run.read(given.spec)
+    machine.set_threads(run.threads, run.interop_threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    ranks = Ranks.join(run.device, run.backend)
+    machine.check_granted(run, ranks)
+    verdict = judge(run, given.dataset, given.reference, ranks)
+    if ranks.rank == 0:
+        write_json(given.output, verdict.as_dict())
+    ranks.leave()

@@ -1,0 +1,49 @@
+"""When to stop early: a signal, the job's end, or a launcher that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+
+LEAST_MARGIN_SECONDS = 10.0
+
+
+@dataclass
+class Interruption:
+    """Watches for the reasons to stop; the ranks agree on it at a step boundary.
+
+    `deadline` is in Unix seconds: Slurm tells a job's end in SLURM_JOB_END_TIME (inside the step from 23.02 on).
+    `margin_seconds` covers a save: it grows with the longest one seen.
+    """
+
+    deadline: float | None = None
+    margin_seconds: float = LEAST_MARGIN_SECONDS
+    received: list[str] = field(default_factory=list)
+    parent: int = field(default_factory=os.getppid)
+
+    @classmethod
+    def watch(cls) -> Interruption:
+        """Install the handlers; each only notes the signal."""
+        end = os.environ.get("SLURM_JOB_END_TIME")
+        watching = cls(deadline=float(end) if end else None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            signal.signal(number, lambda received, _: watching.received.append(signal.Signals(received).name))
+        return watching
+
+    def saw_save(self, seconds: float) -> None:
+        """A save took this long: leave room for two of them."""
+        self.margin_seconds = max(self.margin_seconds, 2 * seconds + LEAST_MARGIN_SECONDS)
+
+    @property
+    def reason(self) -> str | None:
+        """Why this rank has to stop; None while it has not."""
+        if self.received:
+            return self.received[0]
+        if self.deadline is not None and time.time() > self.deadline - self.margin_seconds:
+            return "deadline"
+        # A killed launcher leaves its processes behind: they must not train beside the next attempt.
+        if os.getppid() != self.parent:
+            return "the launcher is gone"
+        return None

@@ -1,0 +1,72 @@
+"""Who this process is among the run's processes, and the small group through which they agree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+# Longer than any pause between two collectives of a healthy run, short enough that a lost peer ends the job soon.
+TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place. `control` is a gloo group of all processes, whatever backend the strategy itself uses."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    control: dist.ProcessGroup
+
+    @classmethod
+    def join(cls, device: str, backend: str) -> Ranks:
+        """Join the process groups that the launcher's environment describes; alone where there is none.
+
+        Raises RuntimeError where the peers do not come within the timeout.
+        """
+        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        own = torch.device("cpu")
+        if device == "cuda":
+            # A launcher may show each rank one GPU or all of the node's: the remainder is right in both cases.
+            own = torch.device("cuda", local_rank % torch.cuda.device_count())
+            torch.cuda.set_device(own)
+        if world_size == 1:
+            backend = "gloo"
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        else:
+            dist.init_process_group(backend, timeout=TIMEOUT)
+        control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        return cls(rank, world_size, local_rank, own, backend, control)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in the order of ranks, on every rank. Collective."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def largest(self, values: list[float]) -> list[float]:
+        """The element-wise maximum over the ranks, on every rank. Collective, and cheaper than `gather`."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        return tensor.tolist()
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        dist.barrier(group=self.control)
+
+    def leave(self, code: int = 0) -> NoReturn:
+        """End the process after all ranks have come this far, without running gloo's destructors: they may abort."""
+        self.barrier()
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

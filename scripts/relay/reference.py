@@ -1,0 +1,69 @@
+"""The reference: the gate's trials in one process and a plain PyTorch loop, which knows nothing of strategies.
+
+Started by the launcher: `python -m relay.worker reference WORK --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relay import machine
+from relay.run import Run
+from relay.trials import Trial, TrialData, TrialTask, trials
+
+
+def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
+    """Train one trial, unscaled, and return its losses (steps,), parameters, outputs and bytes held.
+
+    `outputs` are those of the trained model, in evaluation mode, for the first global batch.
+    """
+    task = TrialTask.of(run, trial, scale=1.0)
+    model = task.model().to(data.device)
+    optimizer = task.optimizer(model.parameters())
+    losses = []
+    for step, (inputs, targets) in enumerate(data.batches(task, trial.steps, 0, 1)):
+        for group in optimizer.param_groups:
+            group["lr"] = task.learning_rate(step)
+        optimizer.zero_grad()
+        loss = task.loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach().double().cpu())
+    parameters = list(model.parameters())
+    state = [t for held in optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
+    model.eval()
+    with torch.no_grad():
+        outputs = model(next(data.batches(task, 1, 0, 1))[0]).cpu()
+    return {
+        "losses": torch.stack(losses),
+        "parameters": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
+        "outputs": outputs,
+        "footprint": {
+            "parameters": sum(p.nbytes for p in parameters),
+            "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
+            "optimizer": sum(t.nbytes for t in state),
+        },
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, train the reference and write it."""
+    parser = argparse.ArgumentParser(prog="relay.worker reference WORK", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="the reference's run.json")
+    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
+    parser.add_argument("--output", type=Path, required=True, help="where the trained reference goes (a .pt file)")
+    given = parser.parse_args(arguments)
+
+    run = Run.read(given.spec)
+    machine.set_threads(run.threads, run.interop_threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    data = TrialData(run, given.dataset, torch.device("cuda" if run.device == "cuda" else "cpu"))
+    trained = {trial.name: train(run, trial, data) for trial in trials(run)}
+    partial = given.output.with_suffix(".partial")
+    torch.save(trained, partial)
+    partial.rename(given.output)
+    print(f"reference {run.id}: {run.total_steps} steps, last loss {trained['algorithm']['losses'][-1]:.4f}")

@@ -1,0 +1,86 @@
+"""A run as its job sees it: everything resolved on the login node, written to `run.json`, read by every process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relay.catalogue import DatasetSpec, TaskSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One strategy in one setting, one repeat; `id` carries the fingerprint of all that changes the result.
+
+    `task` is already adapted to the run: its learning rate is the scaled one. Paths are relative to the working
+    directory. `threads` are intra-op threads of each process. `steps_per_epoch` leaves out the last, partial batch.
+    """
+
+    id: str
+    setting: str
+    repeat: int
+    seed: int
+    task: TaskSpec
+    dataset: DatasetSpec
+    strategy: str
+    strategy_file: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    divides: tuple[str, ...] = ()
+    stack: str = "torch"
+    device: str = "cpu"
+    backend: str = "gloo"
+    launcher: str = "none"
+    nodes: int = 1
+    devices_per_node: int = 1
+    processes_per_node: int = 1
+    global_batch_size: int
+    learning_rate_scaling: str = "none"
+    loader: str = "resident"
+    data_workers: int = 0
+    cpus_per_task: int = 1
+    threads: int = 1
+    interop_threads: int = 1
+    precision: str = "fp32"
+    epochs: float
+    steps_per_epoch: int
+    total_steps: int
+    evaluate_every_steps: int
+    warmup_steps: int = 10
+    checkpoint_minutes: float = 10.0
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the whole run."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole run; they differ from its processes where one process holds several."""
+        return self.nodes * self.devices_per_node
+
+    def write(self, path: Path) -> None:
+        """Write `run.json`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Read `run.json`; raises FileNotFoundError or TypeError where it is none."""
+        return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Run:
+        """The inverse of `dataclasses.asdict` after a trip through JSON, which turns tuples into lists."""
+        task, dataset = dict(values["task"]), dict(values["dataset"])
+        task["input_shape"] = tuple(task["input_shape"])
+        dataset["shape"] = tuple(dataset["shape"])
+        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides")}
+        return cls(
+            **rest,
+            task=TaskSpec(**task),
+            dataset=DatasetSpec(**dataset),
+            divides=tuple(values.get("divides", ())),
+        )

@@ -1,0 +1,20 @@
+"""One file for each strategy, and nothing about a strategy anywhere else; the folder is the registry.
+
+A strategy of a further folder is copied here in the run's snapshot of the code: jobs know this one place.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from relay.errors import UserError
+from relay.strategies.base import Strategy
+
+
+def load(name: str) -> type[Strategy]:
+    """The strategy's class: the one in its file that states requirements. Raises UserError where there is none."""
+    module = import_module(f"{__name__}.{name}")
+    for member in vars(module).values():
+        if isinstance(member, type) and issubclass(member, Strategy) and "requirements" in vars(member):
+            return member
+    raise UserError(f"strategy: {module.__file__} has no class with `requirements`")

@@ -1,0 +1,12 @@
+"""One process on CPU cores; PyTorch's intra-op and inter-op threads are the only parallelism (documents 000, 004)."""
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class CPU(Strategy):
+    """The whole batch in one process; thread counts are the run's `threads` and `interop_threads`."""
+
+    requirements = Requirements(processes="one", devices=("cpu",), backends=("gloo",))
+
+    def build(self) -> None:
+        self.build_whole()

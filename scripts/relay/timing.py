@@ -1,0 +1,91 @@
+"""Step times in blocks: long enough to be measured, read without stopping the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+LEAST_BLOCK_SECONDS = 0.01  # a shorter block would measure the clock and the scheduler's jitter
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class Block:
+    """Consecutive steps, `first` + 1 to `last`, and the time from the end of the step before to the end of the last."""
+
+    first: int
+    last: int
+    seconds: float
+    data_wait_seconds: float
+
+    def row(self) -> list[float]:
+        """As it is recorded."""
+        return [self.first, self.last, round(self.seconds, 7), round(self.data_wait_seconds, 7)]
+
+
+class Stopwatch:
+    """Times training steps; what happens in pauses (evaluation, saving) is left out.
+
+    On a GPU the block's ends are events in the stream, read only when the blocks are taken.
+    """
+
+    def __init__(self, device: torch.device, step: int) -> None:
+        self.device, self.step, self.waited = device, step, 0.0
+        self._closed: list[tuple[Block, torch.cuda.Event | None, torch.cuda.Event | None]] = []
+        self.resume()
+
+    def resume(self) -> None:
+        """Start timing here (again)."""
+        self._first, self._waited_before = self.step, self.waited
+        self._event, self._started = self._mark(), time.perf_counter()
+
+    def _mark(self) -> torch.cuda.Event | None:
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def tick(self) -> None:
+        """A step has ended (on a GPU: is queued). Closes the block once it is long enough."""
+        self.step += 1
+        if time.perf_counter() - self._started >= LEAST_BLOCK_SECONDS:
+            self._close()
+
+    def _close(self) -> None:
+        event, now = self._mark(), time.perf_counter()
+        block = Block(self._first, self.step, now - self._started, self.waited - self._waited_before)
+        self._closed.append((block, self._event, event))
+        self._first, self._waited_before, self._event, self._started = self.step, self.waited, event, now
+
+    def pause(self) -> None:
+        """Close the block that is open: what follows does not count until `resume`."""
+        if self.step > self._first:
+            self._close()
+
+    def take(self) -> list[Block]:
+        """The blocks closed since the last call; waits for the device's events."""
+        taken = []
+        for block, before, after in self._closed:
+            if before is not None and after is not None:
+                after.synchronize()
+                block.seconds = before.elapsed_time(after) / 1000
+            taken.append(block)
+        self._closed = []
+        return taken
+
+    def waiting(self, batches: Iterator[Item]) -> Iterator[Item]:
+        """The same batches; the time spent in waiting for them is noted."""
+        while True:
+            started = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.waited += time.perf_counter() - started
+            yield batch

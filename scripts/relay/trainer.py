@@ -1,0 +1,183 @@
+"""One process of a segment: resume, train to the planned step or to an interruption, save, record.
+
+Started on every rank by the launcher: `python -m relay.worker trainer WORK --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from relay import machine, strategies
+from relay.checkpoint import Checkpoints
+from relay.data import Batch, Split, batch_indices, feeder
+from relay.errors import UserError
+from relay.evaluation import Evaluation
+from relay.interruption import Interruption
+from relay.ranks import Ranks
+from relay.records import Recorder
+from relay.run import Run
+from relay.task import DTYPES, Task
+from relay.timing import Stopwatch
+
+AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
+FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
+LOCK_WAIT_SECONDS = 60.0
+
+
+class Trainer:
+    """The loop around a strategy's steps: everything that happens between them."""
+
+    def __init__(self, run: Run, ranks: Ranks, dataset: Path, work: Path, attempt: int) -> None:
+        self.run, self.ranks = run, ranks
+        self.interruption = Interruption.watch()
+        task = Task(
+            run.task,
+            run.dataset.classes,
+            run.seed,
+            DTYPES[run.precision],
+            run.steps_per_epoch,
+            run.total_steps,
+        )
+        self.task = task
+        self.strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
+        # Each rank its own stream for dropout; the model's initial parameters come from the seed alone.
+        torch.manual_seed(run.seed * 1_000_003 + ranks.rank)
+        train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
+        self.count = len(train)
+        self.feeder = feeder(run.loader, train, ranks.device, task.dtype, run.data_workers)
+        self.evaluation = Evaluation(test, task, self.strategy, run.global_batch_size)
+        self.checkpoints = Checkpoints(work, ranks)
+        self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
+
+    def train(self, first: int, last: int) -> None:
+        """Go on from the newest checkpoint within [first, last] to step `last`, or to an interruption.
+
+        Raises UserError where the checkpoint to go on from is gone.
+        """
+        resumed = self.checkpoints.resume(self.strategy, first, last)
+        if resumed is None and first > 0:
+            raise UserError(
+                f"run {self.run.id}: no sound checkpoint for steps {first} to {last}; "
+                f"delete results/runs/{self.run.id} to train it from the start"
+            )
+        self.step, self.last = resumed or 0, last
+        self.saved_at, self.saved_step = time.monotonic(), self.step
+        self.flushed_at = self.agreed_at = time.monotonic()
+        self.next_agreement = self.agreed_step = self.step
+        self.stopped: str | None = None
+        self.recorder.begin(self.step, machine.facts(self.ranks.device))
+        if self.step < last:
+            self.strategy.set_learning_rate(self.task.learning_rate(self.step))
+            self.stopwatch = Stopwatch(self.ranks.device, self.step)
+            self.strategy.train(self.stopwatch.waiting(self._batches()), self._after_step)
+        self.recorder.end(self.step, self.stopped, machine.peak_memory_bytes(self.ranks.device))
+
+    def _batches(self) -> Iterator[Batch]:
+        """This replica's slice of every global batch still to come."""
+        run, replica = self.run, self.strategy.replica
+        return self.feeder.batches(
+            batch_indices(self.count, run.global_batch_size, run.seed, step).chunk(replica.count)[replica.index]
+            for step in range(self.step, self.last)
+        )
+
+    def _after_step(self, loss: torch.Tensor) -> bool:
+        """What happens between two steps; True ends the training here."""
+        self.step += 1
+        self.recorder.loss(loss)
+        self.stopwatch.tick()
+        if self.step % self.run.evaluate_every_steps == 0 or self.step == self.run.total_steps:
+            self._evaluate()
+        done = self.step == self.last
+        if done or self.step >= self.next_agreement:
+            self._agree(done)
+        self.strategy.set_learning_rate(self.task.learning_rate(self.step))
+        return done or self.stopped is not None
+
+    def _evaluate(self) -> None:
+        self.stopwatch.pause()
+        found = self.evaluation.measure()
+        self.recorder.evaluation(self.step, *found)
+        if self.ranks.rank == 0:
+            accuracy = "" if found[1] is None else f", accuracy {found[1]:.2%}"
+            print(f"step {self.step}/{self.run.total_steps}: test loss {found[0]:.4f}{accuracy}", flush=True)
+        self.stopwatch.resume()
+
+    def _agree(self, done: bool) -> None:
+        """All ranks learn whether to stop, to save and to flush, and when to ask next. Collective.
+
+        Rank 0's clock decides the latter three; any rank's reason stops all.
+        """
+        now, reason = time.monotonic(), self.interruption.reason
+        wanted = [float(reason is not None), 0.0, 0.0, 0.0]
+        if self.ranks.rank == 0:
+            per_step = (now - self.agreed_at) / max(1, self.step - self.agreed_step)
+            wanted[1:] = [
+                float(now - self.saved_at >= self.run.checkpoint_minutes * 60),
+                float(now - self.flushed_at >= FLUSH_SECONDS),
+                max(1.0, AGREE_SECONDS // max(per_step, 1e-4)),
+            ]
+        stop, save, flush, interval = self.ranks.largest(wanted)
+        if stop and not done:
+            self.stopped = next(given for given in self.ranks.gather(reason) if given)
+        if save or done or stop:
+            self._save()
+        if flush or save or done or stop:
+            self.recorder.flush(self.stopwatch.take())
+            self.flushed_at = time.monotonic()
+        self.agreed_at, self.agreed_step = time.monotonic(), self.step
+        self.next_agreement = self.step + int(interval)
+
+    def _save(self) -> None:
+        """A checkpoint of this step, outside the measured time."""
+        self.stopwatch.pause()
+        started = time.monotonic()
+        if self.step > self.saved_step:
+            self.checkpoints.save(self.strategy, self.step)
+        self.saved_at, self.saved_step = time.monotonic(), self.step
+        self.interruption.saw_save(self.saved_at - started)
+        self.stopwatch.resume()
+
+
+def only_trainer(work: Path) -> object:
+    """Hold the run's directory against a second trainer for as long as this process lives.
+
+    Raises UserError where another one does not end within a minute.
+    """
+    stream = (work / "lock").open("w")
+    waited_until = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return stream
+        except BlockingIOError:
+            if time.monotonic() > waited_until:
+                raise UserError(f"{work}: another process trains this run; wait for its end or end it") from None
+            time.sleep(0.2)
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line and train one segment."""
+    parser = argparse.ArgumentParser(prog="relay.worker trainer WORK", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="the run's run.json")
+    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
+    parser.add_argument("--work", type=Path, required=True, help="the run's rolling checkpoints and records")
+    parser.add_argument("--first", type=int, required=True, help="the step at which the segment starts")
+    parser.add_argument("--last", type=int, required=True, help="the step at which the segment ends")
+    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
+    given = parser.parse_args(arguments)
+
+    run = Run.read(given.spec)
+    machine.set_threads(run.threads, run.interop_threads)
+    ranks = Ranks.join(run.device, run.backend)
+    machine.check_granted(run, ranks)
+    held = only_trainer(given.work) if ranks.rank == 0 else None
+    ranks.barrier()
+    Trainer(run, ranks, given.dataset, given.work, given.attempt).train(given.first, given.last)
+    del held
+    ranks.leave()

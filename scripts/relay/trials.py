@@ -1,0 +1,216 @@
+"""The trainings that the equivalence gate compares, and the task as it appears in them.
+
+Floating-point sums in another order diverge chaotically, so one comparison in the run's own precision proves nothing
+in either direction. Each trial below sees what the others cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from relay.data import Batch, Resident, Split, batch_indices
+from relay.run import Run
+from relay.task import DTYPES, Task
+
+SGD_LEARNING_RATE = 0.05
+# A correct strategy only sums in another order. Adaptive optimizers divide by gradients that are nearly 0, which
+# enlarges that; plain SGD does not.
+OWN_PRECISION_LIMITS = {"sgd": 1e-5, "adam": 2e-3, "adamw": 2e-3, "adadelta": 2e-3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training of the gate. `limit` bounds the largest absolute difference to the reference."""
+
+    name: str
+    what: str
+    precision: str
+    steps: int
+    limit: float
+    compares: tuple[str, ...]  # of "losses", "parameters"
+    smooth: bool = False
+    plain_sgd: bool = False
+    scale: float = 1.0
+
+
+def trials(run: Run) -> list[Trial]:
+    """The trials for a run of this task and precision."""
+    chosen = [
+        Trial(
+            name="algorithm",
+            what="the task's own training in float64",
+            precision="fp64",
+            steps=run.total_steps,
+            limit=1e-9,
+            compares=("losses", "parameters"),
+        ),
+        Trial(
+            name="scaled",
+            what="loss times 1,024, learning rate over 1,024, in float64 (sees hidden gradient clipping)",
+            precision="fp64",
+            steps=min(50, run.total_steps),
+            limit=1e-9,
+            compares=("losses", "parameters"),
+            plain_sgd=True,
+            scale=1024.0,
+        ),
+    ]
+    if run.precision != "fp64":
+        own = Trial(
+            name="own precision",
+            what=f"the task's own training in {run.precision}",
+            precision=run.precision,
+            steps=min(20, run.total_steps),
+            limit=OWN_PRECISION_LIMITS[run.task.optimizer],
+            compares=("losses",),
+        )
+        smooth = Trial(
+            name="smooth twin",
+            what=f"tanh and average pooling, plain SGD, in {run.precision} (sees lossy communication)",
+            precision=run.precision,
+            steps=run.total_steps,
+            limit=5e-6,
+            compares=("parameters",),
+            smooth=True,
+            plain_sgd=True,
+        )
+        chosen += [own, smooth]
+    return chosen
+
+
+@dataclass
+class TrialTask(Task):
+    """A task as a trial trains it: without dropout, with frozen statistics, its loss noting which samples reach it.
+
+    A sample's id rides in its target, so that it is seen where the loss is computed, whatever a framework did to the
+    batch on its way there.
+    """
+
+    smooth: bool = False
+    scale: float = 1.0
+    seen: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: Run, trial: Trial, *, scale: float) -> TrialTask:
+        """The run's task in that trial; networks too large for float64 come shrunken."""
+        spec = replace(run.task, network_options={**run.task.network_options, **run.task.shrunken})
+        if trial.plain_sgd:
+            spec = replace(
+                spec,
+                optimizer="sgd",
+                optimizer_options={"momentum": 0.9},
+                learning_rate=SGD_LEARNING_RATE / scale,
+                schedule={"kind": "constant"},
+            )
+        dtype = DTYPES[trial.precision]
+        return cls(
+            spec,
+            run.dataset.classes,
+            run.seed,
+            dtype,
+            run.steps_per_epoch,
+            run.total_steps,
+            smooth=trial.smooth,
+            scale=scale,
+        )
+
+    def model(self) -> nn.Sequential:
+        """The network, stilled, and smooth where the trial asks for it."""
+        built = super().model().double()
+        if self.smooth:
+            _replace(built, nn.ReLU, lambda _: nn.Tanh())
+            _replace(built, nn.MaxPool2d, lambda pool: nn.AvgPool2d(pool.kernel_size, pool.stride, pool.padding))
+        self.notes = still(built, self.spec.input_shape, self.seed)
+        return built.to(self.dtype)
+
+    def with_ids(self, targets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Targets that carry their samples' ids: as multiples of the classes, or as a second column (regression)."""
+        if self.classes is not None:
+            return targets + ids.to(targets.device) * self.classes
+        return torch.cat([targets.double(), ids.to(targets.device).double().unsqueeze(1)], 1)
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The task's loss times the trial's scale; notes the samples."""
+        if self.classes is not None:
+            ids, targets = targets // self.classes, targets % self.classes
+        else:
+            ids, targets = targets[:, 1].long(), targets[:, :1]
+        self.seen += ids.tolist()
+        return super().loss(outputs, targets) * self.scale
+
+
+class _FrozenBatchNorm(nn.BatchNorm2d):
+    """BatchNorm that uses its running statistics also in training, and never moves them."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(N, C, H, W) to the same shape."""
+        return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+
+
+def still(model: nn.Sequential, input_shape: tuple[int, ...], seed: int) -> list[str]:
+    """Switch dropout off and freeze BatchNorm's statistics; returns what was done, for the verdict.
+
+    Dropout draws other masks in other processes, and BatchNorm's statistics are those of each replica's slice: by
+    definition neither is the same training on several replicas. The statistics are first set on a fixed random
+    batch, so that a deep network stays in a range in which it can be trained.
+    """
+    notes = []
+    dropouts = [m for m in model.modules() if isinstance(m, (nn.Dropout, nn.Dropout2d))]
+    for dropout in dropouts:
+        dropout.p = 0.0
+    if dropouts:
+        notes.append("dropout is switched off in the gate")
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    if norms:
+        for norm in norms:
+            norm.momentum = None  # a cumulative mean: after one batch, that batch's statistics
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            model(torch.randn(64, *input_shape, dtype=torch.float64, generator=generator))
+        _replace(model, nn.BatchNorm2d, _frozen)
+        notes.append("BatchNorm's statistics are frozen in the gate; in training they are those of each replica")
+    return notes
+
+
+def _frozen(norm: nn.BatchNorm2d) -> nn.Module:
+    frozen = _FrozenBatchNorm(norm.num_features, norm.eps).to(torch.float64)
+    frozen.load_state_dict(norm.state_dict())
+    return frozen
+
+
+def _replace(module: nn.Module, kind: type, make) -> None:  # type: ignore[no-untyped-def]
+    """Put `make(child)` in the place of every child of that kind, at any depth."""
+    for name, child in module.named_children():
+        if isinstance(child, kind):
+            setattr(module, name, make(child))
+        else:
+            _replace(child, kind, make)
+
+
+class TrialData:
+    """The gate's global batches of real data, with the samples' ids in the targets."""
+
+    def __init__(self, run: Run, dataset: Path, device: torch.device) -> None:
+        self.run, self.device = run, device
+        self.split = Split(dataset, "train", run.task)
+        self.resident: dict[torch.dtype, Resident] = {}
+
+    def indices(self, step: int) -> torch.Tensor:
+        """The samples of a step's global batch."""
+        return batch_indices(len(self.split), self.run.global_batch_size, self.run.seed, step)
+
+    def batches(self, task: TrialTask, steps: int, index: int, count: int) -> Iterator[Batch]:
+        """Slice `index` of `count` of every global batch."""
+        if task.dtype not in self.resident:
+            self.resident[task.dtype] = Resident(self.split, self.device, task.dtype)
+        for step in range(steps):
+            indices = self.indices(step).chunk(count)[index]
+            inputs, targets = self.resident[task.dtype].fetch(indices)
+            yield inputs, task.with_ids(targets, indices)

@@ -1,0 +1,213 @@
+"""Writes what is made from the config's model: its JSON schema, `config/config.yaml`, `config/README.md`.
+
+`--check` writes nothing and exits 1 where one of them differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from relay.catalogue import TASKS
+from relay.config import Comparison, Config, Gate, Segment, Synthetic
+from relay.config_errors import Schema, describe
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = "workflow/schemas/config.schema.json"
+DEFAULTS = "config/config.yaml"
+README = "config/README.md"
+WIDTH = 110
+
+HEADER = f"""\
+# yaml-language-server: $schema=../{SCHEMA}
+#
+# What to compare: every key with its default. Made by `make schema` from scripts/relay/config.py, which puts
+# the defaults back: give your values in a file of your own (snakemake --configfile mine.yaml). It need hold
+# only what differs; a list such as `comparisons` is replaced whole. config/README.md has all keys as tables.
+"""
+
+README_HEAD = """\
+# What to compare
+
+<!-- Made by `make schema` from scripts/relay/config.py. Change that, not this. -->
+
+`config.yaml` holds every key with its default; `demo.yaml` is what `make demo` adds to it. A file of your own
+need hold only what differs:
+
+```
+snakemake --profile profiles/local --configfile mine.yaml
+```
+
+It is merged over `config.yaml`: blocks key by key, lists such as `comparisons` as a whole. Unknown keys,
+wrong types and values that are not allowed are refused before anything runs, each with one line. See what
+would run, and what it costs at most, with `snakemake plan`.
+"""
+
+COMPARISONS = """\
+Each entry names a strategy; every other key is optional. **Axes** take one value or a list, and every
+combination of an entry's lists is one setting. Combinations that contradict themselves (more threads than
+CPUs, a global batch that the processes cannot share evenly, …) are not dropped in silence: they stand in the
+comparison as `skipped`, with the reason. So do strategies that the device cannot run. A setting that is asked
+for twice runs once.
+"""
+
+EXAMPLE = """\
+```yaml
+task: lenet-cifar10
+epochs: 10
+comparisons:
+  - strategy: cpu
+    cpus_per_task: [1, 2, 4]
+    loader: [resident, dataloader]
+    data_workers: 0
+  - strategy: ddp
+    devices_per_node: [2, 4]
+    batch_per_device: 32
+    learning_rate_scaling: [none, linear]
+    segment: {epochs: 2}
+    repeats: 3
+```
+"""
+
+
+def schema_json() -> str:
+    """The JSON schema for editors."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=WIDTH)
+    return text.removesuffix("...\n").rstrip("\n")
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, WIDTH - 2, break_on_hyphens=False))
+
+
+def _plain(value: Any) -> Any:
+    """A default as one would write it: 20 for 20.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _written(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as one would write it: without what is left at its default, lists of one as that one."""
+    given = comparison.model_dump(exclude_unset=True)
+    if comparison.segment:
+        given["segment"] = {k: _plain(v) for k, v in given["segment"].items() if v is not None}
+    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in given.items()}
+
+
+def defaults_yaml() -> str:
+    """`config.yaml`: every key with what it means, what is allowed, and its default."""
+    default, whole = Config(), Config.model_json_schema()
+    parts = [HEADER]
+    for name, field in Config.model_fields.items():
+        value = getattr(default, name)
+        if name == "comparisons":
+            entries = "\n".join(f"  - {_yaml(_written(c))}" for c in value)
+            keys = ", ".join(k for k in Comparison.model_fields if k != "strategy")
+            about = f"{_sentence(field.description)} Besides `strategy`: {keys}."
+            parts.append(f"{_comment(about)}{name}:\n{entries}\n")
+        elif isinstance(value, BaseModel):
+            parts.append(_comment(_sentence(field.description)) + f"{name}:\n{_block_yaml(value)}")
+        else:
+            allowed = describe(whole["properties"][name], whole)
+            about = f"{_sentence(field.description)} Allowed: {allowed}."
+            parts.append(f"{_comment(about)}{name}: {_yaml(_plain(value))}\n")
+    return "\n".join(parts)
+
+
+def _block_yaml(block: BaseModel) -> str:
+    """The keys of a block, indented, each with a comment behind it."""
+    lines = (
+        f"  {name}: {_yaml(_plain(getattr(block, name)))}  # {field.description}\n"
+        for name, field in type(block).model_fields.items()
+    )
+    return "".join(lines)
+
+
+def _sentence(text: str | None) -> str:
+    assert text, "every key has a description"
+    return text[0].upper() + text[1:] + "."
+
+
+def readme() -> str:
+    """`config/README.md`: every key as tables."""
+    whole = Config.model_json_schema()
+    parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
+    for title, block in (("segment", Segment), ("synthetic", Synthetic), ("gate", Gate)):
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
+    parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]
+    return "\n".join(parts)
+
+
+def _table(block: type[BaseModel], whole: Schema) -> str:
+    properties = whole["properties"] if block is Config else whole["$defs"][block.__name__]["properties"]
+    default = Config() if block is Config else None
+    rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in block.model_fields.items():
+        value = getattr(default, name) if default else field.get_default(call_default_factory=True)
+        allowed = describe(properties[name], whole)
+        if field.is_required():
+            shown = "required"
+        elif isinstance(value, BaseModel) or name == "comparisons":
+            shown, allowed = "below", "see below"
+        else:
+            one = value[0] if block is Comparison and isinstance(value, list) else value
+            shown = f"`{_yaml(_plain(one))}`"
+        rows.append(f"| `{name}` | {shown} | {allowed} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def _tasks() -> str:
+    rows = ["| task | network | dataset | optimiser | learning rate | global batch size |"]
+    rows += ["| --- | --- | --- | --- | --- | --- |"]
+    for t in TASKS.values():
+        cells = (
+            f"`{t.name}`",
+            t.network,
+            t.dataset,
+            t.optimizer,
+            f"{t.learning_rate:g}",
+            t.global_batch_size,
+        )
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(rows) + "\n"
+
+
+def generated() -> dict[str, str]:
+    """Every generated file's text by its path from the project's folder."""
+    return {SCHEMA: schema_json(), DEFAULTS: defaults_yaml(), README: readme()}
+
+
+def main() -> int:
+    """Write the files, or compare them; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
+    arguments = parser.parse_args()
+    status = 0
+    for name, text in generated().items():
+        path = arguments.root / name
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if arguments.check:
+            print(f"{name}: is out of step with the code; run 'make schema'", file=sys.stderr)
+            status = 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {name}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

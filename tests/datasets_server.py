@@ -1,0 +1,205 @@
+"""A real HTTP server that serves files well or badly, and small datasets in the public ones' formats."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+
+from relay.datasets.request import Request
+from relay.datasets.sources import Archive, KnownFile, Source
+
+
+@dataclass
+class Server:
+    """What it serves, how, and what it was asked: (path, Range header or None) per request.
+
+    Modes: whole; cut (half of what is left, then the connection drops, for the first `faults` requests of a
+    path); cut-no-resume (the same, without ranges); busy (503 for the first `faults`); missing (404);
+    silent; trickle; flipped (a byte differs); page (a short page with status 200, as a login portal sends);
+    endless (no length, too much).
+    """
+
+    files: dict[str, bytes]
+    mode: str = "whole"
+    faults: int = 1
+    url: str = ""
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def seen(self, name: str) -> int:
+        return sum(path == name for path, _ in self.asked)
+
+
+@contextmanager
+def serving(files: dict[str, bytes], mode: str = "whole", faults: int = 1) -> Iterator[Server]:
+    state = Server(files, mode, faults)
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
+    httpd.daemon_threads = True
+    state.url = f"http://127.0.0.1:{httpd.server_address[1]}/data/"
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield state
+    finally:
+        state.stopped.set()
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            name = self.path.removeprefix("/data/")
+            asked_range = self.headers.get("Range")
+            state.asked.append((name, asked_range))
+            faulty = state.seen(name) <= state.faults
+            if state.mode == "missing" or name not in state.files:
+                self.send_error(404)
+            elif state.mode == "busy" and faulty:
+                self.send_error(503)
+            elif state.mode == "silent":
+                state.stopped.wait(20)
+            elif state.mode == "page":
+                self.answer(b"<html>please log in</html>")
+            else:
+                self.send_file(state.files[name], asked_range, faulty)
+
+        def send_file(self, content: bytes, asked_range: str | None, faulty: bool) -> None:
+            if state.mode == "flipped":
+                content = content[:-1] + bytes([content[-1] ^ 1])
+            if state.mode == "endless":
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(content * 3)
+                return
+            start = 0
+            if asked_range and state.mode != "cut-no-resume":
+                start = int(asked_range.removeprefix("bytes=").removesuffix("-"))
+            body = content[start:]
+            self.send_response(206 if start else 200)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if state.mode == "trickle":
+                for byte in body:
+                    self.wfile.write(bytes([byte]))
+                    if state.stopped.wait(0.02):
+                        return
+            elif state.mode.startswith("cut") and faulty:
+                self.wfile.write(body[: len(body) // 2])
+                self.wfile.flush()
+                time.sleep(0.05)  # until the half has left
+                self.close_connection = True
+            else:
+                self.wfile.write(body)
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler
+
+
+@dataclass
+class StandIn:
+    """A small dataset in a public one's format: description, archives and members by name, arrays."""
+
+    request: Request
+    source: Source
+    archives: dict[str, bytes]
+    members: dict[str, bytes]
+    arrays: dict[str, np.ndarray]
+
+
+def small_mnist(train_count: int = 50, test_count: int = 20) -> StandIn:
+    arrays = _arrays((1, 28, 28), train_count, test_count)
+    members: dict[str, bytes] = {}
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        images, labels = arrays[f"{split}-inputs"], arrays[f"{split}-targets"]
+        header = struct.pack(">4I", 0x803, len(images), 28, 28)
+        members[f"{prefix}-images-idx3-ubyte"] = header + images.tobytes()
+        members[f"{prefix}-labels-idx1-ubyte"] = (
+            struct.pack(">2I", 0x801, len(labels)) + labels.astype(np.uint8).tobytes()
+        )
+    archives = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in members.items()}
+    described = tuple(
+        Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
+    )
+    request = _request("mnist", (1, 28, 28), train_count, test_count)
+    return StandIn(
+        request, Source("idx", "MNIST/raw", ("http://unused.invalid/",), described), archives, members, arrays
+    )
+
+
+def small_cifar(per_batch: int = 10, test_count: int = 20) -> StandIn:
+    arrays = _arrays((3, 32, 32), 5 * per_batch, test_count)
+    members = {}
+    for number in range(1, 6):
+        rows = slice((number - 1) * per_batch, number * per_batch)
+        members[f"data_batch_{number}"] = _batch(arrays["train-inputs"][rows], arrays["train-targets"][rows])
+    members["test_batch"] = _batch(arrays["test-inputs"], arrays["test-targets"])
+    archive = tar_gz({f"cifar-10-batches-py/{name}": members[name] for name in reversed(members)})
+    name = "cifar-10-python.tar.gz"
+    described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
+    source = Source("cifar", "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
+    request = _request("cifar10", (3, 32, 32), 5 * per_batch, test_count)
+    return StandIn(request, source, {name: archive}, members, arrays)
+
+
+def known(name: str, content: bytes) -> KnownFile:
+    return KnownFile(name, len(content), hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest())
+
+
+def tar_gz(contents: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _batch(images: np.ndarray, labels: np.ndarray) -> bytes:
+    return pickle.dumps({"data": images.reshape(len(images), -1), "labels": labels.tolist()}, protocol=3)
+
+
+def _arrays(shape: tuple[int, ...], train_count: int, test_count: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(7)
+    return {
+        "train-inputs": generator.integers(0, 256, (train_count, *shape), dtype=np.uint8),
+        "train-targets": generator.integers(0, 10, train_count),
+        "test-inputs": generator.integers(0, 256, (test_count, *shape), dtype=np.uint8),
+        "test-targets": generator.integers(0, 10, test_count),
+    }
+
+
+def _request(name: str, shape: tuple[int, ...], train_count: int, test_count: int) -> Request:
+    return Request(
+        name=name,
+        version="1",
+        kind="images",
+        shape=shape,
+        classes=10,
+        train_count=train_count,
+        test_count=test_count,
+    )

@@ -1,0 +1,221 @@
+"""What a newcomer relies on when installing: locks that are exact and agree, and the right build of torch."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import bootstrap
+import lock
+import relay
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("torch.txt", "torch-cuda.txt", "driver.txt", "dev.txt")
+BOOTSTRAP = ROOT / "scripts" / "bootstrap.py"
+
+
+def entries(name: str) -> lock.Entries:
+    return lock.parse_entries((ROOT / "envs" / name).read_text(encoding="utf-8"))
+
+
+# The locks
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_requirement_is_exact_and_has_hashes(name: str) -> None:
+    assert entries(name)
+    for requirement, hashes in entries(name):
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9][^\s;*]*( ; .+)?", requirement)
+        Requirement(requirement)
+        assert hashes, f"{requirement} has no hash"
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_no_lock_names_a_path_or_a_host(name: str) -> None:
+    text = (ROOT / "envs" / name).read_text(encoding="utf-8")
+    # Options and direct references are refused by the parser and the test above; this covers comments too.
+    assert not re.search(r"file:|https?:|://|@ |/opt|/home|/tmp|index-url|find-links|localhost", text)
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_locks_agree_with_one_another_on_each_python(python: str) -> None:
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    environment |= {"platform_machine": "x86_64", "platform_python_implementation": "CPython"}
+    chosen: dict[str, tuple[str, list[str]]] = {}
+    for name in LOCKS:
+        for text, hashes in entries(name):
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate(environment):
+                same = chosen.setdefault(requirement.name, (str(requirement.specifier), hashes))
+                assert same == (str(requirement.specifier), hashes), f"{requirement.name} differs in {name}"
+    assert {"torch", "torchvision", "numpy", "snakemake", "pytest", "triton"} <= chosen.keys()
+
+
+@pytest.mark.parametrize("name", ["torch", "driver", "dev"])
+def test_what_was_asked_for_is_in_the_lock(name: str) -> None:
+    versions = {lock.name_and_version(requirement) for requirement, _ in entries(f"{name}.txt")}
+    lines = (ROOT / "envs" / f"{name}.in").read_text(encoding="utf-8").splitlines()
+    wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert wanted
+    for requirement in wanted:
+        locked = [v for n, v in versions if n == canonicalize_name(requirement.name)]
+        assert locked, f"{requirement} is not in {name}.txt"
+        assert all(requirement.specifier.contains(version) for version in locked)
+
+
+def test_torch_has_the_hashes_of_its_cpu_and_its_cuda_builds() -> None:
+    hashes = {lock.name_and_version(r): set(h) for r, h in entries("torch.txt")}
+    builds = lock.read_builds(ROOT / "envs" / "torch-builds.txt")
+    for package, digests in builds.items():
+        assert set(digests) < hashes[package], f"{package} lacks a CPU build, or has no other"
+    # Registry's CUDA builds for CPython 3.11, 3.12 and 3.13 on x86_64.
+    for digest in ("60fcdcb2f3876e21", "796633c4cdf0fe2c", "a3a9a21312872af8"):
+        assert any(h.startswith(f"sha256:{digest}") for h in hashes["torch", "2.13.0"])
+    for tag in ("cp311", "cp312", "cp313"):
+        name = f"torch-2.13.0+cpu-{tag}-{tag}-manylinux_2_28_x86_64.whl"
+        assert name in (ROOT / "envs" / "torch-builds.txt").read_text(encoding="utf-8")
+
+
+def test_only_the_cuda_lock_names_cuda() -> None:
+    assert all(lock.CUDA_ONLY.match(requirement) for requirement, _ in entries("torch-cuda.txt"))
+    for name in ("torch.txt", "driver.txt", "dev.txt"):
+        assert not [requirement for requirement, _ in entries(name) if lock.CUDA_ONLY.match(requirement)]
+
+
+def test_a_hash_of_another_version_than_the_locked_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "builds").write_text(f"{'0' * 64}  torch-9.9.9+cpu-cp311-cp311-linux_x86_64.whl\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"torch 9\.9\.9, which is not the locked version"):
+        lock.add_builds(entries("torch.txt"), lock.read_builds(tmp_path / "builds"))
+    (tmp_path / "builds").write_text("torch-2.13.0+cpu.whl\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"torch-2\.13\.0\+cpu\.whl"):
+        lock.read_builds(tmp_path / "builds")
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["version"] == citation["version"] == relay.__version__
+
+
+# The choice of a build
+
+
+def test_one_build_is_pinned_and_the_other_excluded() -> None:
+    text = (ROOT / "envs" / "torch.txt").read_text(encoding="utf-8")
+    cpu = Requirement(bootstrap.entry(bootstrap.pinned_to(text, "cpu"), "torch").split()[0])
+    assert cpu.specifier.contains("2.13.0+cpu")
+    assert not cpu.specifier.contains("2.13.0")
+    registry = bootstrap.pinned_to(text, "registry")
+    for name in ("torch===2.13.0", "torchvision===0.28.0"):
+        assert f"\n{name} \\" in registry
+    assert not Requirement("torch===2.13.0").specifier.contains("2.13.0+cpu")
+
+
+def test_an_nvidia_gpu_is_seen_by_its_device_or_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, programs = tmp_path / "dev", tmp_path / "bin"
+    devices.mkdir()
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    (devices / "nvidiactl").touch()  # the driver alone is no GPU
+    assert not bootstrap.has_nvidia_gpu(devices)
+    (devices / "nvidia0").touch()
+    assert bootstrap.has_nvidia_gpu(devices)
+    (devices / "nvidia0").unlink()
+    nvidia_smi = programs / "nvidia-smi"
+    nvidia_smi.write_text("#!/bin/sh\necho 'No devices found'\nexit 6\n", encoding="utf-8")
+    nvidia_smi.chmod(0o755)
+    assert not bootstrap.has_nvidia_gpu(devices)
+    nvidia_smi.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-0)'\n", encoding="utf-8")
+    assert bootstrap.has_nvidia_gpu(devices)
+
+
+INSTALLED = {
+    "locks": {"torch.txt": "a", "driver.txt": "b"},
+    "device": "cpu",
+    "build": "cpu",
+    "python": "3.11",
+}
+WANTED = {"locks": {"torch.txt": "a", "driver.txt": "b"}, "device": "cpu", "python": "3.11"}
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted", "torch", "kept"),
+    [
+        ({}, {}, "auto", True),
+        (
+            {},
+            {"locks": {"torch.txt": "a", "driver.txt": "b", "dev.txt": "c"}},
+            "auto",
+            True,
+        ),  # dev is added to it
+        ({}, {"locks": {"torch.txt": "a", "driver.txt": "changed"}}, "auto", False),
+        ({}, {"python": "3.12"}, "auto", False),
+        ({}, {"device": "cuda"}, "auto", False),
+        (
+            {"device": "cuda", "build": "registry"},
+            {},
+            "auto",
+            True,
+        ),  # installed on a GPU node, called without one
+        ({"device": "cuda", "build": "registry"}, {}, "cpu", False),
+        ({"device": "cpu", "build": "registry"}, {}, "cpu", True),  # no other build could be had
+    ],
+)
+def test_an_environment_is_kept_while_it_serves(installed: dict, wanted: dict, torch: str, kept: bool) -> None:
+    assert bootstrap.usable({**INSTALLED, **installed}, {**WANTED, **wanted}, torch) is kept
+
+
+def test_an_environment_that_lost_a_package_or_its_interpreter_counts_as_none(tmp_path: Path) -> None:
+    assert not bootstrap.usable({}, WANTED, "auto")
+    python, package = (
+        tmp_path / "bin/python",
+        tmp_path / "lib/python3.11/site-packages/torch-2.13.0.dist-info",
+    )
+    python.parent.mkdir()
+    python.touch()
+    package.mkdir(parents=True)
+    stamp = bootstrap.Stamp(tmp_path)
+    assert stamp.read() == {}  # not finished
+    stamp.write(INSTALLED)
+    assert bootstrap.usable(stamp.read(), WANTED, "auto")
+    package.rename(package.with_name("torch-2.14.0.dist-info"))
+    assert stamp.read() == {}
+    stamp.write(INSTALLED)
+    python.unlink()
+    assert stamp.read() == {}
+    python.touch()
+    stamp.path.write_text('{"locks": {"torch', encoding="utf-8")
+    assert stamp.read() == {}
+
+
+def test_another_folder_of_the_user_is_never_emptied(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("years of work", encoding="utf-8")
+    command = [sys.executable, str(BOOTSTRAP), "--venv", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "was not made by `make install`: remove it, or choose another place with --venv" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 13), (3, 14, 0)])
+def test_another_python_gets_one_line(version: tuple[int, int, int]) -> None:
+    code = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(BOOTSTRAP)!r})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert result.stderr.startswith("Torch Relay needs Python 3.11, 3.12 or 3.13, and this is Python 3.")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_old_python_can_read_the_file_as_far_as_that_line() -> None:
+    ast.parse(BOOTSTRAP.read_text(encoding="utf-8"), feature_version=(3, 6))

@@ -1,0 +1,63 @@
+# The comparison of all runs: tables and a report. Where runs have failed for good, `onerror` makes it of the others.
+from hashlib import sha256
+
+
+rule record_plan:
+    output:
+        "results/plan.json",
+    log:
+        "results/logs/record_plan.log",
+    benchmark:
+        "results/benchmarks/record_plan.tsv"
+    localrule: True
+    params:
+        digest=lambda wildcards: sha256(json.dumps(PLAN.to_json()).encode()).hexdigest(),
+    message:
+        "Writing the plan"
+    run:
+        Path(output[0]).write_text(json.dumps(PLAN.to_json(), indent=1) + "\n")
+
+
+rule comparison:
+    input:
+        plan="results/plan.json",
+        summaries=[f"results/runs/{run.id}/summary.json" for run in PLAN.runs],
+        verdicts=sorted({verdict_of(run) for run in PLAN.runs}),
+    output:
+        "results/runs.csv",
+        "results/comparison.csv",
+        "results/comparison.html",
+    log:
+        "results/logs/comparison.log",
+    benchmark:
+        "results/benchmarks/comparison.tsv"
+    localrule: True
+    message:
+        "Comparing {PLAN.strategies}"
+    shell:
+        "{PYTHON:q} {SCRIPTS:q}/compare.py --plan {input.plan:q} --results results > {log:q} 2>&1"
+
+
+def comparing():
+    """Whether this call was to make the comparison."""
+    return any(job.rule.name == "comparison" for job in workflow.dag.needrun_jobs())
+
+
+def show_comparison():
+    shell("{PYTHON:q} {SCRIPTS:q}/show_comparison.py --results results")
+
+
+onsuccess:
+    if comparing():
+        show_comparison()
+
+
+onerror:
+    if comparing():
+        Path("results/plan.json").write_text(
+            json.dumps(PLAN.to_json(), indent=1) + "\n"
+        )
+        shell(
+            "{PYTHON:q} {SCRIPTS:q}/compare.py --plan results/plan.json --results results --partial"
+        )
+        show_comparison()

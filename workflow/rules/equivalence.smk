@@ -1,0 +1,55 @@
+# Does a strategy compute the training that one process computes? A reference for each task and global batch, and a
+# gate for each distinct task, strategy, shape and precision. A failed gate is a verdict, not a failed job.
+rule reference:
+    input:
+        specification="results/equivalence/references/{reference}/reference.json",
+        dataset=lambda wildcards: dataset_of(PLAN.references[wildcards.reference]),
+        environment=lambda wildcards: environment_of(
+            PLAN.references[wildcards.reference]
+        ),
+    output:
+        "results/equivalence/references/{reference}/reference.pt",
+    log:
+        "results/logs/reference/{reference}.log",
+    benchmark:
+        "results/benchmarks/reference/{reference}.tsv"
+    priority: GATES_FIRST + 1
+    resources:
+        measured=1,
+        runtime=CONFIG.runtime_minutes,
+    message:
+        "Training the reference {wildcards.reference}"
+    shell:
+        "{PYTHON:q} {SCRIPTS:q}/reference.py --spec {input.specification:q} --output {output:q} > {log:q} 2>&1"
+
+
+rule gate:
+    input:
+        specification="results/equivalence/gates/{gate}/gate.json",
+        reference=lambda wildcards: (
+            f"results/equivalence/references/{PLAN.reference_of[wildcards.gate]}/reference.pt"
+        ),
+        dataset=lambda wildcards: dataset_of(PLAN.gates[wildcards.gate]),
+        environment=lambda wildcards: environment_of(PLAN.gates[wildcards.gate]),
+    output:
+        "results/equivalence/gates/{gate}/verdict.json",
+    log:
+        "results/logs/gate/{gate}.log",
+    benchmark:
+        "results/benchmarks/gate/{gate}.tsv"
+    priority: GATES_FIRST
+    resources:
+        measured=1,
+        runtime=CONFIG.runtime_minutes,
+    message:
+        "Gate: does {wildcards.gate} compute the same training as its reference?"
+    shell:
+        "{PYTHON:q} {SCRIPTS:q}/gate.py --spec {input.specification:q} --reference {input.reference:q}"
+        " --output {output:q} > {log:q} 2>&1"
+
+
+# `snakemake equivalence`: all verdicts, without training a run.
+rule equivalence:
+    input:
+        [f"results/equivalence/gates/{gate}/verdict.json" for gate in PLAN.gates],
+    localrule: True

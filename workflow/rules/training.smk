@@ -1,0 +1,76 @@
+# A run is a chain of planned segments, each a job that ends at a fixed step. Its checkpoints lie in
+# results/checkpoints, unknown to Snakemake, which would delete them when a job fails; declared is one small state
+# file for each segment, written last.
+def previous_state(wildcards):
+    run, end = RUNS[wildcards.run], int(wildcards.end)
+    before = PLAN.previous_end(run, end)
+    return (
+        f"results/runs/{run.id}/step-{before}.json"
+        if before
+        else f"results/runs/{run.id}/chain.json"
+    )
+
+
+# A new start of a run: what was trained under an older one is never gone on with. `--forcerun start`, or a forced
+# rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on.
+rule start:
+    output:
+        "results/runs/{run}/chain.json",
+    log:
+        "results/logs/start/{run}.log",
+    benchmark:
+        "results/benchmarks/start/{run}.tsv"
+    localrule: True
+    message:
+        "Starting run {wildcards.run}"
+    shell:
+        'printf \'{{"generation": "%s"}}\\n\' "$(date +%s%N)-$$" > {output:q} 2> {log:q}'
+
+
+rule segment:
+    input:
+        previous=previous_state,
+        specification=ancient("results/runs/{run}/run.json"),
+        dataset=lambda wildcards: dataset_of(RUNS[wildcards.run]),
+        environment=lambda wildcards: environment_of(RUNS[wildcards.run]),
+    output:
+        "results/runs/{run}/step-{end}.json",
+    log:
+        "results/logs/segment/{run}/step-{end}.log",
+    benchmark:
+        "results/benchmarks/segment/{run}/step-{end}.tsv"
+    priority: lambda wildcards: PRIORITY[wildcards.run]
+    resources:
+        # The local profile has one of these: two measured jobs at once would time each other.
+        measured=1,
+        runtime=CONFIG.runtime_minutes,
+        attempt=lambda wildcards, attempt: attempt,
+    params:
+        first=lambda wildcards: PLAN.previous_end(
+            RUNS[wildcards.run], int(wildcards.end)
+        ),
+    message:
+        "Training {wildcards.run} from step {params.first} to {wildcards.end}"
+    shell:
+        "{PYTHON:q} {SCRIPTS:q}/train.py --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+rule summary:
+    input:
+        state=lambda wildcards: (
+            f"results/runs/{wildcards.run}/step-{RUNS[wildcards.run].total_steps}.json"
+        ),
+    output:
+        "results/runs/{run}/summary.json",
+    log:
+        "results/logs/summary/{run}.log",
+    benchmark:
+        "results/benchmarks/summary/{run}.tsv"
+    localrule: True
+    params:
+        segments=lambda wildcards: len(PLAN.segments(RUNS[wildcards.run])),
+    message:
+        "Summarising run {wildcards.run}"
+    shell:
+        "{PYTHON:q} {SCRIPTS:q}/summarise.py --run {wildcards.run:q} --segments {params.segments} > {log:q} 2>&1"
