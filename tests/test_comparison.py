@@ -26,7 +26,7 @@ from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.statistics import Estimate, geometric_mean, ratio, standing
 from relay.comparison.table import comparison_rows
-from relay.comparison.wording import headlines, number, setting_labels
+from relay.comparison.wording import headlines, number, setting_labels, spread
 from relay.run import Run
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -129,7 +129,8 @@ class Tree:
             "test_loss": 0.1, "train_loss": 0.05,
             "evaluations": [{"step": 22, "test_loss": 0.2, "test_accuracy": accuracy}],
             "losses": {"steps": [1, 22, 44], "values": [2.3, 0.5, 0.05]}, "hosts": ["node1"],
-            "device_name": "AMD EPYC", "versions": {"torch": "2.13.0+cpu", "python": "3.11.2"}, "code": "c0de",
+            "device_name": "AMD EPYC", "versions": {"torch": "2.13.0+cpu", "python": "3.11.2", "cuda": None},
+            "code": "c0de",
             "strategy_source": "5eed", "reason": "", "started_at": "2026-01-02T03:04:05+00:00",
         }  # fmt: skip
 
@@ -369,6 +370,15 @@ def test_no_efficiency_where_more_than_the_size_differs(tree: Tree, other: dict[
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
 
 
+def test_one_process_needs_no_launcher_but_several_need_the_same(tree: Tree) -> None:
+    tree.setting("fsdp", [100.0, 100.0], devices_per_node=1)
+    tree.setting("fsdp", [150.0, 150.0], devices_per_node=2)
+    assert tree.rows()[0]["scaling_efficiency"] == pytest.approx(0.75)
+    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, launcher="srun")
+    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
+    assert [row["scaling_efficiency"] for row in tree.rows() if row["strategy"] == "ddp"] == [None, None]
+
+
 def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
     tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
     tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
@@ -521,6 +531,16 @@ def test_strategy_that_fails_in_the_gate_is_struck_out(tree: Tree) -> None:
     assert "the strategy failed in the gate: KeyError: &#39;x&#39;" in tree.html
 
 
+def test_reader_sees_the_old_table_or_the_new_one_whole(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    tree.rows()
+    with (tree.root / "comparison.csv").open() as reader:
+        tree.setting("ddp", [200.0, 201.0], devices_per_node=2)
+        tree.rows()
+        assert "ddp" not in reader.read()
+    assert "ddp" in (tree.root / "comparison.csv").read_text()
+
+
 def test_results_that_cannot_be_written_are_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.setting("cpu", [100.0])
     (tree.root / "comparison.html").mkdir()
@@ -574,6 +594,11 @@ def test_numbers_have_three_digits_that_mean_something(value: float | None, expe
 
 
 # The headline.
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "×÷2.0"), (None, None, "")])
+def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
+    assert spread({"images_per_second_low": low, "images_per_second_high": high}) == expected
 
 
 def test_headline_names_the_fastest_and_by_how_much(tree: Tree) -> None:
@@ -698,7 +723,7 @@ def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
         "torch 2.13.0+cpu",
         "dropout switched off",
         "first 10 steps",
-        "3.0 %",
+        "a margin of 3 %",
         "3e-16",
         "1e-09",
         "247,400; 247,400",

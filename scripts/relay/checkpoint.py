@@ -21,6 +21,13 @@ KEPT = 2
 MANIFEST = "complete.json"
 
 
+def seed_generators(seed: int) -> None:
+    """Start every random generator that `generators` saves: torch's, also on GPUs, numpy's and Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def generators() -> dict[str, Any]:
     """The state of every random generator of this process, as tensors and plain values (`weights_only` reads it)."""
     numpy: dict[str, Any] = np.random.get_state(legacy=False)
@@ -73,8 +80,7 @@ class Checkpoints:
             self._seal(partial, step)
             partial.rename(final)
             sync_directory(self.directory)
-            for old in self._complete()[KEPT:]:
-                shutil.rmtree(self.directory / f"step-{old}")
+            self._tidy(step)
         self.ranks.barrier()
 
     def _seal(self, partial: Path, step: int) -> None:
@@ -83,6 +89,14 @@ class Checkpoints:
             sync_file(path)
             files[str(path.relative_to(partial))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         write_json(partial / MANIFEST, {"step": step, "world_size": self.ranks.world_size, "files": files})
+
+    def _tidy(self, step: int) -> None:
+        """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
+        neither push out a sound one nor be gone on with later."""
+        kept = {f"step-{found}" for found in [n for n in self._complete() if n <= step][:KEPT]}
+        for old in self.directory.glob("step-*"):
+            if old.name not in kept:
+                shutil.rmtree(old)
 
     def _complete(self) -> list[int]:
         """Steps of which a checkpoint is there, newest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from relay.catalogue import TaskSpec
 from relay.datasets.manifest import Split as SplitName
 from relay.datasets.manifest import load_split, verify
 from relay.errors import UserError
+from relay.interruption import SIGNALS
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -49,22 +51,22 @@ class Split:
         self.images = self.inputs.dtype == np.uint8
         self.repeats, self.magnification = 1, 1
         if self.images:
-            self._fit(tuple(self.inputs.shape[1:]), task)
+            self._fit(self.inputs.shape[1:], task)
             assert manifest.mean is not None  # images always have both
             assert manifest.std is not None
             self.mean = torch.tensor(manifest.mean).repeat(self.repeats).view(-1, 1, 1)
             self.std = torch.tensor(manifest.std).repeat(self.repeats).view(-1, 1, 1)
-        elif tuple(self.inputs.shape[1:]) != task.input_shape:
+        elif self.inputs.shape[1:] != task.input_shape:
             raise UserError(
                 f"task {task.name}: the network takes {task.input_shape}, the dataset has {self.inputs.shape[1:]}"
             )
 
     def _fit(self, shape: tuple[int, ...], task: TaskSpec) -> None:
         """Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders."""
-        channels, height, width = task.input_shape
-        self.repeats, self.magnification = channels // shape[0], height // shape[1]
+        factors = [wanted // given for wanted, given in zip(task.input_shape, shape, strict=False)]
+        self.repeats, self.magnification = factors[:2] if len(factors) == 3 else (1, 1)
         reached = (shape[0] * self.repeats, shape[1] * self.magnification, shape[2] * self.magnification)
-        if reached != (channels, height, width):
+        if reached != task.input_shape:
             raise UserError(
                 f"task {task.name}: images of {shape} cannot be magnified to the network's {task.input_shape}"
             )
@@ -135,6 +137,12 @@ class _Samples(Dataset[Batch]):
         return self.transform(image), target
 
 
+def _ignore_signals(_worker: int) -> None:
+    """What reaches every process of a job ends no worker: its trainer still needs it for the step at which it saves."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Streamed:
     """torch's DataLoader over torchvision's transforms, with worker processes and pinned memory."""
 
@@ -147,6 +155,7 @@ class Streamed:
             self.samples,
             batch_sampler=(indices.tolist() for indices in index_lists),  # lazily
             num_workers=self.workers,
+            worker_init_fn=_ignore_signals if self.workers else None,
             pin_memory=self.device.type == "cuda",
             # Its own generator: the loader would otherwise draw a seed from the rank's, and a resumed run's dropout
             # would part from an uncut one's.

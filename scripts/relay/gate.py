@@ -6,6 +6,8 @@ Started on every rank by the launcher: `python -m relay.worker gate WORK --help`
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,8 @@ class Trained:
 
     losses: list[float]
     seen: list[list[int]]  # the samples that reached this rank's loss, for each step
-    bytes_sent: int
+    always_training: bool  # in training mode, where dropout is on, after each step
+    bytes_sent: int | None  # None where the kernel does not tell
     footprint: dict[str, int]
     strategy: Strategy
 
@@ -75,9 +78,11 @@ def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
     strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
+    training: list[bool] = []
 
     def after_step(loss: torch.Tensor) -> bool:
         losses.append(loss)
+        training.append(strategy.model.training)
         seen.append(list(task.seen))
         task.seen.clear()
         strategy.set_learning_rate(task.learning_rate(len(losses)))
@@ -88,9 +93,10 @@ def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
     before = sent.by_socket()
     replica = strategy.replica
     strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
-    bytes_sent = sent.since(before)
+    # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
+    bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
     values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
-    return Trained(values, seen, bytes_sent, strategy.footprint(), strategy)
+    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), strategy)
 
 
 def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
@@ -103,10 +109,15 @@ def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
 def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
     """Compare a trial's losses and final parameters with the reference's. Collective; rank 0 judges."""
     whole = trained.strategy.whole_model()
-    reported = [losses for losses in ranks.gather(trained.losses) if losses]
+    told = ranks.gather((trained.losses, trained.always_training))
     if ranks.rank != 0:
         return
-    if "losses" in trial.compares:
+    reported = [losses for losses, _ in told if losses]
+    if not all(always_training for _, always_training in told):
+        verdict.problems.append(f"{trial.name}: it trains in evaluation mode, where dropout is off")
+    if counts := [len(losses) for losses in reported if len(losses) != trial.steps]:
+        verdict.problems.append(f"{trial.name}: {counts[0]} steps were trained, of {trial.steps}")
+    elif "losses" in trial.compares:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
         verdict.compare(f"{trial.name}: losses", what, difference(curve, reference["losses"]), trial.limit)
@@ -120,14 +131,38 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         verdict.compare(f"{trial.name}: parameters", what, largest, trial.limit)
 
 
+@contextmanager
+def _modes(strategy: Strategy) -> Iterator[set[bool]]:
+    """Collects whether the model's modules are in training mode while they are called.
+
+    The outputs do not tell: in the gate dropout is off, and BatchNorm frozen, in either mode.
+    """
+    modes: set[bool] = set()
+    hooks = [
+        module.register_forward_pre_hook(lambda called, _: modes.add(called.training))
+        for module in strategy.model.modules()
+    ]
+    try:
+        yield modes
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> None:
     """Compare what the trained model predicts, through the strategy's own `predict`. Collective."""
     replica, task = trained.strategy.replica, trained.strategy.task
     assert isinstance(task, TrialTask)
     inputs, _ = next(data.batches(task, 1, replica.index, replica.count))
-    outputs = trained.strategy.predict(inputs)
+    with _modes(trained.strategy) as modes:
+        outputs = trained.strategy.predict(inputs)
     told = ranks.gather((replica.index, outputs.cpu()) if replica.reports else None)
+    told_modes = ranks.gather((True in modes, trained.strategy.model.training))
     if ranks.rank == 0:
+        if any(predicts_training for predicts_training, _ in told_modes):
+            verdict.problems.append("evaluation: it predicts in training mode, where dropout is on")
+        if not all(trains_on for _, trains_on in told_modes):
+            verdict.problems.append("evaluation: it stays in evaluation mode, where dropout is off")
         outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
         figure = difference(outputs, reference["outputs"])
         verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
@@ -146,21 +181,34 @@ def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: Tr
     verdict.problems += _samples(trial.steps, [rank[1] for rank in reporting], data)[:1]
     per_step = [sum(map(len, rank[1])) / trial.steps for rank in told]
     verdict.figures["samples_per_rank"] = per_step
-    verdict.figures["bytes_sent_per_step"] = [round(rank[3] / trial.steps) for rank in told]
-    verdict.figures["bytes_held_share"] = shares = {
-        kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole
-    }
-    if ranks.world_size == 1:
+    shares = {kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole}
+    verdict.figures["bytes_held_share"] = shares
+    if ranks.world_size > 1:
+        samples = {"samples": [count / run.global_batch_size for count in per_step]}
+        verdict.problems += _undivided(run.divides, samples | shares)
+        _communication(verdict, run, trial, [rank[3] for rank in told], footprint["gradients"])
+
+
+def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]]) -> list[str]:
+    """What some rank has all of, though the strategy says that it is divided; or that nothing is, whatever it says."""
+    whole = {kind: max(shares[kind]) for kind in shares if max(shares[kind]) > WHOLE_SHARE}
+    claimed = [kind for kind in DIVISIBLE if kind in divides and kind in whole]
+    if not claimed and len(whole) == len(shares):
+        return [f"division of work: nothing is divided: a rank has all {', '.join(whole)}"]
+    return [f"division of work: {kind} should be divided, but a rank has {whole[kind]:.0%}" for kind in claimed]
+
+
+def _communication(verdict: Verdict, run: Run, trial: Trial, bytes_sent: list[int | None], gradient_bytes: int) -> None:
+    """Check that every rank sent something of the gradients' size; what NCCL sends passes no TCP counter."""
+    known = [round(count / trial.steps) for count in bytes_sent if count is not None]
+    if len(known) < len(bytes_sent):
+        verdict.notes.append("the kernel does not tell bytes sent: it is not shown that the ranks communicate")
         return
-    for kind in DIVISIBLE:
-        share = [samples / run.global_batch_size for samples in per_step] if kind == "samples" else shares.get(kind)
-        if kind in run.divides and share and max(share) > WHOLE_SHARE:
-            verdict.problems.append(f"division of work: {kind} should be divided, but a rank has {max(share):.0%}")
-    least = LEAST_SENT_SHARE * footprint["gradients"]
-    if run.backend == "gloo" and min(verdict.figures["bytes_sent_per_step"]) < least:
-        sent_least = min(verdict.figures["bytes_sent_per_step"])
+    verdict.figures["bytes_sent_per_step"] = known
+    least = LEAST_SENT_SHARE * gradient_bytes
+    if run.backend == "gloo" and min(known) < least:
         verdict.problems.append(
-            f"division of work: a rank sent {sent_least} bytes a step; expected {least:.0f} or more"
+            f"division of work: a rank sent {min(known)} bytes a step; expected {least:.0f} or more"
         )
 
 
@@ -169,7 +217,7 @@ def _samples(steps: int, seen: list[list[list[int]]], data: TrialData) -> list[s
     problems = []
     for step in range(steps):
         got, expected = (
-            sorted(i for replica in seen for i in replica[step]),
+            sorted(i for replica in seen for i in (replica[step] if step < len(replica) else ())),
             sorted(data.indices(step).tolist()),
         )
         if got != expected:

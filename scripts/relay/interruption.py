@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 LEAST_MARGIN_SECONDS = 10.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
 @dataclass
@@ -28,7 +29,7 @@ class Interruption:
         """Install the handlers; each only notes the signal."""
         end = os.environ.get("SLURM_JOB_END_TIME")
         watching = cls(deadline=float(end) if end else None)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for number in SIGNALS:
             signal.signal(number, lambda received, _: watching.received.append(signal.Signals(received).name))
         return watching
 

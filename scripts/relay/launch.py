@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from relay.interruption import SIGNALS
 from relay.run import Run
 
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
@@ -44,7 +45,7 @@ def launch(run: Run, role: str, work: Path, arguments: Sequence[str], code: Path
         # torchrun knows no SIGUSR2; it hands SIGTERM to its processes.
         child.send_signal(signal.SIGTERM if number == signal.SIGUSR2 else number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)}
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
         return child.wait()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Recorder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps({"time": time.time(), **line}) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())  # as durable as the checkpoint that follows
 
     def begin(self, step: int, facts: dict[str, Any]) -> None:
         """Note where the attempt starts and what every rank runs on. Collective."""

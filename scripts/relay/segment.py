@@ -53,8 +53,11 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
 
     0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
-    only repeats in words. Raises UserError where the chain cannot go on.
+    only repeats in words. Raises UserError where the run is not declared or its chain cannot go on.
     """
+    for path in (places.run / "run.json", places.run / "chain.json"):
+        if not path.is_file():
+            raise UserError(f"run {places.run_id}: {path} is missing; start the run through the workflow first")
     run = Run.read(places.run / "run.json")
     places.work.mkdir(parents=True, exist_ok=True)
     if attempt > 1 and (fault := faults.recorded(places.work)):

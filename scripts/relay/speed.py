@@ -23,6 +23,7 @@ def measure(run: Run, results: Path) -> float:
     steps = min(run.total_steps, run.warmup_steps + MEASURED_STEPS)
     probe = replace(run, id=f"speed-{run.setting}", evaluate_every_steps=run.total_steps)
     places = Places(results, probe.id)
+    shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
     try:
         probe.write(places.run / "run.json")
         write_json(places.run / "chain.json", {"generation": "speed"})

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from relay import machine, strategies
-from relay.checkpoint import Checkpoints
+from relay.checkpoint import Checkpoints, seed_generators
 from relay.data import Batch, Split, batch_indices, feeder
 from relay.errors import UserError
 from relay.evaluation import Evaluation
@@ -47,7 +47,7 @@ class Trainer:
         self.task = task
         self.strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
         # Each rank its own stream for dropout; the model's initial parameters come from the seed alone.
-        torch.manual_seed(run.seed * 1_000_003 + ranks.rank)
+        seed_generators(run.seed * 1_000_003 + ranks.rank)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
         self.count = len(train)
         self.feeder = feeder(run.loader, train, ranks.device, task.dtype, run.data_workers)
@@ -127,15 +127,20 @@ class Trainer:
             self.stopped = next(given for given in self.ranks.gather(reason) if given)
         if save or done or stop:
             self._save()
-        if flush or save or done or stop:
-            self.recorder.flush(self.stopwatch.take())
-            self.flushed_at = time.monotonic()
+        elif flush:
+            self._flush()
         self.agreed_at, self.agreed_step = time.monotonic(), self.step
         self.next_agreement = self.step + int(interval)
+
+    def _flush(self) -> None:
+        """Write what was recorded since the last time. Collective."""
+        self.recorder.flush(self.stopwatch.take())
+        self.flushed_at = time.monotonic()
 
     def _save(self) -> None:
         """A checkpoint of this step, outside the measured time."""
         self.stopwatch.pause()
+        self._flush()  # before the checkpoint: whoever goes on from it does not record these steps again
         started = time.monotonic()
         if self.step > self.saved_step:
             self.checkpoints.save(self.strategy, self.step)

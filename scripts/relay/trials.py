@@ -109,13 +109,14 @@ class TrialTask(Task):
                 learning_rate=SGD_LEARNING_RATE / scale,
                 schedule={"kind": "constant"},
             )
-        dtype = DTYPES[trial.precision]
+        # Epochs so short that a schedule by epochs moves the learning rate within the gate's few steps.
+        a_quarter = run.total_steps // (4 * spec.schedule.get("every_epochs", 1))
         return cls(
             spec,
             run.dataset.classes,
             run.seed,
-            dtype,
-            run.steps_per_epoch,
+            DTYPES[trial.precision],
+            min(run.steps_per_epoch, max(1, a_quarter)),
             run.total_steps,
             smooth=trial.smooth,
             scale=scale,

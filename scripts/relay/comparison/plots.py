@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Record
@@ -99,13 +99,15 @@ def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
     if not drawn:
         return None
     losses = [loss for _, curves in drawn for _, values in curves for loss in values]
-    logarithmic = all(0 < loss < math.inf for loss in losses if not math.isnan(loss))
+    finite = [loss for loss in losses if not math.isnan(loss)]
+    logarithmic = bool(finite) and min(finite) > 0 and max(finite) < math.inf
+    decades = math.log10(max(finite) / min(finite)) if logarithmic else 0
     with _style(name):
         lines = math.ceil(len(drawn) / 2)
         figure = _figure(0.5 + 1.55 * lines, left=0.6, bottom=0.5, top=0.35)
         panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
         figure.subplots_adjust(wspace=0.08, hspace=0.42)
-        for place, (panel, (setting, curves)) in enumerate(zip(panels, drawn, strict=False)):
+        for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
             if place:
                 panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.6, alpha=0.45)
             for curve in curves:
@@ -115,7 +117,10 @@ def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
             if logarithmic:
                 panel.set_yscale("log")
                 panel.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
                 panel.yaxis.set_minor_locator(NullLocator())
+            if place == len(drawn) - 2:
+                panel.tick_params(labelbottom=True)  # where the number is odd, nothing stands below it
         for panel in panels:
             panel.set_axis_off()
         figure.supxlabel("epochs", fontsize=9, color=MUTED, y=0.02, va="bottom")

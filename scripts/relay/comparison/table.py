@@ -82,8 +82,8 @@ def _run_row(record: Record) -> Row:
 
 
 def versions_text(versions: Mapping[str, Any]) -> str:
-    """'python 3.11.2; torch 2.13.0'."""
-    return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    """'python 3.11.2; torch 2.13.0'; what is not there (CUDA on a CPU) is left out."""
+    return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()) if version)
 
 
 def _remark(record: Record) -> str:

@@ -110,13 +110,13 @@ def percent(value: float | None, decimals: int = 1) -> str:
 
 
 def spread(row: Mapping[str, Any]) -> str:
-    """The interval of the speed as '±2.1 %'; '' where one repeat gives none."""
+    """The interval of the speed as '±2.1 %', or as '×÷2.5' where it is wide; '' where one repeat gives none."""
     low, high = row.get("images_per_second_low"), row.get("images_per_second_high")
     if not low or not high:
         return ""
     # The interval is symmetric in the logarithm: its upper end says how far it reaches as a factor.
-    reach: float = 100 * (math.sqrt(high / low) - 1)
-    return f"±{number(reach, 2)} %"
+    factor = math.sqrt(high / low)
+    return f"±{number(100 * (factor - 1), 2)} %" if factor < 1.5 else f"×÷{number(factor, 2)}"
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
@@ -158,7 +158,7 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     if not others:
         return f"{name} trains {speed}; no other setting was measured and shown equivalent to compare it with."
     if ties:
-        lead = f"A tie: {_and([name, *tied])} train equally fast, within {percent(row['margin'], 0)}: {speed}."
+        lead = f"A tie: {_and([name, *tied])} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
     elif unclear:
         lead = f"{name} measured fastest, {speed}, but not beyond doubt."
     else:

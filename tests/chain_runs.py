@@ -1,0 +1,261 @@
+"""Short real runs for the tests of a chain: their datasets, their files, and their jobs as real processes.
+
+Every path of a test lies in its own temporary folder, which names the processes that the test started. A plugin
+of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from relay.catalogue import DatasetSpec, TaskSpec, dataset, task
+from relay.datasets.prepare import prepare
+from relay.datasets.request import Request
+from relay.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAIN = ROOT / "scripts" / "train.py"
+BUILT_IN = ROOT / "scripts" / "relay" / "strategies"
+
+DIGITS = dataset("digits")
+# 3 x 32 x 32 and 1 x 28 x 28, as CIFAR-10 and MNIST are; the counts are no multiples of any batch.
+LIKE_CIFAR = dataset("synthetic", train_count=301, test_count=77)
+LIKE_MNIST = dataset("synthetic", shape=(1, 28, 28), train_count=487, test_count=101)
+VECTORS = dataset("random-10")
+DATASETS = (DIGITS, LIKE_CIFAR, LIKE_MNIST, VECTORS)
+
+# Dropout makes the state of the random generators count; Adadelta has a state of its own.
+DROPOUT = replace(
+    task("princeton-mnist"), name="dropout", network="utsa_cnn", dataset="synthetic", global_batch_size=32
+)
+
+STRATEGY = """\
+from pathlib import Path
+import os
+import time
+{imports}
+from relay.strategies import {base}
+from relay.strategies.base import Requirements
+
+
+class Made({base}.{parent}):
+    requirements = Requirements({requirements})
+
+    def train_step(self, inputs, targets):
+        self.steps = getattr(self, "steps", 0) + 1
+        {before}
+        return super().train_step(inputs, targets)
+"""
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every one of `DATASETS`, as the dataset stage makes them."""
+    folder = tmp_path_factory.mktemp("datasets")
+    for spec in DATASETS:
+        prepare(Request.from_mapping(asdict(spec)), folder / spec.directory_name)
+    return folder
+
+
+@pytest.fixture
+def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
+    """Where a test's runs live; no process of theirs outlives the test."""
+    made = Bench(tmp_path, prepared)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@dataclass
+class Bench:
+    """A test's folder, from which its runs and their strategies are made."""
+
+    folder: Path
+    prepared: Path
+
+    def chain(self, name: str, spec: TaskSpec = DROPOUT, **values: Any) -> Chain:
+        """A run's declared files, as the planner writes them: `cpu` for 60 steps unless `values` say otherwise."""
+        results = self.folder / name
+        results.mkdir()
+        (results / "datasets").symlink_to(self.prepared)
+        chain = Chain(results, short_run(spec, **values))
+        chain.run.write(chain.declared / "run.json")
+        chain.start_anew("first")
+        return chain
+
+    def strategy(
+        self, name: str, before: str = "pass", *, base: str = "cpu", imports: str = ""
+    ) -> dict[str, str]:
+        """A strategy of a further folder that does something `before` each step of a built-in one."""
+        parent = {"cpu": "CPU", "ddp": "DDP"}[base]
+        alone = "processes='one', devices=('cpu',), backends=('gloo',)"
+        path = self.folder / "strategies" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(
+            STRATEGY.format(
+                base=base,
+                parent=parent,
+                before=before,
+                imports=imports,
+                requirements=alone if base == "cpu" else "least_devices=2, divides=('samples',)",
+            )
+        )
+        return {"strategy": name, "strategy_file": str(path)}
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that works in this test's folder: jobs, launchers, trainers, and loaders' workers."""
+        return [p for p in psutil.process_iter() if p.pid != os.getpid() and str(self.folder) in _words(p)]
+
+    def trainers(self) -> list[psutil.Process]:
+        """The processes that train, whichever launcher started them."""
+        return [p for p in self.processes() if "torch.distributed.run" not in _words(p) and "relay.worker" in _words(p)]
+
+    def kill(self) -> None:
+        """SIGKILL for all of them, as when a job's time is over or its node is lost."""
+        while found := self.processes():
+            for process in found:
+                process.kill()
+            psutil.wait_procs(found, timeout=10)
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def short_run(spec: TaskSpec, **values: Any) -> Run:
+    """A run of the task on one CPU process, with the dataset of `DATASETS` that fits its network."""
+    fitting: DatasetSpec = {"synthetic": LIKE_MNIST, "digits": DIGITS, "random-10": VECTORS}[spec.dataset]
+    batch = spec.global_batch_size
+    per_epoch = fitting.train_count // batch
+    defaults: dict[str, Any] = {
+        "id": "run-1",
+        "setting": "setting-1",
+        "repeat": 0,
+        "seed": 3,
+        "task": spec,
+        "dataset": fitting,
+        "strategy": "cpu",
+        "strategy_file": str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py"),
+        "global_batch_size": batch,
+        "steps_per_epoch": per_epoch,
+        "total_steps": 60,
+        "evaluate_every_steps": per_epoch,
+        "warmup_steps": 2,
+        "checkpoint_minutes": 0.0,  # with every agreement of the ranks: at the first step, then each second
+    }
+    merged = defaults | values
+    return Run(epochs=merged["total_steps"] / per_epoch, **merged)
+
+
+DDP = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2, "processes_per_node": 2}
+
+
+@dataclass
+class Chain:
+    """One run's chain, driven through `scripts/train.py` as its jobs are."""
+
+    results: Path
+    run: Run
+
+    @property
+    def declared(self) -> Path:
+        """run.json, chain.json and the segments' states."""
+        return self.results / "runs" / self.run.id
+
+    @property
+    def work(self) -> Path:
+        """Rolling checkpoints and records."""
+        return self.results / "checkpoints" / self.run.id
+
+    def start_anew(self, generation: str) -> None:
+        """What the rule `start` does."""
+        (self.declared / "chain.json").write_text(json.dumps({"generation": generation}))
+
+    def begin(
+        self, first: int = 0, last: int | None = None, *, attempt: int = 1, **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start a segment's job, in a process group of its own; by default the whole run."""
+        last = self.run.total_steps if last is None else last
+        words = ["--run", self.run.id, "--first", first, "--last", last, "--attempt", attempt, "--results", self.results]
+        return subprocess.Popen(
+            [sys.executable, str(TRAIN), *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **environment},
+        )
+
+    def segment(self, first: int = 0, last: int | None = None, **given: Any) -> Ended:
+        """Run a segment's job to its end."""
+        return finish(self.begin(first, last, **given))
+
+    def train(self) -> Chain:
+        """The whole run as one uncut segment."""
+        ended = self.segment()
+        assert ended.status == 0, ended.errors
+        return self
+
+    def checkpoints(self) -> list[int]:
+        """Steps of which a complete checkpoint is there."""
+        return sorted(int(p.parent.name[5:]) for p in self.work.glob("step-*/complete.json"))
+
+    def started_at(self) -> list[int]:
+        """The step at which each attempt that came so far went on."""
+        lines = [json.loads(p.read_text().splitlines()[0]) for p in sorted(self.work.glob("records/*.jsonl"))]
+        return [line["start"] for line in lines]
+
+    def fault(self) -> dict[str, Any]:
+        """What the trainer recorded of a fault of its own."""
+        found: dict[str, Any] = json.loads((self.work / "fault.json").read_text())
+        return found
+
+
+@dataclass
+class Ended:
+    """How a job ended."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def finish(job: subprocess.Popen[str], seconds: float = 120) -> Ended:
+    """Wait for a job's end."""
+    output, errors = job.communicate(timeout=seconds)
+    return Ended(job.returncode, output, errors)
+
+
+def wait_until(holds: Callable[[], object], job: subprocess.Popen[str], seconds: float = 60) -> None:
+    """Wait until something holds while the job runs: a test that acts on a job which has ended would prove nothing."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert job.poll() is None, f"the job ended too early:\n{job.communicate()[1]}"
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def interrupt(job: subprocess.Popen[str], number: signal.Signals, *, whole_group: bool = False) -> Ended:
+    """Send a signal to the job's own process, or to its whole group as Slurm's `scancel --full` does."""
+    assert job.poll() is None, "the job ended too early"
+    if whole_group:
+        os.killpg(job.pid, number)
+    else:
+        job.send_signal(number)
+    return finish(job)

@@ -1,0 +1,13 @@
+"""Wrong: crashes while it is built."""
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+
+class Crash(ByHand):
+    """Wrong: crashes while it is built."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def build(self) -> None:
+        raise RuntimeError("no such\n  wrapper")

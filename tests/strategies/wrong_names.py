@@ -1,0 +1,18 @@
+"""Wrong: its parameters have a wrapper's names, `module.conv1.weight` for `conv1.weight`."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+
+class Names(ByHand):
+    """Wrong: its parameters have a wrapper's names, `module.conv1.weight` for `conv1.weight`."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def build(self) -> None:
+        self.build_whole()
+        self.model = nn.Sequential(OrderedDict(module=self.model))

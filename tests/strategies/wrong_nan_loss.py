@@ -1,0 +1,15 @@
+"""Wrong: its loss is no number, though it trains well."""
+
+import torch
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+
+class NaNLoss(ByHand):
+    """Wrong: its loss is no number, though it trains well."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().train_step(inputs, targets) * float("nan")

@@ -1,0 +1,405 @@
+"""A run cut anywhere, any number of times, ends as an uncut one; and what goes wrong is told once, in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from relay import networks, speed
+from relay.catalogue import task
+from relay.data import Resident, Split
+from relay.errors import UserError
+from relay.files import read_json
+from relay.segment import Places, run_segment
+from relay.summary import summarise
+
+pytest_plugins = ["chain_runs"]
+
+# Slow enough to be cut in the middle, without keeping a CPU busy.
+SLOWLY = "time.sleep(0.05)"
+CPUS = len(os.sched_getaffinity(0))
+
+
+def result(chain: Chain) -> dict[str, Any]:
+    """All that a run computed: parameters and optimizer, the generators of each rank, losses, evaluations."""
+    place = chain.work / f"step-{chain.run.total_steps}"
+    whole = chain.results / "whole.pt"
+    dcp_to_torch_save(place / "strategy", whole)
+    summary = summarise(chain.run, chain.work, 1)
+    assert len(summary["losses"]["steps"]) == chain.run.total_steps <= 200
+    return {
+        "state": torch.load(whole, weights_only=False),
+        "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rng-*.pt"))],
+        "losses": summary["losses"],
+        "evaluations": summary["evaluations"],
+    }
+
+
+def assert_same(found: Any, wanted: Any, where: str = "result") -> None:
+    """Bit for bit."""
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted), where
+        for name, value in wanted.items():
+            assert_same(found[name], value, f"{where}.{name}")
+    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+        assert len(found) == len(wanted), where
+        for index, value in enumerate(wanted):
+            assert_same(found[index], value, f"{where}[{index}]")
+    elif isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted), where
+    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], torch.Tensor):
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), where
+    else:
+        assert str(found) == str(wanted), where
+
+
+def one_line(ended: Ended) -> str:
+    """The only line that a job which refused has to say."""
+    (line,) = ended.errors.splitlines()
+    return line
+
+
+# Without training: what is refused before torch is even imported
+
+
+def test_a_run_that_was_never_declared_is_one_line(bench: Bench) -> None:
+    chain = bench.chain("results")
+    chain.run = replace(chain.run, id="no-such-run")
+    ended = chain.segment()
+    assert ended.status == 1
+    assert "no-such-run" in one_line(ended)
+    assert "run.json" in one_line(ended)
+
+
+def test_a_chain_that_was_never_started_is_one_line(bench: Bench) -> None:
+    chain = bench.chain("results")
+    (chain.declared / "chain.json").unlink()
+    ended = chain.segment()
+    assert ended.status == 1
+    assert str(chain.declared / "chain.json") in one_line(ended)
+
+
+def test_a_later_segment_without_the_checkpoints_of_its_chain_is_one_line(bench: Bench) -> None:
+    """They were deleted, or are those of an older start."""
+    chain = bench.chain("results")
+    ended = chain.segment(20, 40)
+    assert ended.status == 1
+    assert "do not belong to this chain" in one_line(ended)
+    assert f"delete {chain.declared} to train it from the start" in one_line(ended)
+
+
+# Cut and gone on
+
+
+@pytest.mark.slow
+def test_killed_anywhere_and_started_again_it_ends_as_if_uncut(bench: Bench) -> None:
+    """SIGKILL for every process, twice, in one process with dropout, in the middle of an epoch as it may be."""
+    strategy = bench.strategy("slow", SLOWLY)
+    cut, uncut = (bench.chain(name, **strategy) for name in ("cut", "uncut"))
+    kill_and_go_on(bench, cut, times=2)
+    assert_same(result(cut), result(uncut.train()))
+
+
+@pytest.mark.slow
+def test_two_processes_killed_and_started_again_end_as_if_uncut(bench: Bench) -> None:
+    strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
+    cut, uncut = (bench.chain(name, **(DDP | strategy)) for name in ("cut", "uncut"))
+    kill_and_go_on(bench, cut, times=1)
+    found = result(cut)
+    assert len(found["generators"]) == 2
+    assert not torch.equal(*(g["torch"] for g in found["generators"])), "each rank has dropout of its own"
+    assert_same(found, result(uncut.train()))
+    check_evaluation(uncut)
+
+
+def kill_and_go_on(bench: Bench, chain: Chain, times: int) -> None:
+    """Kill everything at a random moment after each attempt's first checkpoint, then let the run end."""
+    for number in range(times):
+        known = set(chain.checkpoints())
+        job = chain.begin(attempt=number + 1)
+        wait_until(lambda known=known: set(chain.checkpoints()) - known, job)  # type: ignore[misc]
+        time.sleep(random.uniform(0, 0.7))
+        assert job.poll() is None, "the job ended too early"
+        bench.kill()
+        assert finish(job).status == -signal.SIGKILL
+        assert 0 < chain.checkpoints()[-1] < chain.run.total_steps
+    ended = chain.segment(attempt=times + 1)
+    assert ended.status == 0, ended.errors
+    starts = chain.started_at()
+    assert len(starts) == times + 1
+    assert starts == sorted(set(starts)), f"each attempt went on from further than the one before: {starts}"
+    assert list(chain.work.glob("partial-*")) == []
+
+
+def check_evaluation(chain: Chain) -> None:
+    """What two processes found on the test set is what its 101 samples give in a plain loop over the final model."""
+    state = torch.load(chain.results / "whole.pt", weights_only=False)["model"]
+    model = networks.build("utsa_cnn", (1, 28, 28), 10, {}).eval()
+    model.load_state_dict(state)
+    split = Split(chain.results / "datasets" / LIKE_MNIST.directory_name, "test", DROPOUT)
+    inputs, targets = Resident(split, torch.device("cpu"), torch.float32).fetch(torch.arange(len(split)))
+    outputs = model(inputs)
+    last = summarise(chain.run, chain.work, 1)["evaluations"][-1]
+    assert last["step"] == chain.run.total_steps
+    assert last["test_accuracy"] == (outputs.argmax(1) == targets).double().mean().item()
+    assert last["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_three_segments_are_one_long_run(bench: Bench) -> None:
+    """Bit for bit; and the code is that of the first one, whatever was edited since."""
+    strategy = bench.strategy("edited")
+    chain, whole = (bench.chain(name, **strategy) for name in ("segments", "whole"))
+    whole.train()
+    for first, last in ((0, 17), (17, 40), (40, 60)):
+        ended = chain.segment(first, last)
+        assert ended.status == 0, ended.errors
+        state = read_json(chain.declared / f"step-{last}.json")
+        assert (state["run"], state["step"], state["generation"]) == (chain.run.id, last, "first")
+        bench.strategy("edited", "raise RuntimeError('the code of today')")
+    assert chain.started_at() == [0, 17, 40]
+    assert_same(result(chain), result(whole))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("base", "loader", "number", "whole_group"),
+    [
+        ("cpu", {}, signal.SIGUSR2, False),
+        ("cpu", {"loader": "dataloader", "data_workers": 2}, signal.SIGTERM, True),
+        ("ddp", {}, signal.SIGUSR2, False),
+        ("ddp", {"loader": "dataloader", "data_workers": 1}, signal.SIGTERM, True),
+    ],
+    ids=["usr2", "term to all, with loaders", "ddp, usr2", "ddp, term to all, with loaders"],
+)
+def test_a_signal_saves_and_the_retry_goes_on(
+    bench: Bench, base: str, loader: dict[str, Any], number: signal.Signals, whole_group: bool
+) -> None:
+    """To the job's own process, or to every process of the job, as `scancel --full` and a preemption do."""
+    launcher = DDP if base == "ddp" else {}
+    chain = bench.chain("results", **(launcher | loader | bench.strategy("slow", SLOWLY, base=base)))
+    job = chain.begin()
+    wait_until(chain.checkpoints, job)
+    if whole_group:  # torchrun's trainers and the loaders' workers are in groups of their own
+        for process in bench.processes():
+            if process.pid != job.pid:
+                process.send_signal(number)
+    ended = interrupt(job, number)
+    assert ended.status == 75, ended.errors
+    assert "SIGTERM" in ended.errors or number.name in ended.errors
+    saved = chain.checkpoints()[-1]
+    assert f"stopped at step {saved} of 60" in ended.errors
+    assert not (chain.declared / "step-60.json").exists()
+    ended = chain.segment(attempt=2)
+    assert ended.status == 0, ended.errors
+    assert chain.started_at() == [0, saved]
+    assert summarise(chain.run, chain.work, 1)["losses"]["steps"] == list(range(1, 61))
+
+
+@pytest.mark.slow
+def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
+    """Slurm tells it: saved and stopped before, worth a retry."""
+    chain = bench.chain("results", total_steps=1000, evaluate_every_steps=1000, **bench.strategy("slow", SLOWLY))
+    end = time.time() + 16
+    ended = chain.segment(SLURM_JOB_END_TIME=str(int(end)))
+    assert time.time() < end
+    assert ended.status == 75, ended.errors
+    (saved, *_) = reversed(chain.checkpoints())
+    assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
+
+
+@pytest.mark.slow
+def test_a_trainer_without_its_launcher_ends(bench: Bench) -> None:
+    """Otherwise it would train beside the next attempt; that one is worth a try and goes on."""
+    strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
+    chain = bench.chain("results", total_steps=150, evaluate_every_steps=150, **(DDP | strategy))
+    job = chain.begin()
+    wait_until(chain.checkpoints, job)
+    trainers = bench.trainers()
+    assert len(trainers) == 2
+    (torchrun,) = psutil.Process(job.pid).children()
+    torchrun.kill()
+    ended = finish(job)
+    assert ended.status == 75, ended.errors
+    assert "the processes were killed" in ended.errors
+    _, alive = psutil.wait_procs(trainers, timeout=10)
+    assert alive == []
+    saved = chain.checkpoints()[-1]
+    assert saved < 150
+    assert chain.segment(0, saved + 10, attempt=2).status == 0
+    assert chain.started_at() == [0, saved]
+
+
+# A fault of the program's own
+
+
+@pytest.mark.slow
+def test_a_fault_on_one_rank_ends_the_job_and_is_told_again_by_its_retry(bench: Bench) -> None:
+    """Until somebody starts the run anew."""
+    fault = "if self.steps == 30 and self.ranks.rank == 1 and not Path(FLAG).exists(): raise ArithmeticError('as planted')"
+    flag = bench.folder / "mended"
+    strategy = bench.strategy("faulty", fault, base="ddp", imports=f"FLAG = {str(flag)!r}")
+    chain = bench.chain("results", **(DDP | strategy))
+    began = time.monotonic()
+    ended = chain.segment()
+    assert time.monotonic() - began < 60
+    assert ended.status == 1
+    told = "ArithmeticError: as planted"
+    assert ended.errors.splitlines()[-1] == f"run {chain.run.id} failed: {told} (rank 1)"
+    found = chain.fault()
+    assert (found["error"], found["rank"]) == (told, 1)
+    assert "in train_step" in found["traceback"]
+    assert bench.trainers() == []
+
+    retried = chain.segment(attempt=2)
+    assert retried.status == 1
+    assert one_line(retried) == f"run {chain.run.id} failed before, not tried again: {told}"
+    assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
+
+    flag.touch()
+    ended = chain.segment(attempt=1)
+    assert ended.status == 0, ended.errors
+    assert not (chain.work / "fault.json").exists()
+
+
+@pytest.mark.slow
+def test_a_stack_that_cannot_be_imported_is_a_recorded_fault(bench: Bench) -> None:
+    """On every attempt it would be the same: no retry is worth it."""
+    chain = bench.chain("results", **bench.strategy("absent", imports="import a_framework_that_is_not_installed"))
+    ended = chain.segment()
+    assert ended.status == 1
+    assert chain.fault()["error"] == "ModuleNotFoundError: No module named 'a_framework_that_is_not_installed'"
+    assert chain.segment(attempt=2).status == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"processes_per_node": 2}, "world size is 1, the run declares 2"),
+        ({"threads": CPUS + 1}, f"threads is {CPUS + 1}, but the process may use only {CPUS} CPUs"),
+    ],
+)
+def test_what_the_job_did_not_get_is_one_line_with_both_numbers(
+    bench: Bench, values: dict[str, int], told: str
+) -> None:
+    chain = bench.chain("results", **values)
+    ended = chain.segment()
+    assert ended.status == 1
+    assert told in one_line(ended)
+    assert chain.fault()["error"] == f"run {chain.run.id}: {told}"
+
+
+# What a chain goes on with
+
+
+@pytest.mark.slow
+def test_what_a_chain_lost_is_one_line_and_a_new_start_begins_at_step_0(bench: Bench) -> None:
+    chain = bench.chain("results")
+    assert chain.segment(0, 20).status == 0
+
+    for place in chain.work.glob("step-*"):
+        (place / "rng-0.pt").unlink()
+    ended = chain.segment(20, 40)
+    assert ended.status == 1
+    assert "Traceback" not in ended.errors
+    assert "no sound checkpoint for steps 20 to 40" in ended.errors.splitlines()[-1]
+    assert "warning: checkpoint of step 20 is passed over" in ended.output
+
+    code = chain.results / "code" / read_json(chain.work / "chain.json")["code"]
+    shutil.rmtree(code)
+    ended = chain.segment(20, 40)
+    assert ended.status == 1
+    assert f"the snapshot {code} of its code is gone" in one_line(ended)
+
+    chain.start_anew("second")
+    ended = chain.segment(0, 20)
+    assert ended.status == 0, ended.errors
+    assert chain.started_at() == [0]
+    assert read_json(chain.work / "chain.json")["generation"] == "second"
+    assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench) -> None:
+    """The run goes on from the one before, and ends as an uncut one."""
+    chain, whole = bench.chain("results"), bench.chain("whole")
+    whole.train()
+    assert chain.segment(0, 30).status == 0
+    older, newest = chain.checkpoints()
+    assert newest == 30
+    shutil.copytree(chain.work / "step-30", chain.work / "partial-31")
+    with (chain.work / "step-30" / "rng-0.pt").open("ab") as stream:
+        stream.write(b"\0")
+    ended = chain.segment(0, 60, attempt=2)
+    assert ended.status == 0, ended.errors
+    assert "warning: checkpoint of step 30 is passed over" in ended.output
+    assert chain.started_at() == [0, older]
+    assert list(chain.work.glob("partial-*")) == []
+    assert_same(result(chain), result(whole))
+
+
+@pytest.mark.slow
+def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
+    """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
+    kill = "import os, signal; from pathlib import Path; import relay.checkpoint as c; whole = c.Checkpoints.save"
+    patch = (
+        "def save(self, strategy, step):\n"
+        "    whole(self, strategy, step)\n"
+        "    if not Path(FLAG).exists():\n"
+        "        Path(FLAG).touch()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "c.Checkpoints.save = save"
+    )
+    flag = f"FLAG = {str(bench.folder / 'killed')!r}"
+    strategy = bench.strategy("killed", imports=f"{kill}\n{flag}\n{patch}")
+    chain = bench.chain("results", checkpoint_minutes=60, evaluate_every_steps=10, **strategy)
+    ended = chain.segment()
+    assert ended.status == 75, ended.errors
+    assert chain.checkpoints() == [60]
+    ended = chain.segment(attempt=2)
+    assert ended.status == 0, ended.errors
+    summary = summarise(chain.run, chain.work, 1)
+    assert summary["losses"]["steps"] == list(range(1, 61))
+    assert [e["step"] for e in summary["evaluations"]] == [10, 20, 30, 40, 50, 60]
+
+
+# Speed
+
+
+@pytest.mark.slow
+def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Bench) -> None:
+    """Not even by an earlier measurement that was killed, whose steps are not taken for this one's."""
+    chain = bench.chain("results", task("lenet-digits"))
+    probe = replace(chain.run, id=f"speed-{chain.run.setting}", total_steps=60, strategy_file="gone.py")
+    places = Places(chain.results, probe.id)
+    places.work.mkdir(parents=True)
+    left = {"generation": "speed", "code": "gone", "strategy_source": "", "attempts": []}
+    (places.work / "chain.json").write_text(json.dumps(left))
+    before = sorted(p.name for p in (chain.results / "runs").iterdir())
+    seconds = speed.measure(chain.run, chain.results)
+    assert 0 < seconds < 10
+    assert sorted(p.name for p in (chain.results / "runs").iterdir()) == before
+    assert list((chain.results / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_speed_that_cannot_be_measured_is_one_line_and_leaves_nothing(bench: Bench) -> None:
+    chain = bench.chain("results", processes_per_node=2)
+    with pytest.raises(UserError, match="setting setting-1: its speed could not be measured"):
+        speed.measure(chain.run, chain.results)
+    assert [p.name for p in (chain.results / "runs").iterdir()] == [chain.run.id]
+    assert list((chain.results / "checkpoints").iterdir()) == []

@@ -1,0 +1,360 @@
+"""Checkpoints: complete or absent, and never the last one to be lost."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
+
+from relay import checkpoint, strategies
+from relay.catalogue import DatasetSpec, TaskSpec, task
+from relay.checkpoint import MANIFEST, Checkpoints, damage, generators, restore_generators
+from relay.data import Resident, Split, batch_indices
+from relay.errors import UserError
+from relay.evaluation import Evaluation
+from relay.ranks import Ranks
+from relay.strategies.base import Strategy
+from relay.task import Task
+from relay.trainer import only_trainer
+
+pytest_plugins = ["chain_runs"]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """This process alone, with real process groups."""
+    yield Ranks.join("cpu", "gloo")
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
+    return Checkpoints(tmp_path / "run-1", ranks)
+
+
+class Training:
+    """A strategy with its batches, trained step by step."""
+
+    def __init__(self, ranks: Ranks, prepared: Path, spec: TaskSpec = DROPOUT, its: DatasetSpec = LIKE_MNIST) -> None:
+        self.batch = spec.global_batch_size
+        its_task = Task(spec, its.classes, 5, torch.float32, its.train_count // self.batch, 100)
+        self.strategy: Strategy = strategies.load("cpu")(its_task, ranks, self.batch, {})
+        self.split = Split(prepared / its.directory_name, "train", spec)
+        self.data = Resident(self.split, ranks.device, torch.float32)
+        torch.manual_seed(5)
+        self.step = 0
+
+    def train(self, steps: int) -> list[float]:
+        """Losses of this many further steps."""
+        losses = []
+        for step in range(self.step, self.step + steps):
+            self.strategy.set_learning_rate(self.strategy.task.learning_rate(step))
+            losses.append(self.strategy.train_step(*self.data.fetch(batch_indices(len(self.split), self.batch, 5, step))))
+        self.step += steps
+        return [loss.item() for loss in losses]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {name: value.clone() for name, value in self.strategy.whole_model().items()}
+
+
+@pytest.fixture
+def training(ranks: Ranks, prepared: Path) -> Training:
+    return Training(ranks, prepared)
+
+
+def filled(checkpoints: Checkpoints, training: Training, *steps: int) -> None:
+    """Train to each step and save there."""
+    for step in steps:
+        training.train(step - training.step)
+        checkpoints.save(training.strategy, step)
+
+
+def names(checkpoints: Checkpoints) -> list[str]:
+    return sorted(path.name for path in checkpoints.directory.iterdir())
+
+
+# Generators
+
+
+def test_every_generator_goes_on_where_it_was() -> None:
+    torch.manual_seed(1)
+    np.random.seed(2)  # noqa: NPY002  # the global one is what a user's code may draw from
+    random.seed(3)
+    random.gauss(0, 1)  # each of these keeps a second value for its next call
+    np.random.standard_normal()  # noqa: NPY002
+    state = generators()
+    expected = draws()
+    draws()
+    restore_generators(state)
+    assert draws() == expected
+
+
+def draws() -> list[Any]:
+    return [torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random()]  # noqa: NPY002
+
+
+def test_the_state_of_the_generators_is_read_without_pickle(tmp_path: Path) -> None:
+    """`weights_only` refuses anything that could run code."""
+    torch.save(generators(), tmp_path / "rng.pt")
+    before = draws()
+    restore_generators(torch.load(tmp_path / "rng.pt", weights_only=True))
+    assert draws() == before
+
+
+def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoints, training: Training) -> None:
+    """Even one whose checksum was made to fit."""
+    filled(checkpoints, training, 1)
+    place = checkpoints.directory / "step-1"
+    torch.save(Path("anything but tensors"), place / "rng-0.pt")
+    manifest = json.loads((place / MANIFEST).read_text())
+    manifest["files"]["rng-0.pt"] = {
+        "bytes": (place / "rng-0.pt").stat().st_size,
+        "sha256": checkpoint.sha256(place / "rng-0.pt"),
+    }
+    (place / MANIFEST).write_text(json.dumps(manifest))
+    assert damage(place) is None
+    with pytest.raises(Exception, match="weights_only|Weights only"):
+        checkpoints.resume(training.strategy, 0, 10)
+
+
+# Saving and going on
+
+
+@pytest.mark.parametrize(
+    ("spec", "its"),
+    [
+        (DROPOUT, LIKE_MNIST),  # Adadelta, dropout, a schedule of steps
+        (task("lenet-digits"), DIGITS),  # SGD with momentum
+        (task("linear-random10"), VECTORS),  # SGD without any state
+    ],
+    ids=lambda value: value.name,
+)
+def test_a_resumed_training_goes_on_bit_for_bit(
+    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, spec: TaskSpec, its: DatasetSpec
+) -> None:
+    uncut = Training(ranks, prepared, spec, its)
+    expected = uncut.train(12)
+    first = Training(ranks, prepared, spec, its)
+    losses = first.train(7)
+    checkpoints.save(first.strategy, 7)
+    second = Training(ranks, prepared, spec, its)
+    torch.manual_seed(99)  # where another process's generator may be
+    second.step = checkpoints.resume(second.strategy, 0, 12) or 0
+    assert second.step == 7
+    assert losses + second.train(5) == expected
+    wanted = uncut.state()
+    assert all(torch.equal(value, wanted[name]) for name, value in second.state().items())
+
+
+def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
+    """A run with many checkpoints ends as one with none."""
+    plain, saving = Training(ranks, prepared), Training(ranks, prepared)
+    torch.manual_seed(5)
+    expected = plain.train(6)
+    torch.manual_seed(5)
+    losses = []
+    for step in range(1, 7):
+        losses += saving.train(1)
+        checkpoints.save(saving.strategy, step)
+    assert losses == expected
+
+
+def test_the_last_two_are_kept(checkpoints: Checkpoints, training: Training) -> None:
+    filled(checkpoints, training, 1, 2, 5, 9)
+    assert names(checkpoints) == ["step-5", "step-9"]
+
+
+def test_ten_is_newer_than_nine(checkpoints: Checkpoints, training: Training) -> None:
+    filled(checkpoints, training, 8, 9, 10)
+    assert names(checkpoints) == ["step-10", "step-9"]
+    assert checkpoints.resume(training.strategy, 0, 100) == 10
+
+
+def test_a_leftover_of_a_save_that_was_killed_is_never_resumed_and_goes(
+    checkpoints: Checkpoints, training: Training
+) -> None:
+    """Killed at its last moment: everything is there, but not under its final name."""
+    filled(checkpoints, training, 2)
+    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "partial-3")
+    assert checkpoints.resume(training.strategy, 0, 100) == 2
+    filled(checkpoints, training, 4)
+    assert names(checkpoints) == ["step-2", "step-4"]
+
+
+def test_only_steps_of_the_segment_are_resumed(checkpoints: Checkpoints, training: Training) -> None:
+    filled(checkpoints, training, 4, 8)
+    assert checkpoints.resume(training.strategy, 0, 6) == 4
+    assert checkpoints.resume(training.strategy, 0, 8) == 8
+    assert checkpoints.resume(training.strategy, 5, 7) is None
+    assert checkpoints.resume(training.strategy, 9, 12) is None
+
+
+def test_a_training_that_starts_again_keeps_its_own_checkpoints(
+    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path
+) -> None:
+    """What lies beyond the step that it has come to belongs to an older attempt: it must not push out the new ones."""
+    filled(checkpoints, training, 40, 41)
+    again = Training(ranks, prepared)
+    filled(checkpoints, again, 3)
+    assert names(checkpoints) == ["step-3"]
+    filled(checkpoints, again, 6, 9)
+    assert names(checkpoints) == ["step-6", "step-9"]
+
+
+# Damage
+
+
+def truncate(place: Path) -> None:
+    path = largest(place)
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def change_a_byte(place: Path) -> None:
+    path = largest(place)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def remove_a_file(place: Path) -> None:
+    (place / "rng-0.pt").unlink()
+
+
+def cut_the_manifest(place: Path) -> None:
+    (place / MANIFEST).write_text((place / MANIFEST).read_text()[:40])
+
+
+def empty_the_manifest(place: Path) -> None:
+    (place / MANIFEST).write_bytes(b"")
+
+
+def fill_the_manifest_with_rubbish(place: Path) -> None:
+    (place / MANIFEST).write_bytes(b"\xff\xfe\x00")
+
+
+def make_the_manifest_something_else(place: Path) -> None:
+    (place / MANIFEST).write_text('["step", 8]')
+
+
+def largest(place: Path) -> Path:
+    return max((p for p in place.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+DAMAGES = [
+    (truncate, "does not have the checksum"),
+    (change_a_byte, "does not have the checksum"),
+    (remove_a_file, "rng-0.pt is missing"),
+    (cut_the_manifest, f"{MANIFEST} cannot be read"),
+    (empty_the_manifest, f"{MANIFEST} cannot be read"),
+    (fill_the_manifest_with_rubbish, f"{MANIFEST} cannot be read"),
+    (make_the_manifest_something_else, f"{MANIFEST} cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("harm", "told"), DAMAGES)
+def test_a_damaged_newest_one_falls_back_to_the_one_before(
+    checkpoints: Checkpoints,
+    training: Training,
+    capsys: pytest.CaptureFixture[str],
+    harm: Callable[[Path], None],
+    told: str,
+) -> None:
+    """With a warning that names it; and it is replaced by the next save, not kept in place of a sound one."""
+    filled(checkpoints, training, 4)
+    expected = training.state()
+    filled(checkpoints, training, 8)
+    harm(checkpoints.directory / "step-8")
+    assert checkpoints.resume(training.strategy, 0, 100) == 4
+    assert all(torch.equal(value, expected[name]) for name, value in training.state().items())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: checkpoint of step 8 is passed over: ")
+    assert told in line
+    training.step = 4
+    filled(checkpoints, training, 6)
+    assert names(checkpoints) == ["step-4", "step-6"]
+
+
+def test_a_sound_one_is_no_warning(
+    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(checkpoints, training, 4)
+    assert damage(checkpoints.directory / "step-4") is None
+    checkpoints.resume(training.strategy, 0, 100)
+    assert capsys.readouterr().out == ""
+
+
+def test_without_any_there_is_nothing_to_go_on_from(checkpoints: Checkpoints, training: Training) -> None:
+    assert checkpoints.resume(training.strategy, 0, 100) is None
+
+
+def test_all_damaged_is_nothing_to_go_on_from(
+    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(checkpoints, training, 4, 8)
+    for step in (4, 8):
+        truncate(checkpoints.directory / f"step-{step}")
+    assert checkpoints.resume(training.strategy, 0, 100) is None
+    assert capsys.readouterr().out.count("warning: checkpoint of step") == 2
+
+
+# The directory and its only trainer
+
+
+def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.trainer.LOCK_WAIT_SECONDS", 0.5)
+    held = only_trainer(tmp_path)
+    with pytest.raises(UserError, match=f"{tmp_path}: another process trains this run"):
+        only_trainer(tmp_path)
+    del held
+    assert only_trainer(tmp_path)
+
+
+# Evaluation
+
+
+@pytest.mark.parametrize("batch", [64, 77, 101, 128])
+def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, prepared: Path, batch: int) -> None:
+    """Batches that do not divide it, one larger than all of it: always the plain mean over its 101 samples."""
+    its_task = Task(DROPOUT, LIKE_MNIST.classes, 5, torch.float64, 1, 1)
+    strategy = strategies.load("cpu")(its_task, ranks, batch, {})
+    split = Split(prepared / LIKE_MNIST.directory_name, "test", DROPOUT)
+    assert len(split) == 101
+    loss, accuracy = Evaluation(split, its_task, strategy, batch).measure()
+    inputs, targets = Resident(split, ranks.device, torch.float64).fetch(torch.arange(101))
+    outputs = strategy.model.eval()(inputs)
+    assert accuracy == (outputs.argmax(1) == targets).double().mean().item()
+    assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-12)
+
+
+def test_evaluation_leaves_the_training_as_it_was(ranks: Ranks, prepared: Path) -> None:
+    """It draws nothing for dropout, and dropout is at work again afterwards."""
+    plain, watched = Training(ranks, prepared), Training(ranks, prepared)
+    test = Split(prepared / LIKE_MNIST.directory_name, "test", DROPOUT)
+    evaluation = Evaluation(test, watched.strategy.task, watched.strategy, watched.batch)
+    torch.manual_seed(5)
+    expected = plain.train(4)
+    torch.manual_seed(5)
+    losses = []
+    for _ in range(4):
+        losses += watched.train(1)
+        assert evaluation.measure() == evaluation.measure()
+    assert losses == expected
+
+
+def test_regression_is_evaluated_without_accuracy(ranks: Ranks, prepared: Path) -> None:
+    spec = task("linear-random10")
+    trained = Training(ranks, prepared, spec, VECTORS)
+    split = Split(prepared / VECTORS.directory_name, "test", spec)
+    loss, accuracy = Evaluation(split, trained.strategy.task, trained.strategy, 32).measure()
+    inputs, targets = Resident(split, ranks.device, torch.float32).fetch(torch.arange(len(split)))
+    assert accuracy is None
+    assert loss == pytest.approx(torch.nn.functional.mse_loss(trained.strategy.model(inputs), targets).item(), rel=1e-5)

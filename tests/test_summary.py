@@ -1,0 +1,249 @@
+"""A run's summary: every step counts once, and what was lost to interruptions shows in the goodput."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chain_runs import ROOT, short_run
+
+from relay import attempts
+from relay.catalogue import task
+from relay.errors import UserError
+from relay.run import Run
+from relay.summary import KEPT_LOSSES, summarise
+
+FACTS = {
+    "host": "node1",
+    "device_name": "a processor",
+    "cpus": 4,
+    "versions": {"python": "3.11", "torch": "2.13.0", "cuda": None, "nccl": None},
+    "threads": 2,
+}
+END = {"stopped": None, "peak_memory_bytes": 1000}
+
+
+class Written:
+    """A run's directory with attempts written by hand, as the trainer and the segment write them."""
+
+    def __init__(self, work: Path) -> None:
+        self.work, self.entries = work, list[dict[str, Any]]()
+
+    def attempt(
+        self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None, tail: str = ""
+    ) -> Written:
+        """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off."""
+        number = len(self.entries) + 1
+        self.entries.append(
+            {"number": number, "started": started} | ({} if ended is None else {"ended": ended})
+        )
+        if lines or tail:
+            path = attempts.attempt_path(self.work, number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps({"time": started} | line) + "\n" for line in lines) + tail)
+        return self
+
+    def summary(self, run: Run, segments: int = 1) -> dict[str, Any]:
+        """What the summary makes of them."""
+        chain = {"generation": "1", "code": "c0de", "strategy_source": "5ou2ce", "attempts": self.entries}
+        (self.work / "chain.json").write_text(json.dumps(chain))
+        return summarise(run, self.work, segments)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+@pytest.fixture
+def run() -> Run:
+    """Batches of 64, no warm-up: the figures can be reckoned in one's head."""
+    return replace(short_run(task("lenet-digits")), warmup_steps=0)
+
+
+def begin(step: int = 0, *facts: dict[str, Any]) -> dict[str, Any]:
+    return {"start": step, "ranks": list(facts) or [FACTS]}
+
+
+def steps(
+    first: int, last: int, *, seconds: float = 0.1, each: int = 1, of: str = "", evaluations: Any = ()
+) -> dict[str, Any]:
+    """A flush of the steps after `first` up to `last`, in blocks of `each`; `of` marks the losses' attempt."""
+    blocks = [[n, min(n + each, last), seconds * (min(n + each, last) - n), 0.0] for n in range(first, last, each)]
+    offset = {"": 0.0, "lost": 1000.0}[of]
+    return {"blocks": blocks, "losses": [n + offset for n in range(first + 1, last + 1)], "evaluations": evaluations}
+
+
+def evaluated(step: int, accuracy: float | None = 0.5, loss: float = 1.0) -> dict[str, Any]:
+    return {"step": step, "test_loss": loss, "test_accuracy": accuracy}
+
+
+def test_an_uncut_run(written: Written, run: Run) -> None:
+    ends = [evaluated(5, 0.4, 2.0), evaluated(10, 0.75, 1.5)]
+    written.attempt(begin(), steps(0, 10, evaluations=ends), {"end": 10} | END, started=100.0, ended=102.0)
+    found = written.summary(run)
+    assert found["status"] == "done"
+    assert found["reason"] == ""
+    assert found["images_per_second"] == pytest.approx(640)
+    assert found["measured_steps"] == 10
+    assert found["step_seconds"]["median"] == pytest.approx(0.1)
+    assert found["train_seconds"] == pytest.approx(1.0)
+    assert found["allocated_seconds"] == pytest.approx(2.0)
+    assert found["goodput"] == pytest.approx(0.5)
+    assert (found["test_accuracy"], found["test_loss"], found["train_loss"]) == (0.75, 1.5, 10.0)
+    assert found["losses"] == {"steps": list(range(1, 11)), "values": [float(n) for n in range(1, 11)]}
+    assert found["evaluations"] == ends
+    assert found["peak_memory_bytes"] == 1000
+    assert (found["code"], found["strategy_source"]) == ("c0de", "5ou2ce")
+    assert found["started_at"] == "1970-01-01T00:01:40+00:00"
+    assert (found["hosts"], found["device_name"]) == (["node1"], "a processor")
+
+
+def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
+    """Killed at step 8 with its newest checkpoint at 5: the next attempt's steps 6 to 8 count, the first one's do not."""
+    first = steps(0, 5, evaluations=[evaluated(4)])
+    lost = steps(5, 8, of="lost", seconds=9.0, evaluations=[evaluated(7, 0.1)])
+    written.attempt(begin(), first, lost, started=0.0, ended=1.0)
+    again = steps(5, 10, evaluations=[evaluated(7, 0.6), evaluated(10, 0.7)])
+    written.attempt(begin(5), again, {"end": 10} | END, started=1.0, ended=2.0)
+    found = written.summary(run)
+    assert found["losses"]["values"] == [float(n) for n in range(1, 11)]
+    assert found["measured_steps"] == 10
+    assert found["train_seconds"] == pytest.approx(1.0), "the three lost steps of 9 seconds are no training that counted"
+    assert [(e["step"], e["test_accuracy"]) for e in found["evaluations"]] == [(4, 0.5), (7, 0.6), (10, 0.7)]
+    assert found["attempts"] == 2
+
+
+def test_an_attempt_from_further_back_takes_away_from_all_before_it(written: Written, run: Run) -> None:
+    """The newest checkpoint was damaged: the third attempt goes on from before the second one's start."""
+    written.attempt(begin(), steps(0, 6), started=0, ended=1)
+    written.attempt(begin(6), steps(6, 8, of="lost"), started=1, ended=2)
+    written.attempt(begin(3), steps(3, 10), {"end": 10} | END, started=2, ended=3)
+    found = written.summary(run)
+    assert found["losses"]["steps"] == list(range(1, 11))
+    assert found["losses"]["values"] == [float(n) for n in range(1, 11)]
+    assert found["measured_steps"] == 10
+
+
+def test_attempts_that_recorded_nothing_cost_their_time(written: Written, run: Run) -> None:
+    """One that was killed before its first line, and one whose only line was cut off."""
+    written.attempt(started=0, ended=3)
+    written.attempt(started=3, ended=5, tail='{"time": 4.0, "start": 0, "ran')
+    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=5, ended=10)
+    found = written.summary(run)
+    assert found["attempts"] == 3
+    assert found["allocated_seconds"] == pytest.approx(10)
+    assert found["goodput"] == pytest.approx(0.1)
+
+
+def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(written: Written, run: Run) -> None:
+    """Nobody was left to note its end; of one without a single line not even the start's second is known."""
+    written.attempt(begin(), steps(0, 5) | {"time": 104.0}, started=100.0)
+    written.attempt(started=200.0)
+    written.attempt(begin(5), steps(5, 10), {"end": 10} | END, started=300.0, ended=301.0)
+    found = written.summary(run)
+    assert found["allocated_seconds"] == pytest.approx(5.0)
+    assert found["goodput"] == pytest.approx(1.0 / 5.0)
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_the_others_count(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 4), started=0, ended=1, tail=json.dumps(steps(4, 8, of="lost"))[:-1])
+    written.attempt(begin(4), steps(4, 10), {"end": 10} | END, started=1, ended=2)
+    assert written.summary(run)["losses"]["values"] == [float(n) for n in range(1, 11)]
+
+
+def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) -> None:
+    """Its steps count as training, not as speed: each start warms up anew."""
+    slow, fast = {"seconds": 1.0}, {"seconds": 0.1}
+    written.attempt(begin(), steps(0, 2, **slow), steps(2, 5, **fast), started=0, ended=3)
+    written.attempt(
+        begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6
+    )
+    found = written.summary(replace(run, warmup_steps=2), segments=2)
+    assert found["measured_steps"] == 6
+    assert found["images_per_second"] == pytest.approx(640)
+    assert found["train_seconds"] == pytest.approx(4.6)
+    assert found["segments"] == 2
+
+
+def test_a_block_that_began_in_the_warm_up_is_left_out_whole(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 12, each=4), {"end": 12} | END, started=0, ended=2)
+    assert written.summary(replace(run, warmup_steps=5))["measured_steps"] == 4
+
+
+def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
+    found = written.summary(replace(run, warmup_steps=10))
+    assert found["reason"] == "no step after the 10 of warm-up: nothing was measured"
+    assert found["images_per_second"] is None
+    assert found["step_seconds"] is None
+    assert found["data_wait_fraction"] is None
+    assert found["goodput"] == pytest.approx(0.5)
+
+
+def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: Run) -> None:
+    line = {"blocks": [[0, 1, 1.0, 1.0], [1, 2, 1.0, 0.25], [2, 4, 1.0, 0.5]], "losses": [1, 2, 3, 4]}
+    written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
+    found = written.summary(replace(run, warmup_steps=1))
+    assert found["data_wait_fraction"] == pytest.approx(0.375)
+    assert found["step_seconds"] == pytest.approx({"median": 0.75, "p95": 1.0})
+
+
+@pytest.mark.parametrize("count", [1, 199, 200, 201, 399, 400, 1234])
+def test_the_loss_curve_is_thinned_and_keeps_its_last_point(written: Written, run: Run, count: int) -> None:
+    written.attempt(begin(), steps(0, count, each=50), {"end": count} | END, started=0, ended=2)
+    curve = written.summary(run)["losses"]
+    assert len(curve["steps"]) == len(curve["values"]) == min(count, len(curve["steps"])) <= KEPT_LOSSES
+    assert len(curve["steps"]) >= min(count, KEPT_LOSSES // 2)
+    assert curve["steps"][-1] == count
+    assert curve["values"] == [float(step) for step in curve["steps"]]
+    gaps = {b - a for a, b in zip(curve["steps"], curve["steps"][1:], strict=False)}
+    assert len(gaps) <= 1
+
+
+def test_threads_that_shared_cpus_are_told(written: Written, run: Run) -> None:
+    """Such a figure is that of a crowded machine: four processes of two threads each on four CPUs."""
+    written.attempt(begin(0, *[FACTS] * 4), steps(0, 10), {"end": 10} | END, started=0, ended=2)
+    assert written.summary(run)["reason"] == "8 threads shared 4 CPUs"
+
+
+def test_threads_on_several_nodes_do_not_share(written: Written, run: Run) -> None:
+    other = FACTS | {"host": "node2"}
+    written.attempt(begin(0, FACTS, FACTS, other, other), steps(0, 10), {"end": 10} | END, started=0, ended=2)
+    found = written.summary(run)
+    assert found["reason"] == ""
+    assert found["hosts"] == ["node1", "node2"]
+
+
+def test_regression_has_a_loss_and_no_accuracy(written: Written, run: Run) -> None:
+    line = steps(0, 10, evaluations=[evaluated(10, None, 0.9)])
+    written.attempt(begin(), line, {"end": 10} | END, started=0, ended=2)
+    found = written.summary(run)
+    assert (found["test_accuracy"], found["test_loss"]) == (None, 0.9)
+
+
+def test_the_most_memory_of_any_attempt_is_told(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 5), {"end": 5, "stopped": "SIGTERM", "peak_memory_bytes": 7}, started=0, ended=1)
+    written.attempt(begin(5), steps(5, 10), {"end": 10, "stopped": None, "peak_memory_bytes": 5}, started=1, ended=2)
+    assert written.summary(run)["peak_memory_bytes"] == 7
+
+
+def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path: Path) -> None:
+    for prepare in (lambda: None, lambda: written.attempt(started=0, ended=1)):
+        prepare()
+        with pytest.raises(UserError, match=rf"run {run.id}: no records in .*delete results/runs/{run.id}"):
+            written.summary(run)
+    (tmp_path / "chain.json").unlink()
+    with pytest.raises(UserError, match="no records"):
+        summarise(run, tmp_path, 1)
+
+
+def test_it_needs_no_torch() -> None:
+    """It runs on the login node."""
+    code = "import sys, relay.summary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts").returncode == 0

@@ -1,0 +1,124 @@
+"""Step times: blocks long enough to be measured, and nothing in them that is not training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+
+from relay.timing import LEAST_BLOCK_SECONDS, Stopwatch
+
+CPU = torch.device("cpu")
+# A sleep may take longer on a busy machine, never shorter: only lower bounds and differences this large are certain.
+LONG = 0.2
+
+
+def test_short_steps_share_a_block_of_at_least_10_ms() -> None:
+    stopwatch = Stopwatch(CPU, 0)
+    for _ in range(40):
+        time.sleep(0.001)
+        stopwatch.tick()
+    blocks = stopwatch.take()
+    assert LEAST_BLOCK_SECONDS == 0.01
+    assert len(blocks) >= 2
+    assert all(block.seconds >= 0.01 for block in blocks)
+    assert any(block.last - block.first > 1 for block in blocks)
+
+
+def test_a_long_step_is_a_block_of_its_own() -> None:
+    stopwatch = Stopwatch(CPU, 100)
+    for _ in range(3):
+        time.sleep(0.011)
+        stopwatch.tick()
+    assert [(b.first, b.last) for b in stopwatch.take()] == [(100, 101), (101, 102), (102, 103)]
+
+
+def test_blocks_follow_each_other_without_a_gap_across_pauses_and_takes() -> None:
+    """Every step from where the attempt went on is in exactly one block."""
+    stopwatch, blocks = Stopwatch(CPU, 7), []
+    for step in range(1, 61):
+        time.sleep(0.002)
+        stopwatch.tick()
+        if step % 17 == 0:
+            stopwatch.pause()
+            stopwatch.resume()
+        if step % 13 == 0:
+            blocks += stopwatch.take()
+    stopwatch.pause()
+    blocks += stopwatch.take()
+    assert blocks[0].first == 7
+    assert blocks[-1].last == 67
+    assert all(a.last == b.first for a, b in pairwise(blocks))
+    assert all(b.last > b.first for b in blocks)
+
+
+def test_what_happens_in_a_pause_does_not_count() -> None:
+    """Evaluation and saving are no training time."""
+    stopwatch = Stopwatch(CPU, 0)
+    began = time.perf_counter()
+    for _ in range(5):
+        time.sleep(0.011)
+        stopwatch.tick()
+        stopwatch.pause()
+        time.sleep(LONG)
+        stopwatch.resume()
+    whole = time.perf_counter() - began
+    counted = sum(block.seconds for block in stopwatch.take())
+    assert 5 * 0.011 <= counted <= whole - 5 * LONG
+
+
+def test_a_pause_closes_the_block_that_is_open_however_short() -> None:
+    stopwatch = Stopwatch(CPU, 0)
+    stopwatch.tick()
+    stopwatch.pause()
+    (block,) = stopwatch.take()
+    assert (block.first, block.last) == (0, 1)
+    stopwatch.pause()
+    assert stopwatch.take() == [], "a pause without a step before it is no block"
+
+
+def test_the_blocks_together_are_the_time_that_passed() -> None:
+    stopwatch = Stopwatch(CPU, 0)
+    began = time.perf_counter()
+    for _ in range(50):
+        time.sleep(0.002)
+        stopwatch.tick()
+    stopwatch.pause()
+    passed = time.perf_counter() - began
+    assert sum(b.seconds for b in stopwatch.take()) == pytest.approx(passed, abs=0.005)
+
+
+def test_waiting_for_data_is_noted_in_the_block_where_it_happened() -> None:
+    def batches() -> Iterator[int]:
+        for number in range(6):
+            time.sleep(0.05 if number in (3, 4) else 0)
+            yield number
+
+    stopwatch, received = Stopwatch(CPU, 0), []
+    for batch in stopwatch.waiting(batches()):
+        received.append(batch)
+        time.sleep(0.011)
+        stopwatch.tick()
+    blocks = stopwatch.take()
+    assert received == list(range(6))
+    waits = [block.data_wait_seconds for block in blocks]
+    assert len(waits) == 6
+    assert waits[3] >= 0.05
+    assert waits[4] >= 0.05
+    assert max(waits[:3]) < 0.04
+    assert waits[5] < 0.04
+    assert all(block.data_wait_seconds <= block.seconds for block in blocks)
+
+
+def test_a_row_is_what_the_summary_reads() -> None:
+    stopwatch = Stopwatch(CPU, 3)
+    time.sleep(0.02)
+    stopwatch.tick()
+    (block,) = stopwatch.take()
+    first, last, seconds, waited = block.row()
+    assert (first, last, waited) == (3, 4, 0.0)
+    assert seconds == pytest.approx(block.seconds, abs=1e-6)
+    assert stopwatch.take() == [], "taken once"

@@ -1,0 +1,231 @@
+"""The workflow as its user runs it: snakemake on a config, from the dataset to the report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--profile"]
+SNAKEMAKE += [str(ROOT / "profiles" / "local")]
+WRONG = str(ROOT / "tests" / "strategies")
+
+
+def snakemake(folder: Path, config: dict, *arguments: str, timeout_seconds: float = 600) -> tuple[int, str]:
+    """Run the workflow in a folder; its exit status and all that it printed."""
+    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
+    environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
+    done = subprocess.run(
+        [*SNAKEMAKE, "--directory", str(folder), *arguments, "--configfile", str(folder / "mine.yaml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_seconds,
+        env={**environment, "COLUMNS": "80"},
+    )
+    return done.returncode, done.stdout
+
+
+def jobs(printed: str) -> dict[str, int]:
+    """Snakemake's table of jobs."""
+    lines = printed.split("Job stats:", 1)[1].splitlines()[3:]
+    rows = [line.split() for line in lines[: lines.index("")]]
+    return {name: int(count) for name, count in rows}
+
+
+def rows(folder: Path, name: str = "comparison.csv") -> list[dict[str, str]]:
+    with (folder / "results" / name).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_dry_run_shows_every_job_of_every_chain(tmp_path: Path) -> None:
+    config = {"repeats": 2, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
+    config["comparisons"][1]["segment"] = {"epochs": 5}
+    status, printed = snakemake(tmp_path, config, "--dry-run")
+    assert status == 0, printed
+    counted = jobs(printed)
+    assert counted["segment"] == 2 * 1 + 2 * 4  # 20 epochs: whole, and 5 at a time
+    assert (counted["gate"], counted["reference"], counted["dataset"]) == (2, 1, 1)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_strategy_is_a_target(tmp_path: Path) -> None:
+    status, printed = snakemake(tmp_path, {"repeats": 1}, "ddp", "--dry-run")
+    assert status == 0, printed
+    assert jobs(printed)["gate"] == 1
+    assert "cpu-" not in printed
+
+
+def test_a_skipped_strategy_says_why(tmp_path: Path) -> None:
+    status, printed = snakemake(tmp_path, {"device": "cpu"}, "single_gpu")
+    assert status == 0, printed
+    assert "single_gpu needs a GPU" in printed
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"epoch": 3}, "config: epoch: 3 stands at an unknown key; did you mean 'epochs'?"),
+        ({"comparisons": [{"strategy": "cpu", "loader": "residnt"}]}, "comparisons[0].loader: 'residnt'"),
+        ({"comparisons": [{"strategy": "ddpp"}]}, "'ddpp'"),
+        ({"strategy_folders": ["no/such/folder"]}, "no/such/folder"),
+    ],
+)
+def test_a_mistake_in_the_config_is_one_line(tmp_path: Path, config: dict, expected: str) -> None:
+    status, printed = snakemake(tmp_path, config, "--dry-run")
+    assert status == 1
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert expected in line
+    assert "Traceback" not in printed
+
+
+def test_the_plan_is_printed_before_anything_runs(tmp_path: Path) -> None:
+    status, printed = snakemake(tmp_path, {"runtime_minutes": 30}, "plan")
+    assert status == 0, printed
+    assert "CPU-hours" in printed
+    assert not (tmp_path / "results" / "runs").exists()
+
+
+def test_jobs_in_minutes_need_a_measured_speed(tmp_path: Path) -> None:
+    status, printed = snakemake(tmp_path, {"segment": {"minutes": 30}}, "--dry-run")
+    assert status == 1
+    assert "run 'snakemake plan' first" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_plan_measures_the_speed_and_writes_it_down(tmp_path: Path) -> None:
+    config = {"repeats": 1, "epochs": 2000, "segment": {"minutes": 2}, "comparisons": [{"strategy": "cpu"}]}
+    status, printed = snakemake(tmp_path, config, "plan")
+    assert status == 0, printed
+    (speed,) = json.loads((tmp_path / "results" / "speeds.json").read_text()).values()
+    assert 0 < speed < 1
+    status, printed = snakemake(tmp_path, config, "--dry-run")
+    assert status == 0, printed
+    assert jobs(printed)["segment"] > 1
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]:
+    """A whole comparison: two right strategies, a wrong one, one that fails, and one that is skipped."""
+    folder = tmp_path_factory.mktemp("compared")
+    strategies = folder / "strategies"
+    strategies.mkdir()
+    (strategies / "fails.py").write_text(FAILS)
+    config = {
+        "repeats": 2,
+        "epochs": 4,
+        "strategy_folders": [str(strategies), WRONG],
+        "comparisons": [
+            {"strategy": "cpu"},
+            {"strategy": "ddp", "devices_per_node": 2, "segment": {"epochs": 2}},
+            {"strategy": "wrong_sum", "devices_per_node": 2, "repeats": 1},
+            {"strategy": "fails", "repeats": 1},
+            {"strategy": "single_gpu"},
+        ],
+        "device": "cpu",
+    }
+    status, printed = snakemake(folder, config)
+    assert status == 1, printed  # a run has failed for good
+    return folder, config, printed
+
+
+FAILS = '''
+"""Fails in its second step, in training and in the gate."""
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class Fails(Strategy):
+    requirements = Requirements(processes="one")
+
+    def build(self):
+        self.build_whole()
+        self.steps = 0
+
+    def train_step(self, inputs, targets):
+        self.steps += 1
+        if self.steps == 2:
+            raise RuntimeError("the flux capacitor is empty")
+        return super().train_step(inputs, targets)
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestComparison:
+    def test_every_setting_has_its_row(self, compared: tuple[Path, dict, str]) -> None:
+        found = {row["strategy"]: row for row in rows(compared[0])}
+        assert {name: row["status"] for name, row in found.items()} == {
+            "cpu": "done",
+            "ddp": "done",
+            "wrong_sum": "done",
+            "fails": "failed",
+            "single_gpu": "skipped",
+        }
+        assert (found["cpu"]["equivalent"], found["ddp"]["equivalent"]) == ("true", "true")
+        assert float(found["ddp"]["max_loss_difference"]) < 1e-9
+        assert (found["ddp"]["segments"], found["ddp"]["world_size"]) == ("2", "2")
+        for name in ("cpu", "ddp"):
+            assert float(found[name]["images_per_second_low"]) < float(found[name]["images_per_second"])
+            assert float(found[name]["test_accuracy"]) > 0.5  # of ten digits, after four epochs
+            assert 0 < float(found[name]["goodput"]) < 1
+
+    def test_what_trains_something_else_is_struck_out(self, compared: tuple[Path, dict, str]) -> None:
+        folder, _, printed = compared
+        (row,) = [row for row in rows(folder) if row["strategy"] == "wrong_sum"]
+        assert row["equivalent"] == "false"
+        assert row["standing"] == ""
+        assert "<s>" in (folder / "results" / "comparison.html").read_text()
+        assert "✗" in printed
+
+    def test_a_failed_run_tells_its_error_and_the_others_are_compared(self, compared: tuple[Path, dict, str]) -> None:
+        folder, _, printed = compared
+        (row,) = [row for row in rows(folder) if row["strategy"] == "fails"]
+        assert "RuntimeError: the flux capacitor is empty" in row["reason"]
+        assert "not tried again" in printed  # the retry ended at once
+        assert len(rows(folder, "runs.csv")) >= 6
+
+    def test_a_second_call_trains_only_what_failed(self, compared: tuple[Path, dict, str]) -> None:
+        folder, config, _ = compared
+        status, printed = snakemake(folder, config, "--dry-run")
+        assert status == 0, printed
+        assert jobs(printed)["segment"] == 1
+
+    def test_without_the_failing_one_all_is_done_and_a_further_call_does_nothing(
+        self, compared: tuple[Path, dict, str]
+    ) -> None:
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
+        status, printed = snakemake(folder, rest)
+        assert status == 0, printed
+        assert "images/s" in printed  # the table
+        assert "segment" not in jobs(printed)
+        status, printed = snakemake(folder, rest)
+        assert status == 0
+        assert "Nothing to be done" in printed
+
+    def test_only_the_strategy_whose_results_are_gone_is_trained_again(
+        self, compared: tuple[Path, dict, str]
+    ) -> None:
+        folder, config, _ = compared
+        for run in (folder / "results" / "runs").glob("cpu-*"):
+            for path in run.iterdir():
+                path.unlink()
+        status, printed = snakemake(folder, config, "cpu", "--dry-run")
+        assert status == 0, printed
+        assert jobs(printed)["segment"] == 2
+        assert "Training ddp" not in printed
+
+    def test_every_rule_leaves_a_log_and_a_benchmark(self, compared: tuple[Path, dict, str]) -> None:
+        results = compared[0] / "results"
+        for rule in ("segment", "gate", "reference", "summary", "dataset", "environment", "start", "specification"):
+            assert list((results / "logs" / rule).rglob("*.log")), rule
+            assert list((results / "benchmarks" / rule).rglob("*.tsv")), rule
