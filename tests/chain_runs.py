@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,7 @@ class Bench:
         chain.start_anew("first")
         return chain
 
-    def strategy(
-        self, name: str, before: str = "pass", *, base: str = "cpu", imports: str = ""
-    ) -> dict[str, str]:
+    def strategy(self, name: str, before: str = "pass", *, base: str = "cpu", imports: str = "") -> dict[str, str]:
         """A strategy of a further folder that does something `before` each step of a built-in one."""
         parent = {"cpu": "CPU", "ddp": "DDP"}[base]
         alone = "processes='one', devices=('cpu',), backends=('gloo',)"
@@ -127,8 +126,9 @@ class Bench:
         """SIGKILL for all of them, as when a job's time is over or its node is lost."""
         while found := self.processes():
             for process in found:
-                process.kill()
-            psutil.wait_procs(found, timeout=10)
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.05)  # not psutil's waiting: it would take a job's exit status from its Popen
 
 
 def _words(process: psutil.Process) -> str:
@@ -192,7 +192,18 @@ class Chain:
     ) -> subprocess.Popen[str]:
         """Start a segment's job, in a process group of its own; by default the whole run."""
         last = self.run.total_steps if last is None else last
-        words = ["--run", self.run.id, "--first", first, "--last", last, "--attempt", attempt, "--results", self.results]
+        words = [
+            "--run",
+            self.run.id,
+            "--first",
+            first,
+            "--last",
+            last,
+            "--attempt",
+            attempt,
+            "--results",
+            self.results,
+        ]
         return subprocess.Popen(
             [sys.executable, str(TRAIN), *map(str, words)],
             stdout=subprocess.PIPE,

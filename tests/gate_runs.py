@@ -1,4 +1,4 @@
-"""Gates as the workflow runs them: planned from a config, on real digits, each in processes of its own."""
+"""Gates as the workflow runs them: planned from a config, on the real digits, each in processes of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relay import config
+from relay import config, requirements
 from relay.catalogue import DATASETS
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
@@ -15,20 +15,25 @@ from relay.files import read_json
 from relay.planning import plan
 from relay.run import Run
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "tests" / "strategies"
-# Enough for every planted fault, and a third of the time of the gate's own 200.
-FEW_STEPS = 60
+FOLDER = Path(__file__).resolve().parent / "strategies"
+# Every planted fault shows within so many of the gate's own 200 steps.
+FEW_STEPS = 20
 
 
-def planned(strategy: str, devices: int = 2, **comparison: Any) -> tuple[Run, Run]:
-    """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them."""
-    settings = {
+def planned(strategy: str, devices: int | None = None, **comparison: Any) -> tuple[Run, Run]:
+    """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them.
+
+    `devices` are two where nothing is said, or one for a strategy of a single process.
+    """
+    if devices is None:
+        needs = requirements.read(requirements.find([FOLDER])[strategy])
+        devices = 1 if needs.processes == "one" else 2
+    asked = {
         "strategy_folders": [str(FOLDER)],
         "device": "cpu",
         "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],
     }
-    made = plan(config.load(settings), gpus=0)
+    made = plan(config.load(asked), gpus=0)
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
     return gate, made.references[made.reference_of[gate.id]]
@@ -36,14 +41,13 @@ def planned(strategy: str, devices: int = 2, **comparison: Any) -> tuple[Run, Ru
 
 def shortened(run: Run, steps: int) -> Run:
     """The run with fewer steps, under a name of its own."""
-    epochs = steps / run.steps_per_epoch
-    name = f"{run.id}-{steps}"
+    name, epochs = f"{run.id}-{steps}", steps / run.steps_per_epoch
     return replace(run, id=name, setting=name, epochs=epochs, total_steps=steps, evaluate_every_steps=steps)
 
 
 @dataclass
 class Gates:
-    """A results directory with the prepared digits; each reference is trained once."""
+    """A results directory with the prepared digits, in which each reference is trained once."""
 
     results: Path
     trained: set[str] = field(default_factory=set)
@@ -55,17 +59,28 @@ class Gates:
         prepare(Request.from_mapping(vars(digits)), results / "datasets" / digits.directory_name)
         return cls(results)
 
-    def verdict(self, strategy: str, devices: int = 2, steps: int | None = None, **comparison: Any) -> dict[str, Any]:
-        """The strategy's verdict after so many steps; None: as many as the gate has."""
+    @property
+    def digits(self) -> Path:
+        """The prepared dataset."""
+        return self.results / "datasets" / "digits"
+
+    def verdict(self, strategy: str, devices: int | None = None, *, steps: int | None = None, **comparison: Any) -> Any:
+        """The strategy's verdict after so many steps (None: as many as the gate has); its options by name."""
+        status, output = self.judge(strategy, devices, steps=steps, **comparison)
+        assert status == 0
+        return read_json(output)
+
+    def judge(
+        self, strategy: str, devices: int | None = None, *, steps: int | None = None, **comparison: Any
+    ) -> tuple[int, Path]:
+        """The exit status of the gate's job, and where its verdict goes."""
         gate, reference = planned(strategy, devices, **comparison)
         if steps is not None:
             gate, reference = shortened(gate, steps), shortened(reference, steps)
         place = self.results / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
-        assert run_gate(place / "gate.json", self.reference(reference), self.results, place / "verdict.json") == 0
-        verdict: dict[str, Any] = read_json(place / "verdict.json")
-        assert verdict["gate"] == gate.id
-        return verdict
+        output = place / "verdict.json"
+        return run_gate(place / "gate.json", self.reference(reference), self.results, output), output
 
     def reference(self, run: Run) -> Path:
         """The file of that trained reference."""

@@ -9,21 +9,20 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
 from relay import networks, speed
 from relay.catalogue import task
 from relay.data import Resident, Split
 from relay.errors import UserError
 from relay.files import read_json
-from relay.segment import Places, run_segment
+from relay.segment import Places
 from relay.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -249,7 +248,9 @@ def test_a_trainer_without_its_launcher_ends(bench: Bench) -> None:
 @pytest.mark.slow
 def test_a_fault_on_one_rank_ends_the_job_and_is_told_again_by_its_retry(bench: Bench) -> None:
     """Until somebody starts the run anew."""
-    fault = "if self.steps == 30 and self.ranks.rank == 1 and not Path(FLAG).exists(): raise ArithmeticError('as planted')"
+    fault = (
+        "if self.steps == 30 and self.ranks.rank == 1 and not Path(FLAG).exists(): raise ArithmeticError('as planted')"
+    )
     flag = bench.folder / "mended"
     strategy = bench.strategy("faulty", fault, base="ddp", imports=f"FLAG = {str(flag)!r}")
     chain = bench.chain("results", **(DDP | strategy))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
 
+from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
 from relay import checkpoint, strategies
 from relay.catalogue import DatasetSpec, TaskSpec, task
 from relay.checkpoint import MANIFEST, Checkpoints, damage, generators, restore_generators
@@ -58,7 +58,9 @@ class Training:
         losses = []
         for step in range(self.step, self.step + steps):
             self.strategy.set_learning_rate(self.strategy.task.learning_rate(step))
-            losses.append(self.strategy.train_step(*self.data.fetch(batch_indices(len(self.split), self.batch, 5, step))))
+            losses.append(
+                self.strategy.train_step(*self.data.fetch(batch_indices(len(self.split), self.batch, 5, step)))
+            )
         self.step += steps
         return [loss.item() for loss in losses]
 
@@ -87,10 +89,10 @@ def names(checkpoints: Checkpoints) -> list[str]:
 
 def test_every_generator_goes_on_where_it_was() -> None:
     torch.manual_seed(1)
-    np.random.seed(2)  # noqa: NPY002  # the global one is what a user's code may draw from
+    np.random.seed(2)  # the global one is what a user's code may draw from
     random.seed(3)
     random.gauss(0, 1)  # each of these keeps a second value for its next call
-    np.random.standard_normal()  # noqa: NPY002
+    np.random.standard_normal()
     state = generators()
     expected = draws()
     draws()
@@ -99,7 +101,7 @@ def test_every_generator_goes_on_where_it_was() -> None:
 
 
 def draws() -> list[Any]:
-    return [torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random()]  # noqa: NPY002
+    return [torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random()]
 
 
 def test_the_state_of_the_generators_is_read_without_pickle(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     }
     (place / MANIFEST).write_text(json.dumps(manifest))
     assert damage(place) is None
-    with pytest.raises(Exception, match="weights_only|Weights only"):
+    with pytest.raises(Exception, match=r"weights_only|Weights only"):
         checkpoints.resume(training.strategy, 0, 10)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, VECTORS
 
+from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, VECTORS
 from relay import data
 from relay.catalogue import DatasetSpec, TaskSpec, task
 from relay.data import Resident, Split, Streamed, batch_indices, feeder
@@ -61,7 +62,7 @@ def test_an_epoch_holds_no_sample_twice_and_the_next_is_another(count: int, batc
         assert len(epoch) == steps * batch
         assert len(epoch.unique()) == len(epoch)
         assert 0 <= epoch.min() <= epoch.max() < count
-    assert not any(torch.equal(a, b) for a, b in zip(epochs, epochs[1:], strict=False))
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(epochs))
 
 
 def test_what_the_last_partial_batch_leaves_out_is_trained_in_other_epochs() -> None:

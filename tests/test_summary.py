@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chain_runs import ROOT, short_run
 
+from chain_runs import ROOT, short_run
 from relay import attempts
 from relay.catalogue import task
 from relay.errors import UserError
@@ -39,9 +39,7 @@ class Written:
     ) -> Written:
         """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off."""
         number = len(self.entries) + 1
-        self.entries.append(
-            {"number": number, "started": started} | ({} if ended is None else {"ended": ended})
-        )
+        self.entries.append({"number": number, "started": started} | ({} if ended is None else {"ended": ended}))
         if lines or tail:
             path = attempts.attempt_path(self.work, number)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +103,7 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
 
 
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
-    """Killed at step 8 with its newest checkpoint at 5: the next attempt's steps 6 to 8 count, the first one's do not."""
+    """Killed at step 8 with its newest checkpoint at 5: of steps 6 to 8 those of the next attempt count."""
     first = steps(0, 5, evaluations=[evaluated(4)])
     lost = steps(5, 8, of="lost", seconds=9.0, evaluations=[evaluated(7, 0.1)])
     written.attempt(begin(), first, lost, started=0.0, ended=1.0)
@@ -114,7 +112,9 @@ def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
     found = written.summary(run)
     assert found["losses"]["values"] == [float(n) for n in range(1, 11)]
     assert found["measured_steps"] == 10
-    assert found["train_seconds"] == pytest.approx(1.0), "the three lost steps of 9 seconds are no training that counted"
+    assert found["train_seconds"] == pytest.approx(1.0), (
+        "the three lost steps of 9 seconds are no training that counted"
+    )
     assert [(e["step"], e["test_accuracy"]) for e in found["evaluations"]] == [(4, 0.5), (7, 0.6), (10, 0.7)]
     assert found["attempts"] == 2
 
@@ -161,9 +161,7 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     """Its steps count as training, not as speed: each start warms up anew."""
     slow, fast = {"seconds": 1.0}, {"seconds": 0.1}
     written.attempt(begin(), steps(0, 2, **slow), steps(2, 5, **fast), started=0, ended=3)
-    written.attempt(
-        begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6
-    )
+    written.attempt(begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6)
     found = written.summary(replace(run, warmup_steps=2), segments=2)
     assert found["measured_steps"] == 6
     assert found["images_per_second"] == pytest.approx(640)

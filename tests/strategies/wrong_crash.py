@@ -7,7 +7,7 @@ from relay.strategies.base import Requirements
 class Crash(ByHand):
     """Wrong: crashes while it is built."""
 
-    requirements = Requirements(least_devices=2, divides=("samples",))
+    requirements = Requirements(processes="one", devices=("cpu",))
 
     def build(self) -> None:
         raise RuntimeError("no such\n  wrapper")

@@ -7,7 +7,7 @@ from relay.strategies.base import Requirements
 class EvaluationMode(ByHand):
     """Wrong: trains in evaluation mode, without dropout."""
 
-    requirements = Requirements(least_devices=2, divides=("samples",))
+    requirements = Requirements(processes="one", devices=("cpu",))
 
     def build(self) -> None:
         self.build_whole()

@@ -11,7 +11,7 @@ from relay.strategies.base import Requirements
 class Names(ByHand):
     """Wrong: its parameters have a wrapper's names, `module.conv1.weight` for `conv1.weight`."""
 
-    requirements = Requirements(least_devices=2, divides=("samples",))
+    requirements = Requirements(processes="one", devices=("cpu",))
 
     def build(self) -> None:
         self.build_whole()

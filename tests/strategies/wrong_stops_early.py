@@ -11,7 +11,7 @@ from relay.strategies.base import Batch, Requirements
 class StopsEarly(ByHand):
     """Wrong: stops before the last batch."""
 
-    requirements = Requirements(least_devices=2, divides=("samples",))
+    requirements = Requirements(processes="one", devices=("cpu",))
 
     def train(self, batches: Iterator[Batch], after_step: Callable[[torch.Tensor], bool]) -> None:
         every = list(batches)

@@ -32,6 +32,8 @@ rule plan:
         [f"results/speeds/{setting}.json" for setting in UNMEASURED],
     log:
         "results/logs/plan.log",
+    benchmark:
+        "results/benchmarks/plan.tsv"
     localrule: True
     message:
         "Planning"

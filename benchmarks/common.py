@@ -1,0 +1,50 @@
+"""What the benchmarks share: a synthetic dataset, a single-process run on it, and how ratios are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+import torch
+
+from relay import catalogue
+from relay.datasets.prepare import prepare
+from relay.datasets.request import Request
+from relay.run import Run
+
+
+def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
+    """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
+    task, dataset = catalogue.task("lenet-synthetic"), catalogue.dataset("synthetic")
+    description = {name: getattr(dataset, name) for name in dataset.__dataclass_fields__}
+    prepare(Request.from_mapping(description), folder)
+    return Run(
+        id="benchmark",
+        setting="benchmark",
+        repeat=0,
+        seed=1,
+        task=replace(task, global_batch_size=global_batch_size),
+        dataset=dataset,
+        strategy="cpu",
+        strategy_file="",
+        global_batch_size=global_batch_size,
+        epochs=1,
+        steps_per_epoch=dataset.train_count // global_batch_size,
+        total_steps=steps,
+        evaluate_every_steps=steps + 1,
+    )
+
+
+def report(question: str, ratios: list[float], **figures: object) -> None:
+    """Print the median ratio with its quartiles, and on what it was measured."""
+    low, median, high = statistics.quantiles(ratios, n=4)
+    machine = {"torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
+    print(json.dumps({"question": question, "median_ratio": round(median, 4), "quartiles": [round(low, 4), round(high, 4)],
+                      "rounds": len(ratios), **figures, **machine}, indent=1))  # fmt: skip

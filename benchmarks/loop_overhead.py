@@ -1,0 +1,70 @@
+"""What the product's loop costs: its images per second over those of a bare PyTorch loop, interleaved in one process."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import report, synthetic_run
+
+from relay import machine
+from relay.data import Resident, Split, batch_indices
+from relay.ranks import Ranks
+from relay.run import Run
+from relay.task import Task
+from relay.trainer import Trainer
+
+
+def bare(run: Run, dataset: Path) -> float:
+    """Seconds for the run's steps in a loop that does nothing else."""
+    task = Task(run.task, run.dataset.classes, run.seed, torch.float32, run.steps_per_epoch, run.total_steps)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    data = Resident(Split(dataset, "train", run.task), torch.device("cpu"), torch.float32)
+    started = time.perf_counter()
+    for step in range(run.total_steps):
+        inputs, targets = data.fetch(batch_indices(run.dataset.train_count, run.global_batch_size, run.seed, step))
+        optimizer.zero_grad()
+        task.loss(model(inputs), targets).backward()
+        optimizer.step()
+    return time.perf_counter() - started
+
+
+def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
+    """Seconds for the same steps in the product's loop, the save at its end left out as the product leaves it out."""
+    trainer = Trainer(run, ranks, dataset, work, attempt=1)
+    blocks = []
+    trainer.recorder.flush = blocks.extend  # type: ignore[method-assign]
+    trainer.train(0, run.total_steps)
+    return sum(block.seconds for block in blocks)
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--global-batch-size", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    machine.set_threads(given.threads, 1)
+    ranks = Ranks.join("cpu", "gloo")
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = Path(folder) / "dataset"
+        run = synthetic_run(dataset, given.steps, given.global_batch_size)
+        bare(run, dataset)  # warm-up
+        ratios = []
+        for place in range(given.rounds):
+            bare_seconds = bare(run, dataset)
+            ratios.append(bare_seconds / product(run, ranks, dataset, Path(folder) / f"work-{place}"))
+    images_per_second = run.total_steps * run.global_batch_size / bare_seconds
+    report("product's loop over bare loop, images/s", ratios, bare_images_per_second=round(images_per_second),
+           global_batch_size=run.global_batch_size, threads=given.threads)  # fmt: skip
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""Strategies: what the planner reads of them is what they are, and what they save is what they load."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.distributed.checkpoint.api import CheckpointException
+
+from gate_runs import FOLDER
+from relay import catalogue, requirements, strategies
+from relay.data import Batch
+from relay.errors import UserError
+from relay.ranks import Ranks
+from relay.requirements import BUILT_IN, DIVISIBLE, Requirements
+from relay.strategies.base import Strategy
+from relay.task import Task
+
+FILES = requirements.find([FOLDER])
+BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
+BATCH = 16
+OPTIMIZERS = {
+    "sgd": {"momentum": 0.9, "weight_decay": 0.01},
+    "adamw": {"weight_decay": 0.1},
+    "adadelta": {},
+}
+
+
+@pytest.fixture
+def further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Strategies of these tests, and of an empty folder, can be imported: as in a run's snapshot of the code."""
+    places = [*strategies.__path__, str(FOLDER), str(tmp_path)]
+    monkeypatch.setattr(strategies, "__path__", places)
+    return tmp_path
+
+
+# What the planner reads
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_both_readings_of_the_requirements_agree(name: str, further_folders: Path) -> None:
+    """The planner reads the file's text, the gate and the trainer the imported class."""
+    read = requirements.read(FILES[name])
+    assert read == strategies.load(name).requirements
+    assert set(read.divides) <= set(DIVISIBLE)
+    assert read.twin is None or read.twin in FILES
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_file_has_one_strategy(name: str, further_folders: Path) -> None:
+    module = __import__(f"relay.strategies.{name}", fromlist=[name])
+    own = [m for m in vars(module).values() if isinstance(m, type) and m.__module__ == module.__name__]
+    stating = [m for m in own if issubclass(m, Strategy) and "requirements" in vars(m)]
+    assert len(stating) == 1
+    assert strategies.load(name) is stating[0]
+    assert stating[0].__doc__
+    assert module.__doc__
+
+
+def test_the_folder_is_the_registry() -> None:
+    assert {"cpu", "single_gpu", "ddp"} <= set(requirements.find())
+    assert "base" not in requirements.find()
+    assert not any(name.startswith("_") for name in FILES)
+    assert FILES["wrong_sum"] == FOLDER / "wrong_sum.py"
+
+
+def test_a_folder_that_is_none_and_a_name_that_is_taken_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^strategy_folders: '.*/nowhere' is not a folder$"):
+        requirements.find([tmp_path / "nowhere"])
+    (tmp_path / "ddp.py").write_text("")
+    with pytest.raises(UserError, match=rf"^strategy_folders: '{tmp_path}/ddp.py' has the name of {BUILT_IN}/ddp.py"):
+        requirements.find([tmp_path])
+
+
+def test_what_is_not_said_has_the_contracts_defaults(tmp_path: Path) -> None:
+    assert requirements.read(_file(tmp_path, "class A:\n    requirements = Requirements()\n")) == Requirements()
+    said = "class A:\n    requirements = Requirements(divides=('samples',), options={'hook': 'none', 'mb': 25.0})\n"
+    read = requirements.read(_file(tmp_path, said))
+    assert read == Requirements(divides=("samples",), options={"hook": "none", "mb": 25.0})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "class A:\n    pass\n",
+        "class A:\n    requirements = 7\n",
+        "class A:\n    requirements = Requirements(least_devices=count())\n",
+        "SAID = {}\nclass A:\n    requirements = Requirements(**SAID)\n",
+        "class A:\n    def requirements(self):\n        return Requirements()\n",
+    ],
+)
+def test_requirements_that_are_no_literal_are_refused(source: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, source)
+    with pytest.raises(UserError) as refused:
+        requirements.read(path)
+    assert str(refused.value) == f"{path}: no literal `requirements = Requirements(...)` in the strategy's class"
+
+
+def test_an_unknown_member_is_named(tmp_path: Path) -> None:
+    path = _file(tmp_path, "class A:\n    requirements = Requirements(least_device=2, nodes=1)\n")
+    with pytest.raises(UserError) as refused:
+        requirements.read(path)
+    assert str(refused.value).startswith(f"{path}: requirements has unknown members ['least_device', 'nodes']")
+
+
+def test_what_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
+    path = _file(tmp_path, "import torch\n\nclass A\n    pass\n")
+    with pytest.raises(UserError, match=rf"^{path}:3: no valid Python: "):
+        requirements.read(path)
+
+
+def _file(folder: Path, source: str) -> Path:
+    path = folder / "asked.py"
+    path.write_text(source)
+    return path
+
+
+# What is loaded
+
+
+def test_a_strategy_may_extend_another(further_folders: Path) -> None:
+    """Not the one that it extends is loaded, whose name stands in its file too."""
+    (further_folders / "extending.py").write_text(
+        "from relay.strategies.base import Requirements\n"
+        "from relay.strategies.ddp import DDP\n\n\n"
+        "class Extending(DDP):\n"
+        "    requirements = Requirements(least_devices=4, divides=('samples',))\n"
+    )
+    loaded = strategies.load("extending")
+    assert loaded.__name__ == "Extending"
+    assert loaded.requirements == requirements.read(further_folders / "extending.py")
+
+
+def test_a_file_without_a_strategy_is_named(further_folders: Path) -> None:
+    (further_folders / "bare.py").write_text("from relay.strategies.base import Requirements, Strategy\n")
+    with pytest.raises(UserError, match=r"^strategy: .*/bare\.py has no class with `requirements`$"):
+        strategies.load("bare")
+
+
+# What is saved
+
+
+@pytest.fixture
+def alone() -> Iterator[Ranks]:
+    """This process as the only rank."""
+    yield Ranks.join("cpu", "gloo")
+    dist.destroy_process_group()
+
+
+def training(name: str, ranks: Ranks, optimizer: str) -> Strategy:
+    """A strategy at its start, on LeNet."""
+    spec = catalogue.task("lenet-digits")
+    spec = replace(spec, optimizer=optimizer, optimizer_options=OPTIMIZERS[optimizer], learning_rate=0.01)
+    task = Task(spec, classes=10, seed=5, dtype=torch.float32, steps_per_epoch=10, total_steps=BEFORE + AFTER)
+    return strategies.load(name)(task, ranks, BATCH, {})
+
+
+def batches(strategy: Strategy) -> Iterator[Batch]:
+    """This rank's slices of made-up batches, always the same ones."""
+    generator, replica = torch.Generator().manual_seed(3), strategy.replica
+    while True:
+        inputs = torch.randn(BATCH, 3, 32, 32, generator=generator)
+        targets = torch.randint(10, (BATCH,), generator=generator)
+        yield inputs.chunk(replica.count)[replica.index], targets.chunk(replica.count)[replica.index]
+
+
+def trained(strategy: Strategy, first: int, last: int) -> dict[str, torch.Tensor]:
+    """This rank's model after these steps, as a copy."""
+    strategy.train(islice(batches(strategy), first, last), lambda loss: False)
+    return {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
+
+
+def saved_and_loaded(name: str, ranks: Ranks, folder: Path, optimizer: str) -> None:
+    """A training that goes on from its checkpoint ends as the one that was never interrupted, bit for bit."""
+    uncut = training(name, ranks, optimizer)
+    at_checkpoint = trained(uncut, 0, BEFORE)
+    uncut.save(folder / name)
+    end = trained(uncut, BEFORE, BEFORE + AFTER)
+
+    resumed = training(name, ranks, optimizer)
+    assert not _equal(resumed.model.state_dict(), at_checkpoint)
+    resumed.load(folder / name)
+    assert _equal(resumed.model.state_dict(), at_checkpoint)
+    assert _equal(resumed.whole_model(), at_checkpoint if ranks.rank == 0 else {})
+    assert _equal(trained(resumed, BEFORE, BEFORE + AFTER), end)
+    assert not _equal(end, at_checkpoint)
+    torch.save((at_checkpoint, end), folder / f"{name}-{ranks.rank}.pt")
+
+
+def _equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return list(mine) == list(other) and all(torch.equal(tensor, other[name]) for name, tensor in mine.items())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_process_goes_on_from_its_checkpoint_bit_for_bit(alone: Ranks, tmp_path: Path, optimizer: str) -> None:
+    saved_and_loaded("cpu", alone, tmp_path, optimizer)
+
+
+def test_a_checkpoint_of_another_network_does_not_fit(alone: Ranks, tmp_path: Path) -> None:
+    other = training("cpu", alone, "sgd")
+    other.model[-1] = torch.nn.Linear(84, 11)
+    other.optimizer = other.task.optimizer(other.model.parameters())
+    other.optimizer.zero_grad()
+    other.model(torch.randn(2, 3, 32, 32)).sum().backward()
+    other.optimizer.step()
+    other.save(tmp_path)
+    with pytest.raises(CheckpointException, match=r"Size mismatch .* model\.fc3\.weight"):
+        training("cpu", alone, "sgd").load(tmp_path)
+
+
+def _rank(rank: int, port: int, folder: Path, optimizers: list[str]) -> None:
+    """One of two processes, as a launcher would start it."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    ranks = Ranks.join("cpu", "gloo")
+    for optimizer in optimizers:
+        place = folder / optimizer
+        place.mkdir(exist_ok=True)
+        saved_and_loaded("ddp", ranks, place, optimizer)
+    ranks.leave()
+
+
+@pytest.mark.slow
+def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(alone: Ranks, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, tmp_path, list(OPTIMIZERS)), nprocs=2)
+    for optimizer in OPTIMIZERS:
+        (at_checkpoint, end), (other_rank, _) = (torch.load(tmp_path / optimizer / f"ddp-{rank}.pt") for rank in (0, 1))
+        assert _equal(at_checkpoint, other_rank)
+        single = training("cpu", alone, optimizer)
+        single.load(tmp_path / optimizer / "ddp")
+        assert _equal(single.whole_model(), at_checkpoint)
+        # From there on it computes the same, but for the order of sums.
+        ended = trained(single, BEFORE, BEFORE + AFTER)
+        assert all(torch.allclose(ended[name], end[name], rtol=0, atol=1e-4) for name in end)
+
+
+def test_the_footprint_is_what_a_rank_holds(alone: Ranks) -> None:
+    strategy = training("cpu", alone, "adamw")
+    parameters = 62_006 * 4
+    assert strategy.footprint() == {"parameters": parameters, "gradients": 0, "optimizer": 0}
+    trained(strategy, 0, 1)
+    assert strategy.footprint() == {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters}
+
+
+def test_training_stops_where_it_is_told_to(alone: Ranks) -> None:
+    strategy = training("cpu", alone, "sgd")
+    losses: list[torch.Tensor] = []
+
+    def after_step(loss: torch.Tensor) -> bool:
+        losses.append(loss)
+        return len(losses) == 2
+
+    strategy.train(batches(strategy), after_step)
+    assert len(losses) == 2
+    assert all(loss.shape == () and not loss.requires_grad for loss in losses)
+    strategy.set_learning_rate(0.0)
+    before = {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
+    assert _equal(trained(strategy, 2, 4), before)
+
+
+def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> None:
+    spec = catalogue.task("utsa-mnist")
+    task = Task(spec, classes=10, seed=5, dtype=torch.float32, steps_per_epoch=10, total_steps=10)
+    strategy = strategies.load("cpu")(task, alone, 8, {})
+    inputs = torch.randn(8, 1, 28, 28)
+    outputs = strategy.predict(inputs)
+    assert outputs.shape == (8, 10)
+    assert not outputs.requires_grad
+    assert torch.equal(outputs, strategy.predict(inputs))  # without dropout
+    assert strategy.model.training
+    assert not torch.equal(strategy.forward(inputs), strategy.forward(inputs))  # with it
