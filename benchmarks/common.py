@@ -46,5 +46,6 @@ def report(question: str, ratios: list[float], **figures: object) -> None:
     """Print the median ratio with its quartiles, and on what it was measured."""
     low, median, high = statistics.quantiles(ratios, n=4)
     machine = {"torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
-    print(json.dumps({"question": question, "median_ratio": round(median, 4), "quartiles": [round(low, 4), round(high, 4)],
-                      "rounds": len(ratios), **figures, **machine}, indent=1))  # fmt: skip
+    quartiles = [round(low, 4), round(high, 4)]
+    told = {"question": question, "median_ratio": round(median, 4), "quartiles": quartiles, "rounds": len(ratios)}
+    print(json.dumps(told | figures | machine, indent=1))

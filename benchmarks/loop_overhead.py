@@ -1,4 +1,4 @@
-"""What the product's loop costs: its images per second over those of a bare PyTorch loop, interleaved in one process."""
+"""What the product's loop costs: its images per second over those of a bare PyTorch loop, taken in turns."""
 
 from __future__ import annotations
 

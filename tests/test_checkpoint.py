@@ -21,10 +21,10 @@ from relay.checkpoint import MANIFEST, Checkpoints, damage, generators, restore_
 from relay.data import Resident, Split, batch_indices
 from relay.errors import UserError
 from relay.evaluation import Evaluation
+from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.strategies.base import Strategy
 from relay.task import Task
-from relay.trainer import only_trainer
 
 pytest_plugins = ["chain_runs"]
 
@@ -312,12 +312,12 @@ def test_all_damaged_is_nothing_to_go_on_from(
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.trainer.LOCK_WAIT_SECONDS", 0.5)
-    held = only_trainer(tmp_path)
+    monkeypatch.setattr("relay.lock.WAIT_SECONDS", 0.5)
+    held = exclusive(tmp_path)
     with pytest.raises(UserError, match=f"{tmp_path}: another process trains this run"):
-        only_trainer(tmp_path)
+        exclusive(tmp_path)
     del held
-    assert only_trainer(tmp_path)
+    assert exclusive(tmp_path)
 
 
 # Evaluation

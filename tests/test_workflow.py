@@ -212,9 +212,7 @@ class TestComparison:
         assert status == 0
         assert "Nothing to be done" in printed
 
-    def test_only_the_strategy_whose_results_are_gone_is_trained_again(
-        self, compared: tuple[Path, dict, str]
-    ) -> None:
+    def test_only_the_strategy_whose_results_are_gone_is_trained_again(self, compared: tuple[Path, dict, str]) -> None:
         folder, config, _ = compared
         for run in (folder / "results" / "runs").glob("cpu-*"):
             for path in run.iterdir():

@@ -140,6 +140,6 @@ def damage(place: Path) -> str | None:
                 return f"{path} belongs to another user"
             if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
                 return f"{path} does not have the checksum of its manifest"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{place / MANIFEST} cannot be read ({error})"
     return None

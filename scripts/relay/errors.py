@@ -3,3 +3,7 @@
 
 class UserError(ValueError):
     """One line that names the thing, its value, and what is allowed."""
+
+
+class Busy(UserError):
+    """Another process is at work there: no fault of this one, and worth a retry."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relay.errors import UserError
+from relay.errors import Busy, UserError
 from relay.files import read_json, write_json
 
 FAULT = "fault.json"
@@ -21,6 +21,9 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     rank = int(os.environ.get("RANK", "0"))
     try:
         main()
+    except Busy as busy:
+        print(busy, file=sys.stderr, flush=True)
+        os._exit(1)  # without a recorded fault: a retry finds the place free
     except Exception as error:
         line = " ".join(str(error).split())
         told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from relay.interruption import SIGNALS
 from relay.run import Run
 
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SHUTDOWN_SECONDS = 600  # torchrun's 30 would cut off the save of a large model
 
 
@@ -33,13 +35,23 @@ def environment(run: Run, code: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(code.resolve()), "OMP_NUM_THREADS": str(run.threads)}
 
 
+def _end_with_parent() -> None:
+    """In the child: be sent SIGTERM when the parent dies, even by SIGKILL (Linux; elsewhere the trainers notice)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def launch(run: Run, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
     """Run the processes to their end and return the launcher's exit status (negative: the signal that killed it).
 
     `role` is the worker's: trainer, gate or reference; faults are recorded in `work`.
     SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
     """
-    child = subprocess.Popen(command(run, role, work, arguments), env=environment(run, code))
+    child = subprocess.Popen(
+        command(run, role, work, arguments),
+        env=environment(run, code),
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  # this process has one thread
+    )
 
     def pass_on(number: int, _: FrameType | None) -> None:
         # torchrun knows no SIGUSR2; it hands SIGTERM to its processes.

@@ -18,6 +18,7 @@ from relay.errors import UserError
 from relay.files import read_json, write_json
 from relay.fingerprint import source_digest, strategy_sources
 from relay.launch import INTERRUPTED, launch
+from relay.lock import exclusive
 from relay.run import Run
 from relay.snapshot import freeze
 
@@ -96,7 +97,8 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
                 f"run {run.id}: the checkpoints in {places.work} do not belong to this chain; "
                 f"delete {places.run} to train it from the start"
             )
-        shutil.rmtree(places.work)
+        with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
+            shutil.rmtree(places.work)
         places.work.mkdir(parents=True)
         strategy_file = Path(run.strategy_file)
         code = freeze(strategy_file, places.code)
@@ -131,7 +133,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
         print(f"run {run.id} failed: {fault['error']} (rank {fault['rank']})", file=sys.stderr)
         return 1
     print(
-        f"run {run.id}: the processes were killed (status {status}): a lost node, or out of memory?",
+        f"run {run.id}: its processes ended without a word (status {status}): killed, a lost node, out of memory?",
         file=sys.stderr,
     )
     return INTERRUPTED

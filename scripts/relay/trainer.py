@@ -6,7 +6,6 @@ Started on every rank by the launcher: `python -m relay.worker trainer WORK --he
 from __future__ import annotations
 
 import argparse
-import fcntl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from relay.data import Batch, Split, batch_indices, feeder
 from relay.errors import UserError
 from relay.evaluation import Evaluation
 from relay.interruption import Interruption
+from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.records import Recorder
 from relay.run import Run
@@ -27,7 +27,6 @@ from relay.timing import Stopwatch
 
 AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
 FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
-LOCK_WAIT_SECONDS = 60.0
 
 
 class Trainer:
@@ -149,23 +148,6 @@ class Trainer:
         self.stopwatch.resume()
 
 
-def only_trainer(work: Path) -> object:
-    """Hold the run's directory against a second trainer for as long as this process lives.
-
-    Raises UserError where another one does not end within a minute.
-    """
-    stream = (work / "lock").open("w")
-    waited_until = time.monotonic() + LOCK_WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return stream
-        except BlockingIOError:
-            if time.monotonic() > waited_until:
-                raise UserError(f"{work}: another process trains this run; wait for its end or end it") from None
-            time.sleep(0.2)
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line and train one segment."""
     parser = argparse.ArgumentParser(prog="relay.worker trainer WORK", description=__doc__.splitlines()[0])
@@ -181,8 +163,9 @@ def main(arguments: list[str]) -> None:
     machine.set_threads(run.threads, run.interop_threads)
     ranks = Ranks.join(run.device, run.backend)
     machine.check_granted(run, ranks)
-    held = only_trainer(given.work) if ranks.rank == 0 else None
+    held = exclusive(given.work) if ranks.rank == 0 else None
     ranks.barrier()
     Trainer(run, ranks, given.dataset, given.work, given.attempt).train(given.first, given.last)
-    del held
+    if held:
+        held.close()
     ranks.leave()

@@ -12,9 +12,10 @@ from relay.strategies.base import Strategy
 
 
 def load(name: str) -> type[Strategy]:
-    """The strategy's class: the one in its file that states requirements. Raises UserError where there is none."""
+    """The strategy's class: the one of its file that states requirements. Raises UserError where there is none."""
     module = import_module(f"{__name__}.{name}")
     for member in vars(module).values():
-        if isinstance(member, type) and issubclass(member, Strategy) and "requirements" in vars(member):
+        own = isinstance(member, type) and member.__module__ == module.__name__  # not one that is only imported
+        if own and issubclass(member, Strategy) and "requirements" in vars(member):
             return member
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")

@@ -1,0 +1,30 @@
+"""One process at a time in a run's directory."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from pathlib import Path
+from typing import TextIO
+
+from relay.errors import Busy
+
+WAIT_SECONDS = 60.0  # what an interrupted trainer may need to save and end
+
+
+def exclusive(work: Path) -> TextIO:
+    """Hold the directory until the returned file is closed, or the process ends.
+
+    Raises Busy where another process does not let go of it within a minute.
+    """
+    stream = (work / "lock").open("w")
+    waited_until = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return stream
+        except BlockingIOError:
+            if time.monotonic() > waited_until:
+                stream.close()
+                raise Busy(f"{work}: another process trains this run; wait for its end or end it") from None
+            time.sleep(0.2)
