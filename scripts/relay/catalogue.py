@@ -136,7 +136,7 @@ _RESNET: dict[str, Any] = {
     "learning_rate": 0.1,
     "global_batch_size": 128,
     "schedule": {"kind": "cosine"},
-    "shrunken": {"width": 8},
+    "shrunken": {"width": 4},
 }
 
 TASKS: dict[str, TaskSpec] = {

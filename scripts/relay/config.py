@@ -153,11 +153,11 @@ class Comparison(Block):
 
 
 def _default_comparisons() -> list[Comparison]:
-    """For two cores: threads, loaders, two processes as a chain of three jobs, and the GPU if any."""
+    """For two cores: threads, loaders, two processes as a chain of two jobs, and the GPU if any."""
     return [
         Comparison(strategy="cpu", cpus_per_task=[1, 2]),
         Comparison(strategy="cpu", cpus_per_task=[2], loader=["dataloader"]),
-        Comparison(strategy="ddp", devices_per_node=[2], segment=Segment(epochs=7.0)),
+        Comparison(strategy="ddp", devices_per_node=[2], segment=Segment(epochs=10.0)),
         Comparison(strategy="single_gpu"),
     ]
 

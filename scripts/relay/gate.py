@@ -106,6 +106,18 @@ def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
     return float((mine.double() - reference.double()).abs().max())
 
 
+def largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference within any pair of tensors."""
+    return float(torch.tensor([difference(mine, reference) for mine, reference in pairs]).max())  # keeps a NaN
+
+
+def distance(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The L2 norm of all differences together; infinite where shapes differ."""
+    if any(mine.shape != reference.shape for mine, reference in pairs):
+        return float("inf")
+    return float(torch.stack([(mine.double() - reference.double()).norm() for mine, reference in pairs]).norm())
+
+
 def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
     """Compare a trial's losses and final parameters with the reference's. Collective; rank 0 judges."""
     whole = trained.strategy.whole_model()
@@ -125,10 +137,13 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         names = sorted(set(whole) ^ set(reference["parameters"]))
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
     elif "parameters" in trial.compares:
-        figures = [difference(whole[name], tensor) for name, tensor in reference["parameters"].items()]
-        what = f"largest parameter difference after {trial.steps} steps, {trial.what}"
-        largest = float(torch.tensor(figures).max())  # torch's maximum keeps a NaN
-        verdict.compare(f"{trial.name}: parameters", what, largest, trial.limit)
+        pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
+        if trial.relative:
+            what, figure = "parameter difference", distance(pairs) / reference["update"]
+        else:
+            what, figure = "largest parameter difference", largest(pairs)
+        what = f"{what} after {trial.steps} steps, {trial.what}"
+        verdict.compare(f"{trial.name}: parameters", what, figure, trial.limit)
 
 
 @contextmanager

@@ -19,10 +19,12 @@ from relay.trials import Trial, TrialData, TrialTask, trials
 def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
     """Train one trial, unscaled, and return its losses (steps,), parameters, outputs and bytes held.
 
-    `outputs` are those of the trained model, in evaluation mode, for the first global batch.
+    `outputs` are those of the trained model, in evaluation mode, for the first global batch; `update` is the L2 norm
+    of what training has changed in the parameters.
     """
     task = TrialTask.of(run, trial, scale=1.0)
     model = task.model().to(data.device)
+    before = [p.detach().double().clone() for p in model.parameters()]
     optimizer = task.optimizer(model.parameters())
     losses = []
     for step, (inputs, targets) in enumerate(data.batches(task, trial.steps, 0, 1)):
@@ -42,6 +44,7 @@ def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
         "losses": torch.stack(losses),
         "parameters": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
         "outputs": outputs,
+        "update": float(torch.stack([(p.detach() - b).norm() for p, b in zip(parameters, before, strict=True)]).norm()),
         "footprint": {
             "parameters": sum(p.nbytes for p in parameters),
             "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),

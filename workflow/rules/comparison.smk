@@ -40,7 +40,10 @@ rule comparison:
 
 def comparing():
     """Whether this call was to make the comparison."""
-    return any(job.rule.name == "comparison" for job in workflow.dag.needrun_jobs(exclude_finished=False))
+    return any(
+        job.rule.name == "comparison"
+        for job in workflow.dag.needrun_jobs(exclude_finished=False)
+    )
 
 
 def show_comparison():

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-GROUPS = 4  # divides every width down to the gate's 8 channels
+GROUPS = 4  # divides every width down to the gate's 4 channels
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
