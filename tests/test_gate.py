@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +18,21 @@ from relay import catalogue, reference, sent
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
 from relay.fingerprint import source_digest, strategy_sources
-from relay.gate import Verdict, difference
+from relay.gate import ROUNDING_MARGIN, Verdict, difference, distance
 from relay.launch import INTERRUPTED
 from relay.requirements import find
 from relay.run import Run
 from relay.task import Task
 from relay.trials import Trial, TrialData, TrialTask, still, trials
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a gate; several threads on few cores would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +80,13 @@ def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
     assert difference(torch.zeros(3), torch.zeros(4)) == math.inf
     assert math.isnan(difference(torch.tensor([0.0, math.nan, 5.0]), torch.zeros(3)))
     assert difference(torch.tensor([1.0, -2.0], dtype=torch.float32), torch.zeros(2, dtype=torch.float64)) == 2.0
+
+
+def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_fit() -> None:
+    pairs = [(torch.tensor([3.0]), torch.zeros(1)), (torch.zeros(2, 2), torch.tensor([[0.0, -4.0], [0.0, 0.0]]))]
+    assert distance(pairs) == 5.0
+    assert math.isnan(distance([*pairs, (torch.tensor(math.nan), torch.tensor(0.0))]))
+    assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
 
 
 def test_bytes_sent_are_counted_over_tcp_alone() -> None:
@@ -187,7 +204,13 @@ def test_batch_normalisation_is_frozen_in_the_gate_and_the_verdict_says_so() -> 
     assert not torch.equal(after["norm1.weight"], before["norm1.weight"])  # weight and bias are trained
 
     assert list(before) == list(Task.model(task).state_dict())
-    assert task.notes == ["BatchNorm's statistics are frozen in the gate; in training they are those of each replica"]
+    (note,) = task.notes
+    assert note.startswith("BatchNorm's statistics are frozen in the gate, and the task's learning rate is a tenth;")
+    assert task.learning_rate(0) == run.task.learning_rate / 10
+    scaled = TrialTask.of(run, trial(run, "scaled"), scale=1.0)
+    assert scaled.learning_rate(0) == trial(run, "scaled").sgd_learning_rate  # the trial's own
+    group = of_task("resnet18-group-cifar10")
+    assert TrialTask.of(group, trial(group, "algorithm"), scale=1.0).learning_rate(0) == group.task.learning_rate
 
 
 def test_a_network_without_either_is_left_alone() -> None:
@@ -233,6 +256,60 @@ def test_lossy_communication_is_asked_about_in_the_runs_own_precision() -> None:
     exact, _ = planned("cpu", precision="fp64")
     assert [t.name for t in trials(exact)] == ["algorithm", "scaled"]
     assert all(t.precision == "fp64" for t in trials(exact))
+
+
+def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
+    """Batches in halves are the same training, but for rounding, which the run's own precision must allow."""
+    run = shortened(planned("cpu")[0], 5)
+    data = TrialData(run, gates.digits, torch.device("cpu"))
+    algorithm, own = trial(run, "algorithm"), trial(run, "own precision")
+    whole, halves = (reference.train(run, algorithm, data, parts) for parts in (1, 2))
+    assert torch.allclose(whole["losses"], halves["losses"], rtol=0, atol=1e-13)
+    moved = distance(
+        [(whole["parameters"][n], p) for n, p in TrialTask.of(run, algorithm, scale=1.0).model().state_dict().items()]
+    )
+    assert whole["update"] == pytest.approx(moved, rel=1e-12)
+
+    rounding = reference.rounding(run, own, data, reference.train(run, own, data)["losses"])
+    assert 0 < ROUNDING_MARGIN * rounding < own.limit  # a shallow network has no need of more
+    single = replace(run, global_batch_size=1)
+    assert reference.rounding(single, own, data, torch.zeros(5)) == 0
+
+
+@pytest.mark.parametrize("name", ["lenet-cifar10", "utsa-mnist", "resnet18-cifar10", "resnet18-group-cifar10"])
+def test_the_smooth_twin_tells_lossy_gradients_from_rounding(name: str, tmp_path: Path) -> None:
+    """Over shallow and deep networks, without processes: the mean of four slices' gradients, exact and as fp16."""
+    shape = catalogue.task(name).input_shape
+    dataset = catalogue.dataset("synthetic", shape=shape, train_count=256, test_count=10)
+    prepare(Request.from_mapping(vars(dataset)), tmp_path / "data")
+    run = replace(of_task(name), dataset=dataset, global_batch_size=64, steps_per_epoch=4)
+    smooth = trial(run, "smooth twin")
+    data = TrialData(run, tmp_path / "data", torch.device("cpu"))
+    whole = reference.train(run, smooth, data)
+    exact, lossy = (_in_slices(run, smooth, data, 4, dtype) for dtype in (torch.float32, torch.float16))
+    for parameters, passes in ((exact, True), (lossy, False)):
+        figure = distance([(parameters[n], whole["parameters"][n]) for n in parameters]) / whole["update"]
+        assert (figure < smooth.limit / 2) is passes
+        assert (figure < smooth.limit * 2) is passes
+
+
+def _in_slices(run: Run, asked: Trial, data: TrialData, count: int, sent: torch.dtype) -> dict[str, torch.Tensor]:
+    """The parameters after a trial in which slices' gradients are averaged in that type."""
+    task = TrialTask.of(run, asked, scale=1.0)
+    model = task.model()
+    parameters = dict(model.named_parameters())
+    optimizer = task.optimizer(parameters.values())
+    for slices in zip(*(data.batches(task, asked.steps, index, count) for index in range(count)), strict=True):
+        sums = {name: torch.zeros_like(p, dtype=sent) for name, p in parameters.items()}
+        for inputs, targets in slices:
+            optimizer.zero_grad()
+            task.loss(model(inputs), targets).backward()
+            for name, p in parameters.items():
+                sums[name] += p.grad.to(sent)
+        for name, p in parameters.items():
+            p.grad = (sums[name] / count).to(p.dtype)
+        optimizer.step()
+    return {name: p.detach() for name, p in parameters.items()}
 
 
 def test_a_reference_with_dropout_is_deterministic(tmp_path: Path) -> None:

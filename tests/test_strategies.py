@@ -34,6 +34,15 @@ OPTIMIZERS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a gate; several threads on few cores would wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Strategies of these tests, and of an empty folder, can be imported: as in a run's snapshot of the code."""

@@ -16,8 +16,10 @@ from relay.run import Run
 from relay.trials import Trial, TrialData, TrialTask, trials
 
 
-def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
+def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
     """Train one trial, unscaled, and return its losses (steps,), parameters, outputs and bytes held.
+
+    The gradients of a batch are summed from so many parts of it: the same training, but for rounding.
 
     `outputs` are those of the trained model, in evaluation mode, for the first global batch; `update` is the L2 norm
     of what training has changed in the parameters.
@@ -27,14 +29,17 @@ def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
     before = [p.detach().double().clone() for p in model.parameters()]
     optimizer = task.optimizer(model.parameters())
     losses = []
-    for step, (inputs, targets) in enumerate(data.batches(task, trial.steps, 0, 1)):
+    slices = (data.batches(task, trial.steps, part, parts) for part in range(parts))
+    for step, batch in enumerate(zip(*slices, strict=True)):
         for group in optimizer.param_groups:
             group["lr"] = task.learning_rate(step)
         optimizer.zero_grad()
-        loss = task.loss(model(inputs), targets)
-        loss.backward()
+        losses.append(torch.zeros((), dtype=torch.float64))
+        for inputs, targets in batch:
+            loss = task.loss(model(inputs), targets) * (len(targets) / run.global_batch_size)
+            loss.backward()
+            losses[-1] += loss.detach().double().cpu()
         optimizer.step()
-        losses.append(loss.detach().double().cpu())
     parameters = list(model.parameters())
     state = [t for held in optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
     model.eval()
@@ -53,6 +58,13 @@ def train(run: Run, trial: Trial, data: TrialData) -> dict[str, Any]:
     }
 
 
+def rounding(run: Run, trial: Trial, data: TrialData, losses: torch.Tensor) -> float:
+    """How far rounding alone moves these losses of the trial: the largest difference when batches come in halves."""
+    if run.global_batch_size == 1:
+        return 0.0
+    return float((train(run, trial, data, parts=2)["losses"] - losses).abs().max())
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the reference and write it."""
     parser = argparse.ArgumentParser(prog="relay.worker reference WORK", description=__doc__.splitlines()[0])
@@ -65,7 +77,11 @@ def main(arguments: list[str]) -> None:
     machine.set_threads(run.threads, run.interop_threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = TrialData(run, given.dataset, torch.device("cuda" if run.device == "cuda" else "cpu"))
-    trained = {trial.name: train(run, trial, data) for trial in trials(run)}
+    trained = {}
+    for trial in trials(run):
+        trained[trial.name] = train(run, trial, data)
+        if trial.allows_rounding:
+            trained[trial.name]["rounding"] = rounding(run, trial, data, trained[trial.name]["losses"])
     partial = given.output.with_suffix(".partial")
     torch.save(trained, partial)
     partial.rename(given.output)
