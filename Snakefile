@@ -23,8 +23,14 @@ from relay.errors import UserError
 try:
     CONFIG = load(config)
     PLAN = planning.plan(CONFIG, root=Path(workflow.basedir))
+    # Snakemake tells its targets only after this file is read.
+    if workflow.is_main_process and "plan" not in sys.argv:
+        PLAN.check_measured()
 except UserError as error:
     sys.exit(f"error: {error}")
+if workflow.is_main_process:
+    for warning in PLAN.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 include: "workflow/rules/common.smk"

@@ -20,7 +20,7 @@ def main() -> int:
     if missing:
         raise UserError(f"{given.lock}: not installed: {', '.join(missing)}; install them with `make install`")
     for name in found["differs"]:
-        print(f"note: {name} is {found['installed'][name]}, the lock pins {found['pinned'][name]}")
+        print(f"note: {name} is {found['installed'][name]}, the lock pins {' or '.join(found['pinned'][name])}")
     write_json(given.output, found)
     return 0
 

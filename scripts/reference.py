@@ -12,9 +12,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", type=Path, required=True, help="the reference's reference.json")
     parser.add_argument("--output", type=Path, required=True, help="where the trained reference goes (.pt)")
+    parser.add_argument("--attempt", type=int, default=1, help="1, or more for a retry of the same job")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
-    return run_reference(given.spec, given.results, given.output)
+    return run_reference(given.spec, given.results, given.output, given.attempt)
 
 
 if __name__ == "__main__":

@@ -153,9 +153,9 @@ def test_the_configs_own_values_hold_where_a_comparison_gives_none() -> None:
 
 
 def test_synthetic_data_has_the_configured_shape() -> None:
-    keys = {"synthetic": {"shape": [3, 48, 48], "train_count": 640, "classes": 4}}
+    keys = {"synthetic": {"shape": [1, 16, 16], "train_count": 640, "classes": 4}}
     run = only(CPU, task="lenet-synthetic", **keys)
-    assert (run.dataset.shape, run.dataset.train_count, run.dataset.classes) == ((3, 48, 48), 640, 4)
+    assert (run.dataset.shape, run.dataset.train_count, run.dataset.classes) == ((1, 16, 16), 640, 4)
     assert run.steps_per_epoch == 10
     assert only(CPU, **keys).dataset.shape == (1, 8, 8)  # another dataset does not care
 
@@ -610,6 +610,7 @@ def test_plan_json_is_what_the_comparison_reads() -> None:
     assert written["margin"] == 0.05
     assert written["runs"] == [
         {"id": run.id, "setting": run.setting, "gate": found.gate_of[run.id], "segments": [220, 440]}
+        | {"reference": found.reference_of[found.gate_of[run.id]]}
     ]
     assert written["skipped"][0]["strategy"] == "single_gpu"
     assert written["skipped"][0]["global_batch_size"] == 64
@@ -664,3 +665,9 @@ print(len(found.runs), time.perf_counter() - start, "torch" in sys.modules)
     assert (runs, torch) == ("1000", "False")
     assert float(seconds) < 2  # 0.1 on an idle machine
     assert time.perf_counter() - start < 10
+
+
+def test_synthetic_images_that_do_not_fit_the_network_are_refused() -> None:
+    keys = {"synthetic": {"shape": [3, 48, 48]}}
+    with pytest.raises(UserError, match=r"images of \(3, 48, 48\) cannot be magnified"):
+        only(CPU, task="lenet-synthetic", **keys)

@@ -208,6 +208,18 @@ TASKS: dict[str, TaskSpec] = {
 }
 
 
+def magnification(shape: tuple[int, ...], task: TaskSpec) -> tuple[int, int]:
+    """How often channels are repeated and pixels magnified, so that images of `shape` fit the task's network.
+
+    Raises UserError where no whole factors do.
+    """
+    factors = [wanted // given for wanted, given in zip(task.input_shape, shape, strict=False)]
+    repeats, factor = factors[:2] if len(factors) == 3 else (1, 1)
+    if (shape[0] * repeats, *(side * factor for side in shape[1:])) != task.input_shape:
+        raise UserError(f"task {task.name}: images of {shape} cannot be magnified to the network's {task.input_shape}")
+    return repeats, factor
+
+
 def task(name: str) -> TaskSpec:
     """The task of that name. Raises UserError for an unknown one."""
     if name not in TASKS:

@@ -29,6 +29,7 @@ def gate(run: Run, seed: int) -> Run:
         total_steps=GATE_STEPS,
         evaluate_every_steps=GATE_STEPS,
         warmup_steps=0,
+        checkpoint_minutes=Run.checkpoint_minutes,
     )
 
 

@@ -62,7 +62,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
-Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
+Address = Annotated[str, Field(pattern=r"^https?://\S+$")]
 TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={"enum": sorted(TASKS)})]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from relay.catalogue import TaskSpec
+from relay.catalogue import TaskSpec, magnification
 from relay.datasets.manifest import Split as SplitName
 from relay.datasets.manifest import load_split, verify
 from relay.errors import UserError
@@ -51,7 +51,8 @@ class Split:
         self.images = self.inputs.dtype == np.uint8
         self.repeats, self.magnification = 1, 1
         if self.images:
-            self._fit(self.inputs.shape[1:], task)
+            # Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders.
+            self.repeats, self.magnification = magnification(tuple(self.inputs.shape[1:]), task)
             assert manifest.mean is not None  # images always have both
             assert manifest.std is not None
             self.mean = torch.tensor(manifest.mean).repeat(self.repeats).view(-1, 1, 1)
@@ -59,16 +60,6 @@ class Split:
         elif self.inputs.shape[1:] != task.input_shape:
             raise UserError(
                 f"task {task.name}: the network takes {task.input_shape}, the dataset has {self.inputs.shape[1:]}"
-            )
-
-    def _fit(self, shape: tuple[int, ...], task: TaskSpec) -> None:
-        """Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders."""
-        factors = [wanted // given for wanted, given in zip(task.input_shape, shape, strict=False)]
-        self.repeats, self.magnification = factors[:2] if len(factors) == 3 else (1, 1)
-        reached = (shape[0] * self.repeats, shape[1] * self.magnification, shape[2] * self.magnification)
-        if reached != task.input_shape:
-            raise UserError(
-                f"task {task.name}: images of {shape} cannot be magnified to the network's {task.input_shape}"
             )
 
     def __len__(self) -> int:

@@ -13,14 +13,18 @@ from relay.fingerprint import lock_lines
 
 
 def describe(lock: Path) -> dict[str, Any]:
-    """The interpreter, the lock's hash, and for each package of the lock the version pinned and the one installed.
+    """The interpreter, the lock's hash, and for each package of the lock the versions pinned and the one installed.
 
-    Another version than the lock's is recorded, not refused; `differs` names those packages.
+    A lock may pin another version for another Python. Another version than the lock's is recorded, not refused;
+    `differs` names those packages.
     """
-    pinned = dict(line.split("==") for line in lock_lines(lock))
+    pinned: dict[str, list[str]] = {}
+    for line in lock_lines(lock):
+        name, _, pin = line.partition("==")
+        pinned.setdefault(name, []).append(pin)
     installed = {name: _installed(name) for name in pinned}
     # "2.13.0+cpu" is a build of 2.13.0.
-    differs = sorted(n for n, found in installed.items() if found is None or found.split("+")[0] != pinned[n])
+    differs = sorted(n for n, found in installed.items() if found is None or found.split("+")[0] not in pinned[n])
     return {
         "lock": lock.name,
         "lock_sha256": sha256(lock),

@@ -25,8 +25,14 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> 
     return launch(run, role, output.parent, arguments, code)
 
 
-def run_reference(spec: Path, results: Path, output: Path) -> int:
-    """Train a reference and write it to `output` (.pt); returns the job's exit status."""
+def run_reference(spec: Path, results: Path, output: Path, attempt: int) -> int:
+    """Train a reference and write it to `output` (.pt); returns the job's exit status.
+
+    A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
+    """
+    if attempt > 1 and (fault := faults.recorded(output.parent)):
+        print(f"reference failed before, not tried again: {fault['error']}", file=sys.stderr)
+        return 1
     status = _launch(spec, "reference", results, output)
     if status == 0:
         return 0

@@ -16,6 +16,15 @@ from relay.files import read_json, write_json
 FAULT = "fault.json"
 
 
+def lost_peer(error: Exception) -> bool:
+    """Whether an error only says that another process is gone or silent: gloo raises plain RuntimeErrors for that."""
+    distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
+    text = str(error)
+    return distributed or any(
+        words in text for words in ("closed by peer", "reset by peer", "gloo/transport", "Broken pipe")
+    )
+
+
 def guarded(work: Path, main: Callable[[], None]) -> None:
     """Run a process's main function; a fault goes into `fault-{rank}.json` and to stderr, and ends the process."""
     rank = int(os.environ.get("RANK", "0"))
@@ -28,6 +37,7 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
         line = " ".join(str(error).split())
         told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
         fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
+        fault["lost_peer"] = lost_peer(error)
         write_json(work / f"fault-{rank}.json", fault)
         if not isinstance(error, UserError):
             traceback.print_exc()
@@ -37,15 +47,19 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
 
 
 def collect(work: Path) -> dict[str, Any] | None:
-    """The first fault of the ranks (the others' often only follow from it) as `fault.json`; None without any."""
+    """The first fault of the ranks as `fault.json`; None where there is none but the loss of a peer.
+
+    A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
+    """
     paths = sorted(work.glob("fault-*.json"))
     faults: list[dict[str, Any]] = [read_json(path) for path in paths]
-    if not faults:
-        return None
-    first = min(faults, key=lambda fault: fault["time"])
-    write_json(work / FAULT, first)
     for path in paths:
         path.unlink()
+    own = [fault for fault in faults if not fault["lost_peer"]]
+    if not own:
+        return None
+    first = min(own, key=lambda fault: fault["time"])
+    write_json(work / FAULT, first)
     return first
 
 

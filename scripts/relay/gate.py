@@ -29,6 +29,7 @@ WHOLE_SHARE = 0.95
 LEAST_SENT_SHARE = 0.1
 # How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
 ROUNDING_MARGIN = 10
+MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see nothing
 
 
 @dataclass
@@ -134,7 +135,8 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
     elif "losses" in trial.compares:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
-        limit = max(trial.limit, ROUNDING_MARGIN * reference.get("rounding", 0.0))
+        rounding = ROUNDING_MARGIN * reference.get("rounding", 0.0)
+        limit = max(trial.limit, min(rounding, MOST_ROUNDING))
         verdict.compare(f"{trial.name}: losses", what, difference(curve, reference["losses"]), limit)
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
@@ -268,10 +270,8 @@ def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdic
             assert isinstance(trained.strategy.task, TrialTask)
             verdict.notes += trained.strategy.task.notes
         if ranks.rank == 0:
-            print(
-                f"{trial.name}: {verdict.parts[-1]['figure']:.1e} of {verdict.parts[-1]['limit']:.0e} allowed",
-                flush=True,
-            )
+            for part in [part for part in verdict.parts if part["name"].startswith(trial.name)]:
+                print(f"{part['name']}: {part['figure']:.1e} of {part['limit']:.0e} allowed", flush=True)
     if dist.get_backend() == "nccl" and ranks.world_size > 1 and communicated(run, data, ranks) == 0:
         verdict.problems.append("division of work: the profiler saw no NCCL kernel")
     if run.task.shrunken:

@@ -92,6 +92,11 @@ class Plan:
         missing = {run.setting for run in waiting} - set(self._measured)
         return [run for run in self.runs if run.setting in missing and run.repeat == 0]
 
+    def check_measured(self) -> None:
+        """Raises UserError where jobs are given in minutes and what a step takes is not known yet."""
+        for run in self.runs:
+            self.segments(run)
+
     def runs_of(self, strategy: str) -> list[Run]:
         """The strategy's runs, in the order of submission; none where it is skipped."""
         return [run for run in self.runs if run.strategy == strategy]
@@ -105,6 +110,7 @@ class Plan:
         """What `results/plan.json` holds: for the comparison, which knows nothing of the config."""
         runs = [
             {"id": r.id, "setting": r.setting, "gate": self.gate_of[r.id], "segments": self.segments(r)}
+            | {"reference": self.reference_of[self.gate_of[r.id]]}
             for r in self.runs
         ]
         return {"runs": runs, "skipped": self.skipped, "margin": self.config.margin}

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from relay.errors import UserError
+
 # Longer than any pause between two collectives of a healthy run, short enough that a lost peer ends the job soon.
 TIMEOUT = timedelta(minutes=5)
 
@@ -30,12 +32,14 @@ class Ranks:
     def join(cls, device: str, backend: str) -> Ranks:
         """Join the process groups that the launcher's environment describes; alone where there is none.
 
-        Raises RuntimeError where the peers do not come within the timeout.
+        Raises UserError where there is no GPU to use, and RuntimeError where the peers do not come within the timeout.
         """
         rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         own = torch.device("cpu")
         if device == "cuda":
+            if not torch.cuda.is_available():
+                raise UserError("device: 'cuda' is not allowed here; torch sees no GPU (driver, build, or allocation)")
             # A launcher may show each rank one GPU or all of the node's: the remainder is right in both cases.
             own = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(own)

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from relay.errors import UserError
 
 BUILT_IN = Path(__file__).parent / "strategies"
+RULES = {"all", "comparison", "dataset", "environment", "equivalence", "gate", "plan", "record_plan", "reference"}
+RULES |= {"segment", "specification", "speed", "start", "summary"}
 DIVISIBLE = ("samples", "parameters", "gradients", "optimizer")
 
 
@@ -44,6 +46,8 @@ def read(path: Path) -> Requirements:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "requirements":
             if not isinstance(node.value, ast.Call):
@@ -52,11 +56,34 @@ def read(path: Path) -> Requirements:
                 given = {str(k.arg): ast.literal_eval(k.value) for k in node.value.keywords}
             except ValueError:
                 break
+            if node.value.args:
+                raise UserError(f"{path}: requirements: give every member by its name")
             unknown = set(given) - {f.name for f in fields(Requirements)}
             if unknown:
                 raise UserError(f"{path}: requirements has unknown members {sorted(unknown)}")
-            return Requirements(**given)
+            stated = Requirements(**given)
+            _check(path, stated)
+            return stated
     raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
+
+
+def _check(path: Path, stated: Requirements) -> None:
+    """Raises UserError for a value that would be misunderstood in silence."""
+    allowed: dict[str, tuple[str, ...]] = {
+        "processes": ("one per device", "one"),
+        "devices": ("cpu", "cuda"),
+        "backends": ("gloo", "nccl"),
+        "divides": DIVISIBLE,
+    }
+    for name, values in allowed.items():
+        given = getattr(stated, name)
+        for value in (given,) if isinstance(given, str) else given:
+            if value not in values:
+                raise UserError(f"{path}: requirements.{name}: {value!r} is not allowed; allowed: {', '.join(values)}")
+    if type(stated.least_devices) is not int or stated.least_devices < 1:
+        raise UserError(
+            f"{path}: requirements.least_devices: {stated.least_devices!r} is no whole number of at least 1"
+        )
 
 
 def find(folders: Sequence[Path] = ()) -> dict[str, Path]:
@@ -68,6 +95,11 @@ def find(folders: Sequence[Path] = ()) -> dict[str, Path]:
         for path in sorted(folder.glob("[a-z]*.py")):
             if path.stem == "base":
                 continue
+            # A strategy's name is a target of the workflow, and a module.
+            if not path.stem.isidentifier() or path.stem in RULES:
+                raise UserError(
+                    f"strategy_folders: '{path}': the name is not allowed; allowed: letters, digits and _, no rule's"
+                )
             if path.stem in found:
                 raise UserError(f"strategy_folders: '{path}' has the name of {found[path.stem]}; rename it")
             found[path.stem] = path

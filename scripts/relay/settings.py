@@ -109,7 +109,10 @@ def task_and_dataset(config: Config) -> tuple[TaskSpec, DatasetSpec]:
     changes = config.synthetic.model_dump() if task.dataset == "synthetic" else {}
     if changes:
         changes["shape"] = tuple(changes["shape"])
-    return task, catalogue.dataset(task.dataset, **changes)
+    dataset = catalogue.dataset(task.dataset, **changes)
+    if dataset.kind == "images":
+        catalogue.magnification(dataset.shape, task)  # a misfit is known now, not when jobs have waited for it
+    return task, dataset
 
 
 def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:

@@ -42,6 +42,7 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "attempts": len(lines),
         "images_per_second": steps * run.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
+        "warmup_steps": run.warmup_steps,
         "step_seconds": _quantiles(measured),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
         "train_seconds": trained,

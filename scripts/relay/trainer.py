@@ -127,7 +127,9 @@ class Trainer:
         if save or done or stop:
             self._save()
         elif flush:
+            self.stopwatch.pause()
             self._flush()
+            self.stopwatch.resume()
         self.agreed_at, self.agreed_step = time.monotonic(), self.step
         self.next_agreement = self.step + int(interval)
 

@@ -1,10 +1,14 @@
 # Login node: download, or take from where the user has it, check, and prepare. Jobs never touch the network.
 DATASETS = {run.dataset.directory_name: run.dataset for run in PLAN.runs}
 
-# No params: another source of the same data is no reason to prepare it again.
+# Quoted here, once. No params: another source of the same data is no reason to prepare it again.
 DATASET_SOURCE = shlex.join(
     [
-        *(["--root", CONFIG.dataset_root] if CONFIG.dataset_root else []),
+        *(
+            ["--root", str(Path(CONFIG.dataset_root).expanduser())]
+            if CONFIG.dataset_root
+            else []
+        ),
         *(["--mirror", CONFIG.dataset_mirror] if CONFIG.dataset_mirror else []),
     ]
 )

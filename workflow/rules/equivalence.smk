@@ -17,10 +17,12 @@ rule reference:
     resources:
         measured=1,
         runtime=CONFIG.runtime_minutes,
+        attempt=lambda wildcards, attempt: attempt,
     message:
         "Training the reference {wildcards.reference}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/reference.py --spec {input.specification:q} --output {output:q} > {log:q} 2>&1"
+        "{PYTHON:q} {SCRIPTS:q}/reference.py --spec {input.specification:q} --output {output:q}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
 rule gate:

@@ -12,7 +12,8 @@ def previous_state(wildcards):
 
 
 # A new start of a run: what was trained under an older one is never gone on with. `--forcerun start`, or a forced
-# rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on.
+# rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on. The old summary goes
+# too, so that a start that fails is not taken for the one before.
 rule start:
     output:
         "results/runs/{run}/chain.json",
@@ -24,7 +25,8 @@ rule start:
     message:
         "Starting run {wildcards.run}"
     shell:
-        'printf \'{{"generation": "%s"}}\\n\' "$(date +%s%N)-$$" > {output:q} 2> {log:q}'
+        "rm -f results/runs/{wildcards.run:q}/summary.json;"
+        ' printf \'{{"generation": "%s"}}\\n\' "$(date +%s%N)-$$" > {output:q} 2> {log:q}'
 
 
 rule segment:
@@ -68,8 +70,12 @@ rule summary:
     benchmark:
         "results/benchmarks/summary/{run}.tsv"
     localrule: True
+    resources:
+        measured=1,  # not beside a job that is measured
     params:
         segments=lambda wildcards: len(PLAN.segments(RUNS[wildcards.run])),
+        # Not in the run's identity: another warm-up is another reading of the same records.
+        warmup_steps=CONFIG.warmup_steps,
     message:
         "Summarising run {wildcards.run}"
     shell:

@@ -107,6 +107,11 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
         except UserError:
             if not partial:
                 raise
+    if verdict is None and not error:
+        places = (results / "equivalence" / "gates" / gate, results / "equivalence" / "references")
+        error = next(
+            (f"gate: {told}" for told in map(_told, (places[0], places[1] / planned.get("reference", "-"))) if told), ""
+        )
     segments = len(planned["segments"])
     return Record(run=run, gate=gate, segments=segments, summary=summary, error=error, verdict=verdict)
 
@@ -125,13 +130,16 @@ def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any
 
 
 def _fault(identity: str, results: Path) -> str:
+    return _told(results / "checkpoints" / identity) or f"no result: see {log_of(identity, results)}"
+
+
+def _told(work: Path) -> str:
+    """The error that a job recorded there, in one line; empty where it recorded none."""
     try:
-        fault = read_json(results / "checkpoints" / identity / "fault.json")
+        fault = read_json(work / "fault.json")
     except (OSError, json.JSONDecodeError):
-        fault = None
-    if isinstance(fault, dict) and fault.get("error"):
-        return " ".join(str(fault["error"]).split())
-    return f"no result: see {log_of(identity, results)}"
+        return ""
+    return " ".join(str(fault["error"]).split()) if isinstance(fault, dict) and fault.get("error") else ""
 
 
 def log_of(identity: str, results: Path) -> Path:
