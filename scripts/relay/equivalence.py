@@ -25,7 +25,7 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> 
     return launch(run, role, output.parent, arguments, code)
 
 
-def run_reference(spec: Path, results: Path, output: Path, attempt: int) -> int:
+def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
