@@ -47,7 +47,7 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path) -> int:
     """Judge a strategy and write `verdict.json`; returns the job's exit status.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
-    that were killed from outside have shown nothing: that is worth a retry.
+    that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job.
     """
     status = _launch(spec, "gate", results, output, "--reference", str(reference))
     run = Run.read(spec)
@@ -57,6 +57,9 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path) -> int:
         if fault is None:
             print(f"gate {run.id}: its processes were killed (status {status})", file=sys.stderr)
             return INTERRUPTED
+        if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
+            print(f"gate {run.id}: {fault['error']}", file=sys.stderr)
+            return 1
         problems = [f"the strategy failed in the gate: {fault['error']}"]
         verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
         verdict |= {"problems": problems}

@@ -16,7 +16,7 @@ from relay.files import read_json, write_json
 FAULT = "fault.json"
 
 
-def lost_peer(error: Exception) -> bool:
+def lost_peer(error: BaseException) -> bool:
     """Whether an error only says that another process is gone or silent: gloo raises plain RuntimeErrors for that."""
     distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
     text = str(error)
@@ -33,11 +33,13 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     except Busy as busy:
         print(busy, file=sys.stderr, flush=True)
         os._exit(1)  # without a recorded fault: a retry finds the place free
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception
         line = " ".join(str(error).split())
         told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
         fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
-        fault["lost_peer"] = lost_peer(error)
+        fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError)}
         write_json(work / f"fault-{rank}.json", fault)
         if not isinstance(error, UserError):
             traceback.print_exc()
