@@ -3,6 +3,8 @@
 #   snakemake --profile profiles/local -n         what would run
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
 #   snakemake --profile profiles/local ddp        one strategy only
+#   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
+import os
 import sys
 from pathlib import Path
 
@@ -15,27 +17,43 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
-from relay import planning
+from relay import driver, planning
 from relay.config import load
 from relay.errors import UserError
+from relay.site import leave_to_slurm, load_site, site_of
 
 # A mistake in the config is one line for each, before any job is queued.
 try:
     CONFIG = load(config)
-    PLAN = planning.plan(CONFIG, root=Path(workflow.basedir))
+    SITE_NAME = CONFIG.site or site_of(
+        workflow.resource_settings.default_resources or {}
+    )
+    SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
+    PLAN = planning.plan(CONFIG, root=Path(workflow.basedir), site=SITE)
     # Snakemake tells its targets only after this file is read.
     if workflow.is_main_process and "plan" not in sys.argv:
         PLAN.check_measured()
 except UserError as error:
     sys.exit(f"error: {error}")
 if workflow.is_main_process:
-    for warning in PLAN.warnings:
+    for warning in [*PLAN.warnings, *PLAN.unready]:
         print(f"warning: {warning}", file=sys.stderr)
+    if SITE:
+        leave_to_slurm(SITE, os.environ)
+    # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
+    driver.guard(
+        workflow,
+        reading=set() if PLAN.unmeasured else {"plan"},
+        missing=PLAN.unready,
+        cluster=SITE_NAME,
+    )
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/specification.smk"
 include: "workflow/rules/dataset.smk"
 include: "workflow/rules/environment.smk"
+include: "workflow/rules/preflight.smk"
 include: "workflow/rules/equivalence.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/comparison.smk"
@@ -47,6 +65,8 @@ rule all:
     input:
         "results/comparison.csv",
         "results/comparison.html",
+    conda:
+        no_environment
 
 
 # `snakemake ddp`: all repeats of all settings of a strategy, and their verdicts.
@@ -58,5 +78,7 @@ for strategy in PLAN.strategies:
         input:
             [f"results/runs/{run.id}/summary.json" for run in PLAN.runs_of(strategy)],
             [verdict_of(run) for run in PLAN.runs_of(strategy)],
+        conda:
+            no_environment
         message:
             skipped_message(strategy)

@@ -1,27 +1,31 @@
-"""Records a stack's environment: python scripts/environment.py --lock envs/torch.txt --output environment.json."""
+"""Does what the login node has to do for a stack's environment, and records it.
+
+python scripts/environment.py --lock envs/torch.txt --output environment.json [--asked JSON]
+"""
 
 import argparse
+import json
 from pathlib import Path
 
 from relay import entry
-from relay.environment import describe
-from relay.errors import UserError
+from relay.environment import asked, prepare
 from relay.files import write_json
 
 
 def main() -> int:
-    """Parse the command line and write what is installed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Parse the command line, prepare the environment, and write its record last."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lock", type=Path, required=True, help="the stack's lock, envs/STACK.txt")
     parser.add_argument("--output", type=Path, required=True, help="where the record goes (.json)")
+    parser.add_argument(
+        "--asked",
+        type=json.loads,
+        metavar="JSON",
+        help="what relay.environment.asked gave (the driver's own environment)",
+    )
     given = parser.parse_args()
-    found = describe(given.lock)
-    missing = [name for name in found["differs"] if found["installed"][name] is None]
-    if missing:
-        raise UserError(f"{given.lock}: not installed: {', '.join(missing)}; install them with `make install`")
-    for name in found["differs"]:
-        print(f"note: {name} is {found['installed'][name]}, the lock pins {' or '.join(found['pinned'][name])}")
-    write_json(given.output, found)
+    environment = given.asked or asked(None, given.lock.stem, given.lock.resolve().parent.parent)
+    write_json(given.output, prepare(environment, given.lock))
     return 0
 
 

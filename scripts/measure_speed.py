@@ -1,10 +1,12 @@
 """What a step of a setting takes: python scripts/measure_speed.py --spec run.json --output speed.json."""
 
 import argparse
+import json
 from pathlib import Path
 
 from relay import entry
 from relay.files import write_json
+from relay.job import Job
 from relay.run import Run
 from relay.speed import measure
 
@@ -16,8 +18,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="where the speed goes (.json)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
-    run = Run.read(given.spec)
-    write_json(given.output, {"setting": run.setting, "seconds_per_step": measure(run, given.results)})
+    specification = json.loads(given.spec.read_text(encoding="utf-8"))  # once: it may be a pipe
+    run, job = Run.from_dict(specification), Job.of(specification)
+    write_json(given.output, {"setting": run.setting, "seconds_per_step": measure(run, job, given.results)})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Writes what is made from the config's model: its JSON schema, `config/config.yaml`, `config/README.md`.
+"""Writes what is made from the models of the config and of the sites: schemas, documented defaults, profiles.
 
 `--check` writes nothing and exits 1 where one of them differs.
 """
@@ -15,9 +15,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+import site_files
 from relay.catalogue import TASKS
 from relay.config import Comparison, Config, Gate, Segment, Synthetic
 from relay.config_errors import Schema, describe
+from relay.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"
@@ -185,7 +187,7 @@ def _tasks() -> str:
 
 def generated() -> dict[str, str]:
     """Every generated file's text by its path from the project's folder."""
-    return {SCHEMA: schema_json(), DEFAULTS: defaults_yaml(), README: readme()}
+    return {SCHEMA: schema_json(), DEFAULTS: defaults_yaml(), README: readme(), **site_files.generated(ROOT)}
 
 
 def main() -> int:
@@ -194,8 +196,12 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder")
     arguments = parser.parse_args()
+    try:
+        files = generated()
+    except UserError as error:  # a mistake in a site's file
+        sys.exit(f"error: {error}")
     status = 0
-    for name, text in generated().items():
+    for name, text in files.items():
         path = arguments.root / name
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+import mini_slurm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quickest first: a mistake shows before the tests that start processes."""
+    """Quickest first: a mistake shows before the tests that start processes. What uses the cluster is a Slurm test."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)
     items.sort(key=lambda item: bool(item.get_closest_marker("slow")) + 2 * bool(item.get_closest_marker("long")))
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mini_slurm.MiniSlurm]:
+    """A real Slurm cluster, up for the session: see `mini_slurm.usual` for its nodes and partitions."""
+    mini_slurm.require()
+    with mini_slurm.usual(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _idle_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test left on the cluster is gone before the next one."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").tidy()

@@ -18,7 +18,8 @@ from relay.catalogue import TASKS
 from relay.config import load
 from relay.errors import UserError
 from relay.fingerprint import GATE_SOURCES, REFERENCE_SOURCES, lock_lines, source_digest, strategy_sources
-from relay.planning import Plan, plan
+from relay.plan import Plan
+from relay.planning import plan
 from relay.requirements import BUILT_IN
 from relay.run import Run
 
@@ -610,7 +611,7 @@ def test_plan_json_is_what_the_comparison_reads() -> None:
     assert written["margin"] == 0.05
     assert written["runs"] == [
         {"id": run.id, "setting": run.setting, "gate": found.gate_of[run.id], "segments": [220, 440]}
-        | {"reference": found.reference_of[found.gate_of[run.id]]}
+        | {"reference": found.reference_of[found.gate_of[run.id]], "preflight": None}
     ]
     assert written["skipped"][0]["strategy"] == "single_gpu"
     assert written["skipped"][0]["global_batch_size"] == 64

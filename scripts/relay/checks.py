@@ -1,13 +1,19 @@
-"""From a run to the gate that it goes through, and on to the reference that the gate compares with."""
+"""From a run to the gate that it goes through, the reference of that, and the preflight of its shape."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from relay.run import Run
 from relay.settings import BACKENDS
 
 GATE_STEPS = 200
+# What a preflight looks at; runs that agree in it share one.
+SHAPE = (
+    *("site", "stack", "device", "backend", "launcher"),
+    *("nodes", "devices_per_node", "processes_per_node", "cpus_per_task", "threads"),
+)
 
 
 def gate(run: Run, seed: int) -> Run:
@@ -47,4 +53,16 @@ def reference(gate: Run) -> Run:
         nodes=1,
         devices_per_node=1,
         processes_per_node=1,
+    )
+
+
+def shape(run: Run) -> dict[str, Any]:
+    """The run's shape and stack."""
+    return {name: getattr(run, name) for name in SHAPE}
+
+
+def preflight(run: Run, name: str) -> Run:
+    """The run as its preflight sees it: of the shape, and of no strategy."""
+    return replace(
+        run, id=name, setting=name, repeat=0, seed=0, strategy="preflight", strategy_file="", options={}, divides=()
     )

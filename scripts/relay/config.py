@@ -119,6 +119,9 @@ class Comparison(Block):
     devices_per_node: Axis[Natural] = Field(
         default=[1], description="devices on each node: GPUs, or processes' shares of a CPU"
     )
+    processes_per_device: Axis[Natural] = Field(
+        default=[1], description="processes that share each device, for strategies that allow several"
+    )
     global_batch_size: Axis[Natural | None] = Field(
         default=[None],
         description="samples per step over all devices; null: the config's key of that name, or the task's",
@@ -134,7 +137,9 @@ class Comparison(Block):
         description="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
     )
     data_workers: Axis[Whole] = Field(default=[0], description="worker processes of each process's dataloader")
-    cpus_per_task: Axis[Natural] = Field(default=[1], description="CPU cores of each process")
+    cpus_per_task: Axis[Natural | None] = Field(
+        default=[None], description="CPU cores of each process; null: the site's share of its GPUs, else 1"
+    )
     threads: Axis[Natural | None] = Field(
         default=[None], description="threads within an operation, per process; null: as many as cpus_per_task"
     )
@@ -142,8 +147,10 @@ class Comparison(Block):
     precision: Axis[Literal["fp32", "fp64"]] = Field(
         default=["fp32"], description="floating-point numbers of the training"
     )
-    launcher: Axis[Literal["torchrun", "none"] | None] = Field(
-        default=[None], description="what starts the processes; null: torchrun for several, none for one"
+    launcher: Axis[Literal["torchrun", "srun", "spawn", "none"] | None] = Field(
+        default=[None],
+        description="what starts the processes: torchrun (one on each node), srun (each process, on Slurm), "
+        "spawn (the first starts the others of its node); null: torchrun for several, none for one",
     )
     options: dict[str, Axis[OptionValue]] = Field(
         default={}, description="the strategy's own options, each an axis: {name: value or list}"
@@ -169,9 +176,13 @@ class Config(Block):
     epochs: Positive = Field(default=20.0, description="length of each run, in passes over the training set")
     repeats: Natural = Field(default=5, description="runs of each setting; repeat r trains with seed + r")
     seed: Seed = Field(default=1, description="seed of initial weights, order of samples, and order of the jobs")
+    site: Text | None = Field(
+        default=None,
+        description="the cluster: a file of config/sites by name, or a path; null: what the profile says",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto",
-        description="for strategies that run on either; auto: cuda where this machine has an NVIDIA GPU",
+        description="for strategies that run on either; auto: cuda where the site, or this machine, has NVIDIA GPUs",
     )
     global_batch_size: Natural | None = Field(
         default=None, description="samples per optimiser step over all devices; null: the task's"
@@ -199,6 +210,9 @@ class Config(Block):
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     evaluate_every_epochs: Positive = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
+    memory_mb_per_node: Natural | None = Field(
+        default=None, description="main memory that a job asks for on each node; null: the site's share"
+    )
     margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from relay import cpus
 from relay.catalogue import TaskSpec, magnification
 from relay.datasets.manifest import Split as SplitName
 from relay.datasets.manifest import load_split, verify
@@ -128,10 +129,11 @@ class _Samples(Dataset[Batch]):
         return self.transform(image), target
 
 
-def _ignore_signals(_worker: int) -> None:
+def _start_worker(_worker: int) -> None:
     """What reaches every process of a job ends no worker: its trainer still needs it for the step at which it saves."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    cpus.unbind()
 
 
 class Streamed:
@@ -146,7 +148,7 @@ class Streamed:
             self.samples,
             batch_sampler=(indices.tolist() for indices in index_lists),  # lazily
             num_workers=self.workers,
-            worker_init_fn=_ignore_signals if self.workers else None,
+            worker_init_fn=_start_worker if self.workers else None,
             pin_memory=self.device.type == "cuda",
             # Its own generator: the loader would otherwise draw a seed from the rank's, and a resumed run's dropout
             # would part from an uncut one's.

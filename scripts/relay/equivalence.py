@@ -22,7 +22,7 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> 
     code = freeze(strategy_file, results / "code")
     dataset = results / "datasets" / run.dataset.directory_name
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
-    return launch(run, role, output.parent, arguments, code)
+    return launch(spec, role, output.parent, arguments, code)
 
 
 def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:

@@ -36,16 +36,21 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
-        line = " ".join(str(error).split())
-        told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
-        fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
-        fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError)}
-        write_json(work / f"fault-{rank}.json", fault)
+        record(work, error, rank)
         if not isinstance(error, UserError):
             traceback.print_exc()
         sys.stderr.flush()
         # At once: a collective's threads could keep the process, and so the whole job, waiting.
         os._exit(1)
+
+
+def record(work: Path, error: BaseException, rank: int = 0) -> None:
+    """Write an error that is being handled down as this rank's fault."""
+    line = " ".join(str(error).split())
+    told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
+    fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
+    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError)}
+    write_json(work / f"fault-{rank}.json", fault)
 
 
 def collect(work: Path) -> dict[str, Any] | None:

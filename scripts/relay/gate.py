@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from relay import machine, sent, strategies
 from relay.files import write_json
+from relay.job import Job
 from relay.ranks import Ranks
 from relay.requirements import DIVISIBLE
 from relay.run import Run
@@ -292,7 +293,7 @@ def main(arguments: list[str]) -> None:
     machine.set_threads(run.threads, run.interop_threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     ranks = Ranks.join(run.device, run.backend)
-    machine.check_granted(run, ranks)
+    machine.check_granted(run, ranks, Job.read(given.spec))
     verdict = judge(run, given.dataset, given.reference, ranks)
     if ranks.rank == 0:
         write_json(given.output, verdict.as_dict())

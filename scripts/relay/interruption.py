@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 
 LEAST_MARGIN_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
@@ -15,7 +18,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 class Interruption:
     """Watches for the reasons to stop; the ranks agree on it at a step boundary.
 
-    `deadline` is in Unix seconds: Slurm tells a job's end in SLURM_JOB_END_TIME (inside the step from 23.02 on).
+    `deadline` is in Unix seconds: SLURM_JOB_END_TIME, which `allocation` sets where Slurm does not.
     `margin_seconds` covers a save: it grows with the longest one seen.
     """
 
@@ -48,3 +51,9 @@ class Interruption:
         if os.getppid() != self.parent:
             return "the launcher is gone"
         return None
+
+
+def end_with_parent() -> None:
+    """Be sent SIGTERM when the parent dies, even by SIGKILL (Linux; elsewhere the trainers notice)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,61 +1,79 @@
-"""Starts a run's processes on this node and waits for them."""
+"""Starts a run's processes and waits for them: on this machine, or on all nodes of the Slurm job that this runs in."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from relay.interruption import SIGNALS
+from relay import allocation, faults, slurm
+from relay.errors import UserError
+from relay.interruption import SIGNALS, end_with_parent
+from relay.job import Job
+from relay.node_environment import needs_preparation
+from relay.processes import command
 from relay.run import Run
 
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-SHUTDOWN_SECONDS = 600  # torchrun's 30 would cut off the save of a large model
 
 
-def command(run: Run, role: str, work: Path, arguments: Sequence[str]) -> list[str]:
-    """The command line that starts the run's processes: plain Python, or torchrun on this one node."""
-    program = ["-m", "relay.worker", role, str(work), *arguments]
-    if run.launcher == "none":
-        return [sys.executable, *program]
-    # Standalone: a free port of this node, so that two runs on it never meet.
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={run.processes_per_node}"]
-    return [sys.executable, *torchrun, f"--shutdown-timeout={SHUTDOWN_SECONDS}", *program]
-
-
-def environment(run: Run, code: Path) -> dict[str, str]:
-    """The processes' environment: the frozen code, and as many OpenMP threads as the run declares for each."""
-    # torchrun would warn that it sets OMP_NUM_THREADS to 1; Snakemake exports its own idea of it.
-    return {**os.environ, "PYTHONPATH": str(code.resolve()), "OMP_NUM_THREADS": str(run.threads)}
-
-
-def _end_with_parent() -> None:
-    """In the child: be sent SIGTERM when the parent dies, even by SIGKILL (Linux; elsewhere the trainers notice)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def launch(run: Run, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
+def launch(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
     """Run the processes to their end and return the launcher's exit status (negative: the signal that killed it).
 
-    `role` is the worker's: trainer, gate or reference; faults are recorded in `work`.
+    `specification` is a run.json, gate.json or reference.json; `role` is the worker's; faults are recorded in `work`.
     SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
     """
+    run, job = Run.read(specification), Job.read(specification)
+    program = [role, str(work), *arguments]
+    # What modules have put there is a part of the environment that they give.
+    others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
+    path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
+    # torchrun would warn that it sets OMP_NUM_THREADS to 1; Snakemake exports its own idea of it.
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.threads)}
+    if job is None:
+        return _wait_for(command(run, [sys.executable], program), environment)
+    try:
+        return _launch_steps(specification, job, program, work, environment)
+    except UserError as error:
+        faults.record(work, error)
+        return 1
+
+
+def _launch_steps(specification: Path, job: Job, program: list[str], work: Path, environment: Mapping[str, str]) -> int:
+    """The job's steps, after a look at what was granted: the environment once on each node, then the processes.
+
+    Raises UserError where the job is not the one declared.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if job_id is None:
+        raise UserError(f"{specification}: is for a Slurm job, and this runs in none: submit it through the workflow")
+    allocation.check(job, slurm.show_job(job_id))
+    environment = {**environment, **allocation.end_variables(job)}
+    step = [sys.executable, "-m", "relay.step"]
+    if needs_preparation(job.environment):
+        once = allocation.srun(job, 1, job.tasks_per_node * job.cpus_per_task)
+        status = _wait_for([*once, *step, "prepare", str(specification), str(work)], environment)
+        if status != 0:
+            return status
+    tasks = allocation.srun(job, job.tasks_per_node, job.cpus_per_task)
+    return _wait_for([*tasks, *step, "start", str(specification), *program], environment)
+
+
+def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command to its end, passing signals on; its exit status."""
     child = subprocess.Popen(
-        command(run, role, work, arguments),
-        env=environment(run, code),
-        preexec_fn=_end_with_parent,  # noqa: PLW1509  # this process has one thread
+        words,
+        env=environment,
+        preexec_fn=end_with_parent,  # noqa: PLW1509  # this process has one thread
     )
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        # torchrun knows no SIGUSR2; it hands SIGTERM to its processes.
-        child.send_signal(signal.SIGTERM if number == signal.SIGUSR2 else number)
+        # torchrun knows no SIGUSR2, and srun only shows its tasks on SIGINT; both hand SIGTERM to their processes.
+        child.send_signal(number if number == signal.SIGINT and words[0] != "srun" else signal.SIGTERM)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:

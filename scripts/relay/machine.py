@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import resource
 import socket
@@ -11,9 +10,13 @@ from typing import Any
 
 import torch
 
+from relay import cpus
 from relay.errors import UserError
+from relay.job import Job
 from relay.ranks import Ranks
 from relay.run import Run
+
+_UNLIMITED = 2**62  # version 1 of control groups says about 2**63
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
@@ -25,22 +28,50 @@ def set_threads(threads: int, interop_threads: int) -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def check_granted(run: Run, ranks: Ranks, job: Job | None = None) -> None:
+    """Raises UserError where processes, nodes, devices, CPUs or memory are not those declared, naming both. Collective.
 
-
-def check_granted(run: Run, ranks: Ranks) -> None:
-    """Raises UserError where the processes, devices or CPUs are not those that the run declares, naming both."""
+    What a `job` declares for a process is checked where its site keeps processes to it; elsewhere `facts` records it.
+    """
     if ranks.world_size != run.world_size:
         raise UserError(f"run {run.id}: world size is {ranks.world_size}, the run declares {run.world_size}")
-    if run.threads > cpus():
-        raise UserError(f"run {run.id}: threads is {run.threads}, but the process may use only {cpus()} CPUs")
+    hosts = sorted(set(ranks.gather(socket.gethostname())))
+    if len(hosts) != run.nodes:
+        raise UserError(
+            f"run {run.id}: its processes are on {len(hosts)} nodes ({', '.join(hosts)}), declared {run.nodes}"
+        )
+    own = len(cpus.granted())
+    if run.threads > own:
+        raise UserError(f"run {run.id}: threads is {run.threads}, but the process may use only {own} CPUs")
     if run.device == "cuda":
-        needed = run.devices_per_node if run.processes_per_node == 1 else 1
-        if torch.cuda.device_count() < needed:
-            found = torch.cuda.device_count()
-            raise UserError(f"run {run.id}: devices_per_node is {run.devices_per_node}, but {found} GPUs are visible")
+        found, needed = torch.cuda.device_count(), run.devices_per_node
+        if found < needed or (job and job.confined and found > needed):
+            raise UserError(f"run {run.id}: devices_per_node is {needed}, but {found} GPUs are visible")
+    if job and job.confined:
+        if own < run.cpus_per_task:  # Slurm gives whole cores: more than asked for is no fault
+            raise UserError(f"run {run.id}: cpus_per_task is {run.cpus_per_task}, but the process may use only {own}")
+        limit = memory_limit_mb()
+        if limit is not None and limit < job.memory_mb:
+            raise UserError(
+                f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
+            )
+
+
+def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
+    """What this process's control group, or one above it, allows of memory, in MB of 2**20 bytes; None for no limit."""
+    try:
+        lines = [line.split(":", 2) for line in groups.read_text(encoding="utf-8").splitlines()]
+    except OSError:  # not Linux
+        return None
+    limits = []
+    for _, controllers, path in lines:
+        if controllers in ("", "memory"):
+            root, name = ("", "memory.max") if controllers == "" else ("memory", "memory.limit_in_bytes")
+            place = Path("/sys/fs/cgroup", root, path.lstrip("/"))
+            files = [parent / name for parent in (place, *place.parents) if parent.is_relative_to("/sys/fs/cgroup")]
+            limits += [int(text) for file in files if file.is_file() and (text := file.read_text().strip()) != "max"]
+    least = min(limits, default=_UNLIMITED)
+    return None if least >= _UNLIMITED else least // 2**20
 
 
 def peak_memory_bytes(device: torch.device) -> int:
@@ -66,7 +97,7 @@ def facts(device: torch.device) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),
-        "cpus": cpus(),
+        "cpus": len(cpus.granted()),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relay import shapes, slurm
 from relay.config_errors import show
-from relay.planning import Plan
+from relay.errors import UserError
+from relay.plan import PREFLIGHT_MINUTES, Plan
 from relay.run import Run
 
 # What tells two settings of a plan apart, with the short form in which a row names it.
@@ -62,7 +65,10 @@ def cost(plan: Plan) -> Cost:
     jobs = [*plan.references.values(), *plan.gates.values()]
     jobs += [run for run in plan.runs if run.setting not in unmeasured for _ in plan.segments(run)]
     hours = plan.config.runtime_minutes / 60
-    return sum((Cost(1, hours * cpus(run), hours * gpus(run)) for run in jobs), Cost())
+    total = sum((Cost(1, hours * cpus(run), hours * gpus(run)) for run in jobs), Cost())
+    looks = plan.preflights.values() if plan.site else ()
+    hours = PREFLIGHT_MINUTES / 60
+    return sum((Cost(1, hours * cpus(run), hours * gpus(run)) for run in looks), total)
 
 
 def render(plan: Plan, width: int = 80) -> str:
@@ -73,7 +79,7 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_column(name, justify="right", no_wrap=True)
     for row in _rows(plan):
         table.add_row(*row)
-    lines = [_totals(plan), *_skipped(plan), *(f"warning: {warning}" for warning in plan.warnings)]
+    lines = [_totals(plan), *_starts(plan), *_skipped(plan), *(f"warning: {warning}" for warning in plan.warnings)]
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(table, *(Text(line) for line in lines), sep="\n")
@@ -81,19 +87,13 @@ def render(plan: Plan, width: int = 80) -> str:
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:
-    """References and gates, one job each, then the settings with all their repeats."""
-    for checks in (list(plan.references.values()), list(plan.gates.values())):
+    """Preflights, references and gates, one job each, then the settings with all their repeats."""
+    looks = list(plan.preflights.values()) if plan.site else []
+    for checks in (looks, list(plan.references.values()), list(plan.gates.values())):
         for run, label in zip(checks, _labels([_described(run) for run in checks]), strict=True):
-            what = "reference" if run.id in plan.references else f"gate of {run.strategy}"
-            yield [
-                f"{what} {label}".rstrip(),
-                "1",
-                "1",
-                "1",
-                str(run.total_steps),
-                str(cpus(run)),
-                str(gpus(run)),
-            ]
+            what = {"reference": "reference", "preflight": "preflight"}.get(run.strategy, f"gate of {run.strategy}")
+            steps = "–" if run.strategy == "preflight" else str(run.total_steps)
+            yield [f"{what} {label}".rstrip(), "1", "1", "1", steps, str(cpus(run)), str(gpus(run))]
     unmeasured = {run.setting for run in plan.unmeasured}
     runs = [setting.run for setting in plan.settings]
     for setting, label in zip(plan.settings, _labels([_described(run) for run in runs]), strict=True):
@@ -140,6 +140,26 @@ def _totals(plan: Plan) -> str:
     if plan.unmeasured:
         line += "; without the settings marked ?, whose speed is not measured yet"
     return line
+
+
+def _starts(plan: Plan) -> Iterator[str]:
+    """When the queue would start a job of each shape if it were submitted now; why it would refuse it, if so."""
+    if plan.site is None or not slurm.available():
+        return
+    now = datetime.now().astimezone()
+    for name, preflight in plan.preflights.items():
+        run = next(run for run in plan.runs if plan.preflight_of[run.id] == name)
+        job = plan.job(run)
+        assert job is not None
+        shape = f"{preflight.nodes} nodes × {preflight.devices_per_node} {preflight.device}, {preflight.launcher}"
+        try:
+            start = slurm.expected_start(shapes.sbatch_flags(job, plan.site))
+        except UserError as error:
+            yield f"refused by Slurm: a job of {shape}: {error}"
+            continue
+        if start:
+            minutes = max(0.0, (start - now).total_seconds() / 60)
+            yield f"expected start of a job of {shape}: in {minutes:.0f} minutes, says sbatch --test-only"
 
 
 def _skipped(plan: Plan) -> list[str]:

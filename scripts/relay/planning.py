@@ -1,131 +1,23 @@
-"""The plan: which runs there are, in which order, through which gate each goes, and what is skipped and why.
-
-It imports no torch, and takes milliseconds: it is made again inside every job.
-"""
+"""From the config to the plan: which runs there are, in which order, through which gate each goes, what is skipped."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from relay import checks, fingerprint, requirements, segments, settings
+from relay import checks, environment, fingerprint, requirements, segments, settings, shapes
 from relay.catalogue import DatasetSpec, TaskSpec
-from relay.config import Config, Segment
+from relay.config import Config
+from relay.errors import UserError
+from relay.plan import SPEEDS, Plan, Setting
 from relay.requirements import Requirements
 from relay.run import Run
+from relay.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEEDS = Path("results/speeds.json")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that can run: `run` stands for its repeats, `comparison` is its place in the config."""
-
-    run: Run
-    comparison: int
-    segment: Segment | None
-    repeats: int
-
-
-@dataclass
-class Plan:
-    """What there is to do, in the order of submission.
-
-    `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1, so that a slow
-    hour hits all alike. `gates` and `references` are runs by id; `gate_of` and `reference_of` lead from a
-    run's id to its gate's, and from that to its reference's. `skipped` are rows with the columns known and a
-    `reason`; `strategies` are the names in the config, those skipped included.
-    """
-
-    config: Config
-    settings: list[Setting]
-    runs: list[Run]
-    gates: dict[str, Run]
-    references: dict[str, Run]
-    gate_of: dict[str, str]
-    reference_of: dict[str, str]
-    skipped: list[dict[str, Any]]
-    strategies: list[str]
-    warnings: list[str]
-    speeds: Path = SPEEDS
-    _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
-
-    @cached_property
-    def _by_setting(self) -> dict[str, Setting]:
-        return {setting.run.setting: setting for setting in self.settings}
-
-    @cached_property
-    def _measured(self) -> dict[str, float]:
-        return segments.read_speeds(self.speeds)
-
-    def segments(self, run: Run) -> list[int]:
-        """The steps at which the run's jobs end, ascending. Raises UserError where a speed is missing."""
-        if run.setting not in self._ends:
-            segment = self._by_setting[run.setting].segment
-            seconds = self._measured.get(run.setting) if segment and segment.minutes else None
-            length = segments.steps_in_a_job(
-                segment,
-                steps_per_epoch=run.steps_per_epoch,
-                total_steps=run.total_steps,
-                seconds_per_step=seconds,
-            )
-            self._ends[run.setting] = segments.ends(run.total_steps, length)
-        return self._ends[run.setting]
-
-    def previous_end(self, run: Run, end: int) -> int:
-        """Where the job before the one that ends at `end` ended, 0 for the first. ValueError if none does."""
-        ends = self.segments(run)
-        place = ends.index(end)
-        return ends[place - 1] if place else 0
-
-    @property
-    def unmeasured(self) -> list[Run]:
-        """The first run of each setting whose segment is in minutes and whose speed is not measured yet."""
-        waiting = [s.run for s in self.settings if s.segment and s.segment.minutes]
-        missing = {run.setting for run in waiting} - set(self._measured)
-        return [run for run in self.runs if run.setting in missing and run.repeat == 0]
-
-    def check_measured(self) -> None:
-        """Raises UserError where jobs are given in minutes and what a step takes is not known yet."""
-        for run in self.runs:
-            self.segments(run)
-
-    def runs_of(self, strategy: str) -> list[Run]:
-        """The strategy's runs, in the order of submission; none where it is skipped."""
-        return [run for run in self.runs if run.strategy == strategy]
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The table of runs, a row for each in the order of submission, with the id of its gate."""
-        return pd.DataFrame([{**_columns(run), "gate": self.gate_of[run.id]} for run in self.runs])
-
-    def to_json(self) -> dict[str, Any]:
-        """What `results/plan.json` holds: for the comparison, which knows nothing of the config."""
-        runs = [
-            {"id": r.id, "setting": r.setting, "gate": self.gate_of[r.id], "segments": self.segments(r)}
-            | {"reference": self.reference_of[self.gate_of[r.id]]}
-            for r in self.runs
-        ]
-        return {"runs": runs, "skipped": self.skipped, "margin": self.config.margin}
-
-
-def _columns(run: Run) -> dict[str, Any]:
-    """A run as a row of the table: its task by name, and no paths."""
-    left_out = ("task", "dataset", "strategy_file", "divides")
-    columns = {name: value for name, value in vars(run).items() if name not in left_out}
-    return {
-        **columns,
-        "task": run.task.name,
-        "world_size": run.world_size,
-        "learning_rate": run.task.learning_rate,
-    }
 
 
 def plan(
@@ -134,24 +26,34 @@ def plan(
     root: Path = ROOT,
     gpus: Callable[[], int] | int = settings.count_gpus,
     speeds: Path = SPEEDS,
+    site: Site | None = None,
 ) -> Plan:
     """The plan of a config.
 
     `root` is the project's folder (locks, the tasks' source); `gpus` is how many this machine has, `speeds`
-    the file with measured seconds per step. Raises UserError for an unknown strategy or option, and for a
-    strategy, source or lock that cannot be read.
+    the file with measured seconds per step; `site` is the cluster whose nodes the runs go to.
+    Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     settings.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
     needs = {name: requirements.read(files[name]) for name in names}
     settings.check_options(config, needs)
-    found = gpus if isinstance(gpus, int) else gpus()
-    device = config.device if config.device != "auto" else ("cuda" if found else "cpu")
-    here = settings.Here(device=device, gpus=found if config.device == "auto" else None)
+    here = _here(config.device, gpus, site)
     planner = _Planner(config, root, files, needs, here)
     planner.add_all()
     return planner.finish(names, speeds)
+
+
+def _here(device: str, gpus: Callable[[], int] | int, site: Site | None) -> settings.Here:
+    """Where the runs go. `auto` is settled here, once: a job must not find another answer on its node."""
+    if site is not None:
+        chosen = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
+        return settings.Here(device=chosen if device == "auto" else device, gpus=None, site=site)
+    if device != "auto":
+        return settings.Here(device=device, gpus=None)
+    found = gpus if isinstance(gpus, int) else gpus()
+    return settings.Here(device="cuda" if found else "cpu", gpus=found)
 
 
 class _Planner:
@@ -201,6 +103,8 @@ class _Planner:
             reasons = settings.problems(
                 row, columns, config=self.config, needs=needs, dataset=self.dataset, here=self.here
             )
+            if self.here.site and not reasons:
+                reasons += self._site_problems(self._run(columns, self.task, self.dataset), self.here.site)
             if self.lock(needs.stack) is None:
                 reasons.append(f"stack {needs.stack} has no lock envs/{needs.stack}.txt")
             if reasons:
@@ -209,6 +113,16 @@ class _Planner:
                     self.skipped.append(skipped)
             else:
                 self._add(columns, row["comparison"])
+
+    def _site_problems(self, run: Run, site: Site) -> Iterator[str]:
+        """Why the cluster cannot take the run."""
+        partition, reason = shapes.partition_for(run, site, self.config)
+        if partition is None:
+            yield reason
+        try:
+            environment.asked(site, run.stack, self.root, device=run.device)
+        except UserError as error:
+            yield str(error)
 
     def _add(self, columns: dict[str, Any], index: int) -> None:
         comparison = self.config.comparisons[index]
@@ -223,6 +137,7 @@ class _Planner:
         known = self.settings.setdefault(name, setting)
         if known is setting:
             self._warn_of_short_jobs(setting)
+            self._warn_of_spread(setting)
             return
         repeats = max(known.repeats, setting.repeats)
         self.settings[name] = replace(known, repeats=repeats)
@@ -243,6 +158,18 @@ class _Planner:
             self.warnings.append(
                 f"{setting.run.setting} (comparisons[{setting.comparison}]) has jobs of {length} steps: "
                 f"warmup_steps {self.config.warmup_steps} leave nothing to time"
+            )
+
+    def _warn_of_spread(self, setting: Setting) -> None:
+        """A second node before the first one's GPUs are taken costs network and queue (document 003)."""
+        run, site = setting.run, self.here.site
+        if site is None or run.nodes == 1 or run.device != "cuda":
+            return
+        partition, _ = shapes.partition_for(run, site, self.config)
+        if partition and run.devices_per_node < partition.gpus_per_node:
+            self.warnings.append(
+                f"{run.setting} (comparisons[{setting.comparison}]) takes {run.nodes} nodes with "
+                f"{run.devices_per_node} GPUs each; {partition.shown} has {partition.gpus_per_node}: fill a node first"
             )
 
     def _run(self, columns: dict[str, Any], task: TaskSpec, dataset: DatasetSpec) -> Run:
@@ -270,17 +197,21 @@ class _Planner:
     def finish(self, strategies: list[str], speeds: Path) -> Plan:
         """Repeats, their order, and the gates they go through."""
         made = Plan(
-            self.config,
-            list(self.settings.values()),
-            [],
-            {},
-            {},
-            {},
-            {},
-            self.skipped,
-            strategies,
-            self.warnings,
-            speeds,
+            config=self.config,
+            root=self.root,
+            site=self.here.site,
+            settings=list(self.settings.values()),
+            runs=[],
+            gates={},
+            references={},
+            preflights={},
+            gate_of={},
+            reference_of={},
+            preflight_of={},
+            skipped=self.skipped,
+            strategies=strategies,
+            warnings=self.warnings,
+            speeds=speeds,
         )
         gates = {name: self._gate(setting.run, made) for name, setting in self.settings.items()}
         order = random.Random(self.config.seed)
@@ -292,7 +223,17 @@ class _Planner:
                 run = replace(run, id=f"{run.strategy}-{self.identity(run)}")
                 made.runs.append(run)
                 made.gate_of[run.id] = gates[run.setting]
+                made.preflight_of[run.id] = self._preflight(run, made)
+                # A gate's own shape differs in what does not bear on it: CPUs and threads.
+                made.preflight_of.setdefault(gates[run.setting], made.preflight_of[run.id])
         return made
+
+    def _preflight(self, run: Run, made: Plan) -> str:
+        """The id of the preflight of the run's shape and stack; it is entered into the plan."""
+        shape = checks.shape(run)
+        name = f"{run.device}-{run.nodes}x{run.processes_per_node}-{run.launcher}-{fingerprint.fingerprint(shape)}"
+        made.preflights.setdefault(name, checks.preflight(run, name))
+        return name
 
     def _gate(self, run: Run, made: Plan) -> str:
         """The id of the gate that the run goes through; it and its reference are entered into the plan."""

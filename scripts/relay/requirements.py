@@ -12,7 +12,7 @@ from relay.errors import UserError
 
 BUILT_IN = Path(__file__).parent / "strategies"
 RULES = {"all", "comparison", "dataset", "environment", "equivalence", "gate", "plan", "record_plan", "reference"}
-RULES |= {"segment", "specification", "speed", "start", "summary"}
+RULES |= {"preflight", "preflight_job", "segment", "specification", "speed", "start", "summary"}
 DIVISIBLE = ("samples", "parameters", "gradients", "optimizer")
 
 
@@ -20,14 +20,15 @@ DIVISIBLE = ("samples", "parameters", "gradients", "optimizer")
 class Requirements:
     """What a strategy needs, and what it divides among its processes (the gate proves the latter).
 
-    `processes`: "one per device", or "one" (a single process, whatever the devices).
+    `processes`: "one per device", "several per device" (as processes_per_device says), or "one" (a single process,
+    whatever the devices).
     `devices`: kinds of device it is made for. `twin`: the strategy that stands for it where those are missing.
     `divides`: which of samples, parameters, gradients and optimizer state are split over the processes.
     `options`: its own options with their defaults.
     """
 
     stack: str = "torch"
-    processes: Literal["one per device", "one"] = "one per device"
+    processes: Literal["one per device", "several per device", "one"] = "one per device"
     least_devices: int = 1
     devices: tuple[str, ...] = ("cpu", "cuda")
     backends: tuple[str, ...] = ("gloo", "nccl")
@@ -70,7 +71,7 @@ def read(path: Path) -> Requirements:
 def _check(path: Path, stated: Requirements) -> None:
     """Raises UserError for a value that would be misunderstood in silence."""
     allowed: dict[str, tuple[str, ...]] = {
-        "processes": ("one per device", "one"),
+        "processes": ("one per device", "several per device", "one"),
         "devices": ("cpu", "cuda"),
         "backends": ("gloo", "nccl"),
         "divides": DIVISIBLE,

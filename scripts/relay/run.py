@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.catalogue import DatasetSpec, TaskSpec
+from relay.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,7 @@ class Run:
 
     `task` is already adapted to the run: its learning rate is the scaled one. Paths are relative to the working
     directory. `threads` are intra-op threads of each process. `steps_per_epoch` leaves out the last, partial batch.
+    What does not bear on the result (account, partition, time limit) is the `Job` beside it in the same file.
     """
 
     id: str
@@ -32,6 +34,7 @@ class Run:
     stack: str = "torch"
     device: str = "cpu"
     backend: str = "gloo"
+    site: str = "local"
     launcher: str = "none"
     nodes: int = 1
     devices_per_node: int = 1
@@ -61,10 +64,14 @@ class Run:
         """Devices of the whole run; they differ from its processes where one process holds several."""
         return self.nodes * self.devices_per_node
 
-    def write(self, path: Path) -> None:
-        """Write `run.json`."""
+    def write(self, path: Path, job: Job | None = None) -> None:
+        """Write `run.json`: the run, and the job that it goes to."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.to_dict(job), indent=2) + "\n", encoding="utf-8")
+
+    def to_dict(self, job: Job | None = None) -> dict[str, Any]:
+        """What `run.json` holds: everything that a job has to know."""
+        return asdict(self) | ({"job": asdict(job)} if job else {})
 
     @classmethod
     def read(cls, path: Path) -> Run:
@@ -77,7 +84,7 @@ class Run:
         task, dataset = dict(values["task"]), dict(values["dataset"])
         task["input_shape"] = tuple(task["input_shape"])
         dataset["shape"] = tuple(dataset["shape"])
-        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides")}
+        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides", "job")}
         return cls(
             **rest,
             task=TaskSpec(**task),

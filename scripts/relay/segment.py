@@ -81,7 +81,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         "--attempt": number,
     }
     words = [str(part) for pair in arguments.items() for part in pair]
-    status = launch(run, "trainer", places.work, words, places.code / chain["code"])
+    status = launch(places.run / "run.json", "trainer", places.work, words, places.code / chain["code"])
     entry["ended"] = time.time()
     write_json(places.work / "chain.json", chain)
     return _conclude(places, run, last, number, status, chain)

@@ -16,6 +16,7 @@ from relay.config import Comparison, Config, OneOrSeveral
 from relay.config_errors import show, unknown
 from relay.errors import UserError
 from relay.requirements import Requirements
+from relay.site import Site
 
 AXES = tuple(n for n, f in Comparison.model_fields.items() if any(isinstance(m, OneOrSeveral) for m in f.metadata))
 # The backends that a device offers, the preferred one first.
@@ -25,10 +26,14 @@ DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """Where the runs go. `gpus` is how many this machine has, None where that is for the jobs to find out."""
+    """Where the runs go: this machine, or a site's nodes.
+
+    `gpus` is how many this machine has, None where that is for the jobs to find out.
+    """
 
     device: str
     gpus: int | None
+    site: Site | None = None
 
 
 def count_gpus() -> int:
@@ -129,12 +134,15 @@ def resolve(
     device = here.device
     if device not in needs.devices and "cpu" in needs.devices:
         device = "cpu"  # a strategy for CPUs runs beside those for GPUs
-    processes = row["devices_per_node"] if needs.processes == "one per device" else 1
+    processes = row["devices_per_node"] * row["processes_per_device"] if needs.processes != "one" else 1
     world_size = row["nodes"] * processes
     batch = row["global_batch_size"]
     if batch is None and row["batch_per_device"] is not None:
         batch = row["batch_per_device"] * row["nodes"] * row["devices_per_node"]
-    offered = [b for b in BACKENDS[device] if b in needs.backends]
+    # NCCL refuses processes that share a GPU.
+    alone = row["processes_per_device"] == 1
+    offered = [b for b in BACKENDS[device] if b in needs.backends and (alone or b != "nccl")]
+    cpus_per_task = row["cpus_per_task"] or _share_of_cpus(device, row["devices_per_node"], processes, here.site)
     options = {
         name: float(value) if isinstance(needs.options[name], float) else value
         for name, value in row["options"].items()
@@ -145,6 +153,7 @@ def resolve(
         "stack": needs.stack,
         "device": device,
         "backend": offered[0] if offered else "none",
+        "site": here.site.name if here.site else "local",
         "launcher": row["launcher"] or ("torchrun" if world_size > 1 else "none"),
         "nodes": row["nodes"],
         "devices_per_node": row["devices_per_node"],
@@ -154,12 +163,19 @@ def resolve(
         "learning_rate_scaling": row["learning_rate_scaling"] or config.learning_rate_scaling,
         "loader": row["loader"],
         "data_workers": row["data_workers"],
-        "cpus_per_task": row["cpus_per_task"],
-        "threads": row["threads"] or row["cpus_per_task"],
+        "cpus_per_task": cpus_per_task,
+        "threads": row["threads"] or cpus_per_task,
         "interop_threads": row["interop_threads"],
         "precision": row["precision"],
         "options": {**needs.options, **options},
     }
+
+
+def _share_of_cpus(device: str, devices: int, processes: int, site: Site | None) -> int:
+    """CPUs of a process where the config gives none: the site's share of its GPUs; 1 without any."""
+    if device == "cpu" or site is None or site.cpus_per_gpu is None:
+        return 1
+    return max(1, devices * site.cpus_per_gpu // processes)
 
 
 def problems(
@@ -178,7 +194,7 @@ def problems(
         return [f"{setting['strategy']} needs {wanted}, device is {setting['device']}{twin}"]
     return [
         *_device_problems(setting, needs, here),
-        *_process_problems(row, setting),
+        *_process_problems(row, setting, needs, here),
         *_batch_problems(row, setting, config, needs, dataset),
     ]
 
@@ -187,7 +203,7 @@ def _device_problems(setting: Mapping[str, Any], needs: Requirements, here: Here
     nodes, per_node, strategy = setting["nodes"], setting["devices_per_node"], setting["strategy"]
     if nodes > 1 and needs.processes == "one":
         yield f"{strategy} is one process, which cannot span {nodes} nodes"
-    elif nodes > 1:
+    elif nodes > 1 and here.site is None:
         yield f"{nodes} nodes: needs a cluster profile; on one machine give devices_per_node"
     if nodes * per_node < needs.least_devices:
         yield f"{strategy} needs at least {needs.least_devices} devices, has {nodes * per_node}"
@@ -201,16 +217,27 @@ def _device_problems(setting: Mapping[str, Any], needs: Requirements, here: Here
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {setting['device']} offers {offered}"
 
 
-def _process_problems(row: Mapping[str, Any], setting: Mapping[str, Any]) -> Iterator[str]:
+def _process_problems(
+    row: Mapping[str, Any], setting: Mapping[str, Any], needs: Requirements, here: Here
+) -> Iterator[str]:
     threads, cpus, workers = setting["threads"], setting["cpus_per_task"], setting["data_workers"]
+    launcher, world_size = setting["launcher"], setting["world_size"]
     if threads > cpus:
         yield f"threads {threads} exceed cpus_per_task {cpus}"
     if workers and setting["loader"] == "resident":
         yield f"data_workers {workers} have nothing to do with loader resident; use loader dataloader"
-    if setting["launcher"] != "none" and setting["world_size"] == 1:
-        yield f"launcher {row['launcher']} is for several processes, this is one; use launcher none"
-    if setting["launcher"] == "none" and setting["world_size"] > 1:
-        yield f"launcher none starts one process, {setting['world_size']} are needed; use launcher torchrun"
+    if launcher != "none" and world_size == 1:
+        yield f"launcher {launcher} is for several processes, this is one; use launcher none"
+    if launcher == "none" and world_size > 1:
+        yield f"launcher none starts one process, {world_size} are needed; use launcher torchrun"
+    if launcher == "srun" and here.site is None:
+        yield "launcher srun needs a cluster profile; use launcher torchrun"
+    if launcher == "spawn" and setting["nodes"] > 1:
+        yield f"launcher spawn starts the processes of one node, these are {setting['nodes']}; use launcher torchrun"
+    shared = row["processes_per_device"]
+    if shared > 1 and needs.processes != "several per device":
+        has = needs.processes.replace("one", "one process")
+        yield f"{setting['strategy']} has {has}, processes_per_device is {shared}"
 
 
 def _batch_problems(
@@ -220,12 +247,14 @@ def _batch_problems(
     needs: Requirements,
     dataset: DatasetSpec,
 ) -> Iterator[str]:
-    batch, devices = setting["global_batch_size"], setting["nodes"] * setting["devices_per_node"]
+    batch = setting["global_batch_size"]
+    # One process with several devices gives each a part; else each process has its own.
+    parts = setting["nodes"] * setting["devices_per_node"] if needs.processes == "one" else setting["world_size"]
     if row["global_batch_size"] is not None and row["batch_per_device"] is not None:
         yield f"global_batch_size {batch} contradicts batch_per_device {row['batch_per_device']}; give one"
-    if "samples" in needs.divides and batch % devices:
-        what = "processes" if needs.processes == "one per device" else "devices"
-        yield f"global_batch_size {batch} is not divisible by {devices} {what}"
+    if "samples" in needs.divides and batch % parts:
+        what = "devices" if needs.processes == "one" else "processes"
+        yield f"global_batch_size {batch} is not divisible by {parts} {what}"
     if batch > dataset.train_count:
         yield f"global_batch_size {batch} exceeds {dataset.name}'s {dataset.train_count} training samples"
         return

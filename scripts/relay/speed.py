@@ -8,6 +8,7 @@ from pathlib import Path
 
 from relay.errors import UserError
 from relay.files import read_json, write_json
+from relay.job import Job
 from relay.run import Run
 from relay.segment import Places, run_segment
 from relay.summary import summarise
@@ -15,7 +16,7 @@ from relay.summary import summarise
 MEASURED_STEPS = 100
 
 
-def measure(run: Run, results: Path) -> float:
+def measure(run: Run, job: Job | None, results: Path) -> float:
     """Seconds per step of the run's setting, from a short training that leaves nothing behind.
 
     Raises UserError where it fails; its output tells why.
@@ -25,7 +26,7 @@ def measure(run: Run, results: Path) -> float:
     places = Places(results, probe.id)
     shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
     try:
-        probe.write(places.run / "run.json")
+        probe.write(places.run / "run.json", job)
         write_json(places.run / "chain.json", {"generation": "speed"})
         if run_segment(places, 0, steps, attempt=1) != 0:
             raise UserError(f"setting {run.setting}: its speed could not be measured; the lines above say why")

@@ -18,6 +18,7 @@ from relay.data import Batch, Split, batch_indices, feeder
 from relay.errors import UserError
 from relay.evaluation import Evaluation
 from relay.interruption import Interruption
+from relay.job import Job
 from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.records import Recorder
@@ -164,7 +165,7 @@ def main(arguments: list[str]) -> None:
     run = Run.read(given.spec)
     machine.set_threads(run.threads, run.interop_threads)
     ranks = Ranks.join(run.device, run.backend)
-    machine.check_granted(run, ranks)
+    machine.check_granted(run, ranks, Job.read(given.spec))
     held = exclusive(given.work) if ranks.rank == 0 else None
     ranks.barrier()
     Trainer(run, ranks, given.dataset, given.work, given.attempt).train(given.first, given.last)

@@ -1,10 +1,32 @@
-# What the rule files share: paths of scripts, and the specifications that jobs read.
+# What the other files here share.
 import json
 import shlex
 from dataclasses import asdict
 
-PYTHON = sys.executable
-SCRIPTS = f"{workflow.basedir}/scripts"
+from relay import environment, plan_table, shapes, speed
+
+
+def words(*command):
+    """Words of a shell command, quoted for the shell and for Snakemake, which formats it.
+
+    For what is no rule's param: another place of the checkout, or of the data, is no reason to train again.
+    """
+    return shlex.join(command).replace("{", "{{").replace("}", "}}")
+
+
+def program(script, *options):
+    """The beginning of a shell command that runs one of the project's scripts."""
+    return words(sys.executable, f"{workflow.basedir}/scripts/{script}", *options)
+
+
+def dataset_source():
+    """The options that say where the data is to be taken from."""
+    options = []
+    if CONFIG.dataset_root:
+        options += ["--root", str(Path(CONFIG.dataset_root).expanduser())]
+    if CONFIG.dataset_mirror:
+        options += ["--mirror", CONFIG.dataset_mirror]
+    return options
 
 
 wildcard_constraints:
@@ -13,11 +35,12 @@ wildcard_constraints:
     run=r"[^/]+",
     gate=r"[^/]+",
     reference=r"[^/]+",
+    preflight=r"[^/]+",
     end=r"\d+",
 
 
 RUNS = {run.id: run for run in PLAN.runs}
-SPECIFICATIONS = {**RUNS, **PLAN.gates, **PLAN.references}
+SPECIFICATIONS = {**RUNS, **PLAN.gates, **PLAN.references, **PLAN.preflights}
 # Repeats are interleaved in a random order: earlier ones have the higher priority.
 PRIORITY = {run.id: len(PLAN.runs) - place for place, run in enumerate(PLAN.runs)}
 GATES_FIRST = len(PLAN.runs) + 1
@@ -38,6 +61,44 @@ def environment_of(specification):
     return ancient(f"results/environments/{specification.stack}.json")
 
 
+def preflight_of(specification):
+    """What has to be in order before the job is submitted: on a cluster, a look at the nodes in this shape."""
+    if SITE is None:
+        return []
+    return ancient(
+        f"results/preflight/{PLAN.preflight_of[specification.id]}/facts.json"
+    )
+
+
+def asked_of_slurm(specification_of):
+    """A job's resources: what it asks of Slurm, where it goes there. `specification_of` is a function of its wildcards."""
+    own = {"attempt": lambda wildcards, attempt: attempt}
+    if SITE is None:
+        return {"runtime": CONFIG.runtime_minutes, **own}
+
+    def asked(name):
+        return lambda wildcards: shapes.resources(
+            PLAN.job(specification_of(wildcards)), SITE
+        ).get(name)
+
+    return {**{name: asked(name) for name in shapes.RESOURCES}, **own}
+
+
+# Modules that jobs load. Snakemake takes no function here.
+MODULES = environment.modules_of(SITE)
+
+
+def conda_of(specification_of):
+    """The conda environment of a job, where the profile deploys by conda. `specification_of`: a function of its wildcards."""
+    return lambda wildcards: environment.conda_of(
+        SITE, specification_of(wildcards).stack, Path(workflow.basedir)
+    )
+
+
+def no_environment(wildcards):
+    """For a rule of the driver's own Python."""
+
+
 def verdict_of(run):
     return f"results/equivalence/gates/{PLAN.gate_of[run.id]}/verdict.json"
 
@@ -50,22 +111,31 @@ def skipped_message(strategy):
     ).replace("}", "}}")
 
 
-# Everything a job has to know, resolved here: jobs read this file, not the config.
-rule specification:
-    output:
-        "results/{kind}/{id}/{name}.json",
-    log:
-        "results/logs/specification/{kind}/{id}/{name}.log",
-    benchmark:
-        "results/benchmarks/specification/{kind}/{id}/{name}.tsv"
-    wildcard_constraints:
-        kind="runs|equivalence/gates|equivalence/references",
-        id=r"[^/]+",
-        name="run|gate|reference",
-    localrule: True
-    params:
-        text=lambda wildcards: json.dumps(asdict(SPECIFICATIONS[wildcards.id])),
-    message:
-        "Writing {output}"
-    shell:
-        "printf '%s\\n' {params.text:q} > {output:q} 2> {log:q}"
+def specification_text(specification):
+    return json.dumps(specification.to_dict(PLAN.job(specification)))
+
+
+def previous_state(wildcards):
+    run, end = RUNS[wildcards.run], int(wildcards.end)
+    before = PLAN.previous_end(run, end)
+    return (
+        f"results/runs/{run.id}/step-{before}.json"
+        if before
+        else f"results/runs/{run.id}/chain.json"
+    )
+
+
+def show_plan(measured):
+    speed.remember([Path(path) for path in measured], PLAN.speeds)
+    # Anew: what was just measured tells how many jobs there are.
+    print(plan_table.render(planning.plan(CONFIG, root=PLAN.root, site=SITE)))
+
+
+def asked_for(name):
+    """Whether this call had a job of that rule to do."""
+    jobs = workflow.dag.needrun_jobs(exclude_finished=False)
+    return any(job.rule.name == name for job in jobs)
+
+
+def show_comparison():
+    shell(program("show_comparison.py") + " --results results")

@@ -32,37 +32,31 @@ rule comparison:
     benchmark:
         "results/benchmarks/comparison.tsv"
     localrule: True
+    conda:
+        no_environment
     message:
         "Comparing {PLAN.strategies}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/compare.py --plan {input.plan:q} --results results > {log:q} 2>&1"
-
-
-def comparing():
-    """Whether this call was to make the comparison."""
-    return any(
-        job.rule.name == "comparison"
-        for job in workflow.dag.needrun_jobs(exclude_finished=False)
-    )
-
-
-def show_comparison():
-    shell("{PYTHON:q} {SCRIPTS:q}/show_comparison.py --results results")
+        program("compare.py")
+        + " --plan {input.plan:q} --results results > {log:q} 2>&1"
 
 
 onsuccess:
-    if comparing():
+    if asked_for("comparison"):
         show_comparison()
 
 
 onerror:
-    if comparing():
+    if asked_for("comparison"):
         Path("results/plan.json").write_text(
             json.dumps(PLAN.to_json(), indent=1) + "\n"
         )
         shell(
-            "{PYTHON:q} {SCRIPTS:q}/compare.py --plan results/plan.json --results results --partial"
+            program("compare.py")
+            + " --plan results/plan.json --results results --partial"
         )
         # Newer than the report of what is there: the next call has to make it again, and what is missing before it.
         Path("results/plan.json").touch()
         show_comparison()
+    elif asked_for("preflight"):
+        shell(program("preflight.py") + " --page results/preflight || true")

@@ -1,4 +1,8 @@
-# The software environment of a stack. So far: the current interpreter, whose versions are recorded beside the lock.
+# The software environment of a stack, as far as the login node prepares it: wheels are fetched and checked here, and
+# installed on each node's own disk by the job. Of what the site provides, and of the driver's own environment, a record
+# is kept beside the lock.
+
+
 rule environment:
     input:
         lock=f"{workflow.basedir}/envs/{{stack}}.txt",
@@ -9,7 +13,16 @@ rule environment:
     benchmark:
         "results/benchmarks/environment/{stack}.tsv"
     localrule: True
+    conda:
+        no_environment
+    params:
+        # Whom it is for (a GPU run or not) changes nothing that is prepared.
+        asked=lambda wildcards: json.dumps(
+            environment.asked(SITE, wildcards.stack, Path(workflow.basedir))
+        ),
     message:
-        "Recording the environment of stack {wildcards.stack}"
+        "Preparing the environment of stack {wildcards.stack}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/environment.py --lock {input.lock:q} --output {output:q} > {log:q} 2>&1"
+        program("environment.py")
+        + " --lock {input.lock:q} --asked {params.asked:q} --output {output:q}"
+        " 2>&1 | tee {log:q}"

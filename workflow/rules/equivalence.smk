@@ -14,14 +14,17 @@ rule reference:
     benchmark:
         "results/benchmarks/reference/{reference}.tsv"
     priority: GATES_FIRST + 1
+    conda:
+        conda_of(lambda wildcards: PLAN.references[wildcards.reference])
+    envmodules:
+        *MODULES,
     resources:
+        **asked_of_slurm(lambda wildcards: PLAN.references[wildcards.reference]),
         measured=1,
-        runtime=CONFIG.runtime_minutes,
-        attempt=lambda wildcards, attempt: attempt,
     message:
         "Training the reference {wildcards.reference}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/reference.py --spec {input.specification:q} --output {output:q}"
+        program("reference.py") + " --spec {input.specification:q} --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
@@ -33,6 +36,7 @@ rule gate:
         ),
         dataset=lambda wildcards: dataset_of(PLAN.gates[wildcards.gate]),
         environment=lambda wildcards: environment_of(PLAN.gates[wildcards.gate]),
+        preflight=lambda wildcards: preflight_of(PLAN.gates[wildcards.gate]),
     output:
         "results/equivalence/gates/{gate}/verdict.json",
     log:
@@ -40,13 +44,18 @@ rule gate:
     benchmark:
         "results/benchmarks/gate/{gate}.tsv"
     priority: GATES_FIRST
+    conda:
+        conda_of(lambda wildcards: PLAN.gates[wildcards.gate])
+    envmodules:
+        *MODULES,
     resources:
+        **asked_of_slurm(lambda wildcards: PLAN.gates[wildcards.gate]),
         measured=1,
-        runtime=CONFIG.runtime_minutes,
     message:
         "Gate: does {wildcards.gate} compute the same training as its reference?"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/gate.py --spec {input.specification:q} --reference {input.reference:q}"
+        program("gate.py")
+        + " --spec {input.specification:q} --reference {input.reference:q}"
         " --output {output:q} > {log:q} 2>&1"
 
 
@@ -55,3 +64,5 @@ rule equivalence:
     input:
         [f"results/equivalence/gates/{gate}/verdict.json" for gate in PLAN.gates],
     localrule: True
+    conda:
+        no_environment

@@ -1,14 +1,6 @@
 # A run is a chain of planned segments, each a job that ends at a fixed step. Its checkpoints lie in
 # results/checkpoints, unknown to Snakemake, which would delete them when a job fails; declared is one small state
 # file for each segment, written last.
-def previous_state(wildcards):
-    run, end = RUNS[wildcards.run], int(wildcards.end)
-    before = PLAN.previous_end(run, end)
-    return (
-        f"results/runs/{run.id}/step-{before}.json"
-        if before
-        else f"results/runs/{run.id}/chain.json"
-    )
 
 
 # A new start of a run: what was trained under an older one is never gone on with. `--forcerun start`, or a forced
@@ -22,6 +14,8 @@ rule start:
     benchmark:
         "results/benchmarks/start/{run}.tsv"
     localrule: True
+    conda:
+        no_environment
     message:
         "Starting run {wildcards.run}"
     shell:
@@ -35,6 +29,7 @@ rule segment:
         specification=ancient("results/runs/{run}/run.json"),
         dataset=lambda wildcards: dataset_of(RUNS[wildcards.run]),
         environment=lambda wildcards: environment_of(RUNS[wildcards.run]),
+        preflight=lambda wildcards: preflight_of(RUNS[wildcards.run]),
     output:
         "results/runs/{run}/step-{end}.json",
     log:
@@ -42,11 +37,14 @@ rule segment:
     benchmark:
         "results/benchmarks/segment/{run}/step-{end}.tsv"
     priority: lambda wildcards: PRIORITY[wildcards.run]
+    conda:
+        conda_of(lambda wildcards: RUNS[wildcards.run])
+    envmodules:
+        *MODULES,
     resources:
+        **asked_of_slurm(lambda wildcards: RUNS[wildcards.run]),
         # The local profile has one of these: two measured jobs at once would time each other.
         measured=1,
-        runtime=CONFIG.runtime_minutes,
-        attempt=lambda wildcards, attempt: attempt,
     params:
         first=lambda wildcards: PLAN.previous_end(
             RUNS[wildcards.run], int(wildcards.end)
@@ -54,7 +52,8 @@ rule segment:
     message:
         "Training {wildcards.run} from step {params.first} to {wildcards.end}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/train.py --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
+        program("train.py")
+        + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
@@ -70,6 +69,8 @@ rule summary:
     benchmark:
         "results/benchmarks/summary/{run}.tsv"
     localrule: True
+    conda:
+        no_environment
     resources:
         measured=1,  # not beside a job that is measured
     params:
@@ -79,4 +80,5 @@ rule summary:
     message:
         "Summarising run {wildcards.run}"
     shell:
-        "{PYTHON:q} {SCRIPTS:q}/summarise.py --run {wildcards.run:q} --segments {params.segments} > {log:q} 2>&1"
+        program("summarise.py")
+        + " --run {wildcards.run:q} --segments {params.segments} > {log:q} 2>&1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +62,45 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
-    records = []
+    records, skipped = [], list(plan["skipped"])
     for planned in plan["runs"]:
         missing = [key for key in _PLANNED_KEYS if key not in planned]
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
-        records.append(_record(planned, results, partial))
-    return Inputs(records=records, skipped=plan["skipped"], margin=float(margin))
+        record = _record(planned, results, partial)
+        stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else ""
+        if not stopped:
+            records.append(record)
+        elif (row := _columns(record.run) | {"reason": f"preflight: {stopped}"}) not in skipped:
+            skipped.append(row)  # once for all repeats
+    return Inputs(records=records, skipped=skipped, margin=float(margin))
+
+
+def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> str:
+    """What the preflight of the run's shape found, so that its jobs were not submitted; '' where it found nothing."""
+    if not planned.get("preflight"):
+        return ""
+    folder = results / "preflight" / planned["preflight"]
+    if (folder / "facts.json").is_file():
+        return ""
+    if problems := read_json(folder / "problems.json"):
+        return "; ".join(map(str, problems))
+    asked = (folder / "preflight.json", results / "environments" / f"{stack}.json")
+    log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
+    # A job says at least one word; where there is no log, Snakemake makes an empty one.
+    if all(path.is_file() for path in asked) and not (log.is_file() and log.stat().st_size):
+        return (
+            "its job did not run: Slurm's reason, if it gave one, stands in Snakemake's log; if not, "
+            f"{Path.cwd()} or {sys.executable} is not visible on the nodes: put both on a disk that they share"
+        )
+    return ""
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """The run as the planner writes a skipped setting: without what differs between repeats."""
+    left_out = ("id", "repeat", "seed", "dataset", "strategy_file", "divides")
+    known = {name: value for name, value in vars(run).items() if name not in left_out}
+    return known | {"task": run.task.name, "world_size": run.world_size}
 
 
 def read_json_file(path: Path) -> Any:
@@ -143,13 +176,15 @@ def _told(work: Path) -> str:
 
 
 def log_of(identity: str, results: Path) -> Path:
-    """The newest log that carries the run's or gate's name, or the folder of logs where none does."""
-    logs = results / "logs"
-    return max(_logs(identity, logs), key=lambda path: path.stat().st_mtime, default=logs)
+    """The newest log of a job that carries the run's or gate's name, or Snakemake's own where none does."""
+    logs = _logs(identity, results / "logs")
+    return max(logs, key=lambda path: path.stat().st_mtime, default=Path(".snakemake/log"))
 
 
 def _logs(identity: str, logs: Path) -> Iterator[Path]:
     for path in logs.rglob(f"*{identity}*"):
+        if path.relative_to(logs).parts[0] in ("specification", "start"):
+            continue  # what was asked for: it tells nothing of what happened
         if path.is_file():
             yield path
         else:

@@ -1,0 +1,152 @@
+"""Runs the driver, the Snakemake process that submits jobs and waits for them, so that it lasts.
+
+    python scripts/drive.py [here|tmux|job] [options] -- --profile profiles/slurm ddp
+
+here: in this terminal. tmux: in a session of its own that outlives the login. job: as a small Slurm job; when its time
+is up, it makes way and is queued again, and the next one carries on. All that follows `--` is Snakemake's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+
+import yaml
+
+from relay import entry, slurm
+from relay.errors import UserError
+from relay.site import Site, load_site
+
+ROOT = Path(__file__).resolve().parent.parent
+USUAL_MINUTES = 1440
+HANDOVER_SECONDS = 120  # Slurm sends signals up to 60 s late
+
+
+def snakemake(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "snakemake", *arguments]
+
+
+def here(arguments: Sequence[str]) -> int:
+    """Snakemake in the foreground, in this very process: signals reach it directly."""
+    os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm())
+
+
+def outside_of_slurm() -> dict[str, str]:
+    """The environment without this job's variables, which would be the defaults of the jobs submitted from it."""
+    own = re.compile(r"(SLURM|SBATCH|SRUN)_(?!CONF$|CLUSTERS$)")
+    return {name: value for name, value in os.environ.items() if not own.match(name)}
+
+
+def in_tmux(arguments: Sequence[str]) -> int:
+    """The driver in a detached tmux session: one for each folder, on a server of its own.
+
+    A server that runs already would lend the session its own, old environment.
+    """
+    if shutil.which("tmux") is None:
+        raise UserError("tmux: no such command on PATH; load its module, or use `drive.py job` or `drive.py here`")
+    folder = Path.cwd()
+    name = f"relay-{re.sub('[^A-Za-z0-9_-]', '_', folder.name)}-{sha256(bytes(folder)).hexdigest()[:6]}"
+    tmux = ["tmux", "-L", name]
+    attach = shlex.join([*tmux, "attach"])
+    panes = subprocess.run([*tmux, "list-panes", "-F", "#{pane_dead}"], check=False, capture_output=True, text=True)
+    if panes.returncode == 0:
+        if panes.stdout.split() == ["0"]:
+            raise UserError(f"{folder}: a driver runs here in tmux already; look at it with: {attach}")
+        subprocess.run([*tmux, "kill-server"], check=False)  # it only shows how the last one ended
+    program = [sys.executable, str(Path(__file__).resolve()), "here", "--", *arguments]
+    # What the driver said last stays to be read after its end.
+    keep = ["start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"]
+    # tmux takes a word that ends in a semicolon for the end of a command.
+    words = [re.sub(";$", r"\\;", word) for word in program]
+    started = subprocess.run([*tmux, *keep, "new-session", "-d", "-s", name, "--", *words], check=False)
+    if started.returncode:
+        raise UserError(f"tmux: the session could not be started (status {started.returncode})")
+    print(f"The driver runs in tmux. Look at it: {attach}   (leave it with Ctrl-B, then D)")
+    return 0
+
+
+def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
+    """Submit the driver itself: one CPU, queued again whenever its time is up."""
+    partition, _ = site.partition_for("cpu", 0, 1, minutes or USUAL_MINUTES)
+    longest = partition.max_minutes if partition else None
+    if minutes and longest and minutes > longest:
+        allowed = f"{site.file} allows {longest}"
+        raise UserError(f"--minutes {minutes}: {allowed}; ask for less: the driver is queued again when its time is up")
+    minutes = minutes or min(USUAL_MINUTES, longest or USUAL_MINUTES)
+    asked = {
+        "--account": site.account,
+        "--qos": site.qos,
+        "--reservation": site.reservation,
+        "--partition": partition.name if partition else None,
+    }
+    flags = [f"{flag}={value}" for flag, value in asked.items() if value]
+    flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={site.memory_mb_per_cpu}", f"--time={minutes}"]
+    # The name must not look like one of the driver's own jobs, which start with "relay_".
+    flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
+    flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
+    program = [sys.executable, str(Path(__file__).resolve()), "inside", "--", *arguments]
+    job_id = slurm.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
+    print(f"The driver is job {job_id}; it writes to relay-driver-{job_id}.log. End it with: scancel {job_id}")
+    return 0
+
+
+def inside(arguments: Sequence[str]) -> int:
+    """The driver in its own job: passes signals on to Snakemake, but makes way for a successor on SIGUSR1."""
+    job_id = os.environ["SLURM_JOB_ID"]
+    child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm())
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        child.send_signal(number)
+
+    def make_way(_: int, __: FrameType | None) -> None:
+        # Its jobs go on; the next driver waits for them, as it would after any sudden end.
+        child.kill()
+        print("The driver's time is up; it is queued again", flush=True)
+        slurm.requeue(job_id)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, pass_on)
+    signal.signal(signal.SIGUSR1, make_way)
+    return child.wait() and 1
+
+
+def site_of(arguments: Sequence[str]) -> str:
+    """The site that Snakemake's profile names, `generic` if there is none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--profile", "--workflow-profile")
+    profile = parser.parse_known_args(arguments)[0].profile
+    for folder in [Path(profile), ROOT / profile] if profile else []:
+        if (folder / "config.yaml").is_file():
+            found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")).get("default-resources", [])
+            named = [str(entry).partition("=")[2].strip("'\"") for entry in found if str(entry).startswith("site=")]
+            return named[0] if named else "generic"
+    return "generic"
+
+
+def main() -> int:
+    """Parse the command line and start the driver."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("where", nargs="?", choices=("here", "tmux", "job", "inside"), default="here")
+    parser.add_argument("--site", help="job: whose account and partition are used (that of the profile)")
+    parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
+    cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    given, arguments = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
+    if given.where == "tmux":
+        return in_tmux(arguments)
+    if given.where == "job":
+        return as_job(arguments, load_site(given.site or site_of(arguments), ROOT), given.minutes)
+    return inside(arguments) if given.where == "inside" else here(arguments)
+
+
+if __name__ == "__main__":
+    entry.run(main)

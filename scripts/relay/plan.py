@@ -1,0 +1,155 @@
+"""What there is to do: runs, gates, references, preflights, their chains and jobs; `planning` makes it of the config.
+
+It imports no torch, and takes milliseconds: it is made again inside every job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from relay import environment, segments, shapes
+from relay.config import Config, Segment
+from relay.job import Job
+from relay.run import Run
+from relay.site import Site
+
+SPEEDS = Path("results/speeds.json")
+PREFLIGHT_MINUTES = 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that can run: `run` stands for its repeats, `comparison` is its place in the config."""
+
+    run: Run
+    comparison: int
+    segment: Segment | None
+    repeats: int
+
+
+@dataclass
+class Plan:
+    """What there is to do, in the order of submission.
+
+    `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1, so that a slow
+    hour hits all alike. `gates`, `references` and `preflights` are runs by id; `gate_of` and `reference_of` lead from
+    a run's id to its gate's, and from that to its reference's; `preflight_of` leads from a run's or gate's id to the
+    preflight of its shape and stack. `skipped` are rows with the columns known and a `reason`; `strategies` are the
+    names in the config, those skipped included. `site` is None where the runs go to this machine.
+    """
+
+    config: Config
+    root: Path
+    site: Site | None
+    settings: list[Setting]
+    runs: list[Run]
+    gates: dict[str, Run]
+    references: dict[str, Run]
+    preflights: dict[str, Run]
+    gate_of: dict[str, str]
+    reference_of: dict[str, str]
+    preflight_of: dict[str, str]
+    skipped: list[dict[str, Any]]
+    strategies: list[str]
+    warnings: list[str]
+    speeds: Path = SPEEDS
+    _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    _environments: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def job(self, specification: Run) -> Job | None:
+        """What a job of the run, gate, reference or preflight asks of Slurm; None on this machine."""
+        if self.site is None:
+            return None
+        minutes = PREFLIGHT_MINUTES if specification.id in self.preflights else self.config.runtime_minutes
+        found = self._environment(specification.stack, specification.device)
+        return shapes.job(specification, self.site, self.config, minutes, found)
+
+    def _environment(self, stack: str, device: str) -> dict[str, Any]:
+        """What the nodes are told of a stack's environment; asked for every job, and the same for all."""
+        if (stack, device) not in self._environments:
+            self._environments[stack, device] = environment.asked(self.site, stack, self.root, device=device)
+        return self._environments[stack, device]
+
+    @property
+    def unready(self) -> list[str]:
+        """What must be filled in before anything is submitted, a line for each; the plan stands without it."""
+        if self.site is None:
+            return []
+        found = (shapes.partition_for(setting.run, self.site, self.config)[0] for setting in self.settings)
+        return self.site.missing(self.config.runtime_minutes, [partition for partition in found if partition])
+
+    @cached_property
+    def _by_setting(self) -> dict[str, Setting]:
+        return {setting.run.setting: setting for setting in self.settings}
+
+    @cached_property
+    def _measured(self) -> dict[str, float]:
+        return segments.read_speeds(self.speeds)
+
+    def segments(self, run: Run) -> list[int]:
+        """The steps at which the run's jobs end, ascending. Raises UserError where a speed is missing."""
+        if run.setting not in self._ends:
+            segment = self._by_setting[run.setting].segment
+            seconds = self._measured.get(run.setting) if segment and segment.minutes else None
+            length = segments.steps_in_a_job(
+                segment,
+                steps_per_epoch=run.steps_per_epoch,
+                total_steps=run.total_steps,
+                seconds_per_step=seconds,
+            )
+            self._ends[run.setting] = segments.ends(run.total_steps, length)
+        return self._ends[run.setting]
+
+    def previous_end(self, run: Run, end: int) -> int:
+        """Where the job before the one that ends at `end` ended, 0 for the first. ValueError if none does."""
+        ends = self.segments(run)
+        place = ends.index(end)
+        return ends[place - 1] if place else 0
+
+    @property
+    def unmeasured(self) -> list[Run]:
+        """The first run of each setting whose segment is in minutes and whose speed is not measured yet."""
+        waiting = [s.run for s in self.settings if s.segment and s.segment.minutes]
+        missing = {run.setting for run in waiting} - set(self._measured)
+        return [run for run in self.runs if run.setting in missing and run.repeat == 0]
+
+    def check_measured(self) -> None:
+        """Raises UserError where jobs are given in minutes and what a step takes is not known yet."""
+        for run in self.runs:
+            self.segments(run)
+
+    def runs_of(self, strategy: str) -> list[Run]:
+        """The strategy's runs, in the order of submission; none where it is skipped."""
+        return [run for run in self.runs if run.strategy == strategy]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The table of runs, a row for each in the order of submission, with the id of its gate."""
+        return pd.DataFrame([{**_columns(run), "gate": self.gate_of[run.id]} for run in self.runs])
+
+    def to_json(self) -> dict[str, Any]:
+        """What `results/plan.json` holds: for the comparison, which knows nothing of the config."""
+        runs = [
+            {"id": r.id, "setting": r.setting, "gate": self.gate_of[r.id], "segments": self.segments(r)}
+            | {"reference": self.reference_of[self.gate_of[r.id]]}
+            | {"preflight": self.preflight_of[r.id] if self.site else None}
+            for r in self.runs
+        ]
+        return {"runs": runs, "skipped": self.skipped, "margin": self.config.margin}
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """A run as a row of the table: its task by name, and no paths."""
+    left_out = ("task", "dataset", "strategy_file", "divides")
+    columns = {name: value for name, value in vars(run).items() if name not in left_out}
+    return {
+        **columns,
+        "task": run.task.name,
+        "world_size": run.world_size,
+        "learning_rate": run.task.learning_rate,
+    }

@@ -1,0 +1,155 @@
+"""Checks of a node's disk, its filesystems, and the software there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+
+NETWORK = re.compile(
+    r"(nfs|lustre|gpfs|beegfs|ceph|cifs|smb|panfs|pvfs|orangefs|wekafs|afs|9p|fuse\.(sshfs|gluster|ceph))"
+)
+LEAST_DISK_BYTES = 2 * 10**9  # an environment of torch for CPUs has 1 GB, for GPUs 7
+
+
+def on_network(filesystem: str | None) -> bool:
+    """Whether that type of filesystem is shared over a network."""
+    return bool(filesystem and NETWORK.match(filesystem))
+
+
+@check("shared folder")
+def shared_folder(facts: Facts) -> Outcome | None:
+    """A project folder that not all nodes see: checkpoints, records and code are exchanged through it."""
+    folders = {rank["folder"] for rank in facts.ranks}
+    remedy = "keep the project, its results and the driver's Python on a filesystem that all nodes share"
+    if len(folders) > 1:
+        return stop(f"the processes' working directories differ: {listed(sorted(folders))}", remedy)
+    for rank in facts.ranks:
+        if "seen" in rank and not all(rank["seen"]["work"]):
+            blind = rank["seen"]["work"].index(False)
+            return stop(
+                f"{who(rank)} does not see what rank {blind} on {facts.ranks[blind]['node']} writes into the results",
+                remedy,
+            )
+    return fine("every rank sees every rank's files") if all("seen" in rank for rank in facts.ranks) else None
+
+
+@check("node's disk")
+def node_disk(facts: Facts) -> Outcome | None:
+    """A node's own disk that is missing, full, or not the node's own."""
+    needed = "node_disk" in facts.needs or facts.job.get("environment", {}).get("mode") == "wheels"
+    for rank in facts.ranks:
+        disk = rank["node_disk"]
+        if disk["error"]:
+            asked = f" (node_disk '{disk['declared']}')" if disk["declared"] else ""
+            found = f"{disk['path']}{asked} cannot be used on {rank['node']}: {disk['error']}"
+            # Where nothing was declared, nothing relies on it.
+            return (stop if needed or disk["declared"] else note)(
+                found, "correct `node_disk` in the site's file: a folder on the node's own disk, writable in a job"
+            )
+        if on_network(disk["filesystem"]) or _seen_elsewhere(facts, rank["rank"]):
+            return warn(
+                f"{disk['path']} on {rank['node']} is shared with other nodes ({disk['filesystem']})",
+                "name the node's own disk (`node_disk` in the site's file): environments are built there",
+            )
+        if disk["free_bytes"] < LEAST_DISK_BYTES:
+            return warn(
+                f"{disk['path']} on {rank['node']} has {disk['free_bytes'] / 1e9:.1f} GB free",
+                "ask for more (--tmp), or name another `node_disk` in the site's file",
+            )
+    first = facts.ranks[0]["node_disk"]
+    speed = first.get("written_bytes_per_second")
+    written = f", written at {speed / 1e6:.0f} MB/s" if speed else ""
+    return fine(f"{first['path']} ({first['filesystem']}), {first['free_bytes'] / 1e9:.0f} GB free{written}")
+
+
+def _seen_elsewhere(facts: Facts, rank: int) -> bool:
+    """Whether a rank on another node sees what this one writes on its node's disk."""
+    home = facts.ranks[rank]["node"] if facts.complete else None
+    return facts.complete and any(
+        other["node"] != home and other["host"] != facts.ranks[rank]["host"] and other["seen"]["node_disk"][rank]
+        for other in facts.ranks
+    )
+
+
+@check("caches")
+def caches(facts: Facts) -> Outcome | None:
+    """Compiled extensions on a network filesystem: builds lock each other out there, and every node waits."""
+    for rank in facts.ranks:
+        shared = {name: at for name, at in rank["caches"].items() if on_network(at["filesystem"])}
+        if shared:
+            name, at = next(iter(shared.items()))
+            compiles = facts.run["stack"] == "deepspeed" or facts.run["options"].get("compile")
+            return (warn if compiles else note)(
+                f"{name} is {at['path']}, on {at['filesystem']}", f"set {' and '.join(shared)} to the node's own disk"
+            )
+    return fine("not on a network filesystem")
+
+
+@check("libaio")
+def libaio(facts: Facts) -> Outcome | None:
+    """libaio, which DeepSpeed needs to offload to NVMe."""
+    for rank in facts.ranks:
+        missing = [part for part in ("library", "header") if not rank["libaio"][part]]
+        if missing:
+            return (stop if "libaio" in facts.needs else note)(
+                f"libaio's {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not on {rank['node']}",
+                "only DeepSpeed's offloading to NVMe needs it: load its module, or install libaio-dev (or conda's "
+                "libaio) and add its folders to CPATH and LIBRARY_PATH",
+            )
+    return fine("library and header are there")
+
+
+@check("torchvision")
+def torchvision(facts: Facts) -> Outcome | None:
+    """A torchvision that was built for another torch (`operator torchvision::nms does not exist`)."""
+    for rank in facts.ranks:
+        found = rank.get("torchvision")
+        if not found or not found["error"]:
+            continue
+        what = f"torchvision {found['version']} does not fit torch {rank['torch']['version']}: {found['error']}"
+        remedy = "install both from one index, in the versions that belong together (envs/ pins them)"
+        if found["mended"]:
+            return note(f"{what}; the loader works around it", remedy)
+        return (stop if facts.run["loader"] == "dataloader" else warn)(what, remedy)
+    versions = {str(r["torchvision"]["version"]) for r in facts.ranks if r.get("torchvision")} - {"None"}
+    return fine(listed(sorted(versions))) if versions else None
+
+
+@check("torch on all nodes")
+def versions(facts: Facts) -> Outcome | None:
+    """Different versions of torch in one job."""
+    found = {rank["torch"]["version"]: rank for rank in facts.ranks if "torch" in rank}
+    if len(found) > 1:
+        told = [f"{version} ({who(rank)})" for version, rank in sorted(found.items())]
+        return stop(f"the ranks have different versions: {listed(told)}", "remove half-built environments on the nodes")
+    return fine(next(iter(found))) if found else None
+
+
+@check("home folder's packages")
+def home_packages(facts: Facts) -> Outcome | None:
+    """A torch from `pip install --user`, which hides the environment's."""
+    for rank in facts.ranks:
+        local = PurePath(rank["home"]["path"]) / ".local"
+        if "torch" in rank and PurePath(rank["torch"]["folder"]).is_relative_to(local):
+            return warn(
+                f"torch comes from {rank['torch']['folder']}, not from the environment of {rank['python']}",
+                "set PYTHONNOUSERSITE=1, or remove the packages there",
+            )
+    return None
+
+
+@check("lock")
+def lock(facts: Facts) -> Outcome | None:
+    """Another torch than the one that the stack's lock pins: supported, and recorded."""
+    for rank in facts.ranks:
+        pinned = facts.pinned.get("torch")
+        if not pinned or "torch" not in rank:
+            return None
+        if rank["torch"]["version"].split("+")[0] not in pinned:
+            return note(
+                f"torch is {rank['torch']['version']}, the lock of stack {facts.run['stack']} pins {listed(pinned)}",
+                "supported and recorded; the project's own tests ran with the lock's",
+            )
+    return fine("torch as pinned")

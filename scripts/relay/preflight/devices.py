@@ -1,0 +1,90 @@
+"""What torch tells of itself and of the GPUs that this process sees. Untested on GPUs: see docs/preflight.md."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
+    """Versions and builds, the visible GPUs where the run is to use them, and whether torchvision fits this torch."""
+    wanted = device == "cuda"
+    return {
+        "torch": {
+            "version": torch.__version__,
+            "folder": str(Path(torch.__file__).parent),
+            "cuda": torch.version.cuda,
+            "hip": getattr(torch.version, "hip", None),
+            "nccl": nccl_version() if dist.is_nccl_available() else None,
+            "threads": torch.get_num_threads(),
+            "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32},
+        },
+        "cuda": gpus() if wanted else None,
+        "torchvision": torchvision() if torchvision_too else None,
+        "bound_affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+    }
+
+
+def nccl_version() -> str | None:
+    """NCCL's version; None where this torch cannot tell."""
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def gpus() -> dict[str, Any]:
+    """The visible GPUs, and why there are none: torch tells a driver that is too old only in a warning."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        available = torch.cuda.is_available()
+    messages = [" ".join(str(warning.message).split()) for warning in told]
+    found: dict[str, Any] = {"available": available, "messages": messages, "architectures": [], "devices": []}
+    if not available:
+        return found
+    found["architectures"] = torch.cuda.get_arch_list()
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found["devices"].append(
+            {
+                "name": properties.name,
+                "capability": [properties.major, properties.minor],
+                "uuid": str(getattr(properties, "uuid", "")) or None,  # since torch 2.2
+                "memory_mb": properties.total_memory // 2**20,
+            }
+        )
+    return found
+
+
+def kernel(device: torch.device) -> str | None:
+    """Run one small kernel on the device; what went wrong, or None."""
+    try:
+        total = torch.ones(8, device=device).sum().item()
+    except RuntimeError as error:
+        return " ".join(str(error).split())[:500]
+    return None if total == 8 else f"eight ones add up to {total}"
+
+
+def torchvision() -> dict[str, Any]:
+    """Whether torchvision can be imported: by itself (`error` is None), or else as this project does it (`mended`)."""
+    try:
+        found: dict[str, Any] = {"version": version("torchvision"), "error": None, "mended": False}
+    except PackageNotFoundError:
+        return {"version": None, "error": None, "mended": False}
+    for module, key in (("torchvision", "error"), ("relay.vision", "mended")):
+        try:
+            import_module(module)
+        except Exception as error:  # whatever a broken package raises
+            found[key] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300] if key == "error" else False
+        else:
+            if key == "error":
+                break
+            found[key] = True
+    return found

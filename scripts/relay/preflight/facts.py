@@ -1,0 +1,80 @@
+"""Collects what is really there, on every rank of a job: `python -m relay.worker preflight WORK --help`.
+
+What a rank finds alone is written before it joins the others, so that a rendezvous that fails can be explained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from relay.files import write_json
+from relay.job import Job
+from relay.preflight import node
+from relay.run import Run
+
+
+def specification(path: Path) -> tuple[Run, dict[str, Any] | None]:
+    """The run, and what was asked of Slurm for it (None: nothing), of a specification (`run.json`)."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return Run.from_dict(values), values.get("job")
+
+
+def rank_file(work: Path, rank: int) -> Path:
+    """Where a rank writes what it knows so far."""
+    return work / f"rank-{rank}.json"
+
+
+def gathered(run: Run, job: Mapping[str, Any] | None, ranks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The facts as the checks read them; `complete` where every rank has joined."""
+    described = asdict(run) | {"world_size": run.world_size}
+    return {"run": described, "job": job, "complete": False, "allreduce": [], "ranks": ranks} | more
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, collect alone and together, and write the facts; then check what was granted."""
+    parser = argparse.ArgumentParser(prog="relay.worker preflight WORK", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="the specification, a run.json")
+    parser.add_argument("--output", type=Path, required=True, help="where the facts go (.json); others beside it")
+    given = parser.parse_args(arguments)
+
+    run, job = specification(given.spec)
+    mine = node.collect(job)
+    work, rank = given.output.parent, mine["rank"]
+    write_json(rank_file(work, rank), mine)
+
+    from relay import machine  # torch is loaded only here
+    from relay.preflight import checks, collective, devices, nccl_log
+    from relay.ranks import Ranks
+
+    machine.set_threads(run.threads, run.interop_threads)
+    mine |= devices.collect(run.device, torchvision_too=mine["local_rank"] == 0)
+    mine["memory_limit_mb"] = machine.memory_limit_mb()
+    write_json(rank_file(work, rank), mine)
+    if checks.prevent_joining(gathered(run, job, [mine])):
+        sys.exit(1)  # the job says why, and does not wait for a timeout
+
+    log = work / f"nccl-{rank}.log"
+    log.unlink(missing_ok=True)
+    nccl_log.ask(log)
+    ranks = Ranks.join(run.device, run.backend)
+    mine |= {"joined": True, "kernel": devices.kernel(ranks.device)}
+    mine["device_index"] = ranks.device.index
+    write_json(rank_file(work, rank), mine)
+    bandwidths = collective.all_reduce(ranks, [other["node"] for other in ranks.gather(mine)])
+    mine["nccl"] = nccl_log.read(log)
+    mine["seen"] = {
+        "work": collective.files_seen(ranks, work),
+        "node_disk": collective.files_seen(ranks, Path(mine["node_disk"]["path"]), wait_seconds=1.0),
+    }
+    mine["clock_ahead_seconds"] = collective.clock_ahead_seconds(ranks)
+    others = ranks.gather(mine)
+    if ranks.rank == 0:
+        write_json(given.output, gathered(run, job, others, complete=True, allreduce=bandwidths))
+    machine.check_granted(run, ranks, Job.of({"job": job}))
+    ranks.leave()

@@ -1,0 +1,125 @@
+"""What a check finds, and the register of the checks: small functions from facts to an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SEVERITIES = ("stop", "warn", "note")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check's outcome. Where it is `ok`, `found` says what was seen; else `remedy` says what to do about it.
+
+    `severity` is "stop" (nothing is trained there), "warn" (it is, and slower or less safely) or "note".
+    """
+
+    check: str
+    ok: bool
+    severity: str
+    found: str
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """In one line."""
+        return f"{self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check returns; its name comes from the register."""
+
+    ok: bool
+    severity: str
+    found: str
+    remedy: str = ""
+
+
+def fine(found: str) -> Outcome:
+    """Nothing is wrong."""
+    return Outcome(True, "note", found)
+
+
+def stop(found: str, remedy: str) -> Outcome:
+    """A fault with which nothing can be trained, or not what was declared."""
+    return Outcome(False, "stop", found, remedy)
+
+
+def warn(found: str, remedy: str) -> Outcome:
+    """A fault with which training works, slower or less safely."""
+    return Outcome(False, "warn", found, remedy)
+
+
+def note(found: str, remedy: str) -> Outcome:
+    """Worth knowing."""
+    return Outcome(False, "note", found, remedy)
+
+
+class Facts:
+    """The facts of one job, as the checks read them."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.run: Mapping[str, Any] = facts["run"]
+        self.job: Mapping[str, Any] = facts["job"] or {}
+        self.ranks: Sequence[Mapping[str, Any]] = facts["ranks"]
+        self.allreduce: Sequence[Mapping[str, Any]] = facts["allreduce"]
+        self.complete: bool = facts["complete"]  # every rank has joined: only then can one be missing
+        self.pinned: Mapping[str, Sequence[str]] = facts.get("pinned", {})  # the lock's versions, by package
+
+    @property
+    def confined(self) -> bool:
+        """Whether the site keeps a job to the CPUs and memory that it asked for."""
+        return bool(self.job.get("confined"))
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """What the strategy cannot do without: libaio, mps, node_disk."""
+        needed: Sequence[str] = self.run["options"].get("needs", ())
+        return needed
+
+    @property
+    def nodes(self) -> dict[str, list[Mapping[str, Any]]]:
+        """The ranks by node."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank["node"], []).append(rank)
+        return found
+
+
+def who(rank: Mapping[str, Any]) -> str:
+    """A rank, in words."""
+    return f"rank {rank['rank']} on {rank['node']}"
+
+
+def listed(values: Sequence[Any], most: int = 4) -> str:
+    """A short list, in words."""
+    shown = ", ".join(map(str, values[:most]))
+    return shown + (f" and {len(values) - most} more" if len(values) > most else "")
+
+
+Check = Callable[[Facts], "Outcome | None"]
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A check, and whether what it stops also keeps the ranks from joining each other."""
+
+    name: str
+    function: Check
+    prevents_joining: bool
+
+
+REGISTER: list[Registered] = []
+
+
+def check(name: str, *, prevents_joining: bool = False) -> Callable[[Check], Check]:
+    """Register a check. It returns None where it does not apply."""
+
+    def register(function: Check) -> Check:
+        REGISTER.append(Registered(name, function, prevents_joining))
+        return function
+
+    return register

@@ -1,0 +1,101 @@
+"""The preflight's job, around the processes that collect the facts."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from relay import faults
+from relay.files import read_json, write_json
+from relay.launch import INTERRUPTED, launch
+from relay.preflight import nccl_log
+from relay.preflight.checks import check_all, explain
+from relay.preflight.facts import gathered, rank_file, specification
+from relay.preflight.findings import Finding
+from relay.snapshot import freeze
+
+COLLECTED, PROBLEMS = "collected.json", "problems.json"
+
+
+def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
+    """Find out, judge, and write `output` (facts.json, with the findings); returns the job's exit status.
+
+    0: nothing keeps runs of this shape and stack from training; 1: something does, and `problems.json` beside the
+    output has a line for each, which a retry (`attempt` > 1) only repeats; 75: interrupted, worth a retry.
+    """
+    folder = output.parent
+    if attempt > 1 and (known := read_json(folder / PROBLEMS)):
+        print("\n".join(known), file=sys.stderr)
+        return 1
+    _forget(output)
+    status = _launch(spec, results, folder)
+    run, job = specification(spec)
+    facts = read_json(folder / COLLECTED)
+    complete = facts is not None
+    if facts is None:
+        facts = gathered(run, job, [known for rank in range(run.world_size) if (known := _alone(folder, rank))])
+    facts["pinned"] = (read_json(results / "environments" / f"{run.stack}.json") or {}).get("pinned", {})
+    findings = check_all(facts) + _from_faults(folder, facts, run.world_size)
+    facts["findings"] = [asdict(finding) for finding in findings]
+    stops = [finding for finding in findings if finding.severity == "stop" and not finding.ok]
+    for finding in findings:
+        if not finding.ok:
+            print(f"{finding.severity}: {finding.line}")
+    if stops:
+        write_json(folder / COLLECTED, facts)
+        write_json(folder / PROBLEMS, list(dict.fromkeys(f"preflight {run.id}: {finding.line}" for finding in stops)))
+        return 1
+    if status != 0 or not complete:
+        print(f"preflight {run.id}: its processes were killed (status {status})", file=sys.stderr)
+        return INTERRUPTED
+    write_json(output, facts)
+    print(f"preflight {run.id}: nothing stops training here")
+    return 0
+
+
+def _launch(spec: Path, results: Path, folder: Path) -> int:
+    """Start the processes on today's code; returns their status."""
+    arguments = ["--spec", str(spec), "--output", str(folder / COLLECTED)]
+    return launch(spec, "preflight", folder, arguments, freeze(None, results / "code"))
+
+
+def _alone(folder: Path, rank: int) -> dict[str, Any] | None:
+    """What a rank knew before the ranks could tell each other; None where it came to nothing."""
+    known: dict[str, Any] | None = read_json(rank_file(folder, rank))
+    return known and known | {"nccl": nccl_log.read(folder / f"nccl-{rank}.log")}
+
+
+def _forget(output: Path) -> None:
+    """Remove what earlier attempts left."""
+    faults.forget(output.parent)
+    for path in (output, output.with_name(COLLECTED), output.with_name(PROBLEMS)):
+        path.unlink(missing_ok=True)
+    for path in (*output.parent.glob("rank-*.json"), *output.parent.glob("nccl-*.log")):
+        path.unlink()
+
+
+def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
+    """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
+    told: list[dict[str, Any]] = [read_json(path) for path in sorted(folder.glob("fault-*.json"))]
+    # NCCL's complaints look like the loss of a peer: what is known explains itself.
+    if explained := [finding for fault in told if (finding := explain(fault["error"]))]:
+        return explained[:1]
+    if fault := faults.collect(folder):
+        remedy = "" if fault["mistake"] else "the job's log has the traceback"  # a mistake's line has its own
+        return [Finding("error", False, "stop", fault["error"], remedy)]
+    ranks = facts["ranks"]
+    if not told or len(ranks) < world_size or any(rank.get("joined") for rank in ranks):
+        return []
+    meetings = sorted({f"{m['name']}:{m['port']}" for rank in ranks if (m := rank["rendezvous"])})
+    return [
+        Finding(
+            "rendezvous",
+            False,
+            "stop",
+            f"the processes could not join each other at {', '.join(meetings)}: {told[0]['error']}",
+            "see that the nodes reach each other at that address and port: name the interface between them "
+            "(`network_interface` in the site's file), and ask your site about firewalls",
+        )
+    ]

@@ -1,0 +1,179 @@
+"""What a process can tell of its node and of what it was given there, without torch: collected before torch is loaded.
+
+OpenMP binds the process that loads it (`OMP_PROC_BIND`), so that the CPUs that Slurm gave are seen only before.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# Of the environment, only what these begin with is recorded: nothing that could be a secret.
+PREFIXES = ("CUDA_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TMPDIR", "PYTHONNOUSERSITE")
+SLURM = [
+    "JOB_ID",
+    "JOB_NUM_NODES",
+    "NNODES",
+    "NTASKS",
+    "STEP_NUM_NODES",
+    "STEP_NUM_TASKS",
+    "STEP_TASKS_PER_NODE",
+    "TASKS_PER_NODE",
+    "CPUS_PER_TASK",
+    "CPUS_ON_NODE",
+    "CPU_BIND",
+    "MEM_PER_NODE",
+    "MEM_PER_CPU",
+    "GPUS_ON_NODE",
+    "JOB_GPUS",
+    "STEP_GPUS",
+    "NODEID",
+    "PROCID",
+    "LOCALID",
+    "JOB_PARTITION",
+    "TMPDIR",
+]
+# Where compiled extensions go unless their variable says otherwise.
+CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
+WRITTEN_BYTES = 32 * 1024**2
+
+
+def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
+    """This process's facts. Sizes are in bytes or MB (2**20 bytes) as their names say; None is what cannot be told."""
+    environment = os.environ
+    host = socket.gethostname()
+    name, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    return {
+        "rank": int(environment.get("RANK", "0")),
+        "local_rank": int(environment.get("LOCAL_RANK", "0")),
+        "host": host,
+        "node": environment.get("SLURMD_NODENAME", host),  # several nodes of Slurm may be one host
+        "addresses": addresses(host),
+        "rendezvous": {"name": name, "port": port, "addresses": addresses(name)} if name else None,
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "infiniband": infiniband(Path("/sys/class/infiniband")),
+        "slurm": {f"SLURM_{k}": environment[f"SLURM_{k}"] for k in SLURM if f"SLURM_{k}" in environment},
+        "environment": {k: v for k, v in sorted(environment.items()) if k.startswith(PREFIXES) or k in NAMES},
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "node_cpus": os.cpu_count(),
+        "node_memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
+        "folder": str(Path.cwd()),
+        "python": sys.executable,
+        "node_disk": node_disk(job),
+        "caches": {name: located(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
+        "home": located(Path("~")),
+        "libaio": {
+            "library": ctypes.util.find_library("aio"),
+            "header": any((Path(folder) / "libaio.h").is_file() for folder in include_folders()),
+        },
+        "mps": mps(),
+        "driver": driver(),
+    }
+
+
+def addresses(name: str | None) -> list[str]:
+    """The addresses that a name resolves to; none where it does not."""
+    try:
+        return sorted({str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)})
+    except OSError:
+        return []
+
+
+def infiniband(folder: Path) -> list[str]:
+    """The active InfiniBand ports as `device/port`; RoCE's ports, whose link layer is Ethernet, are not among them."""
+    return sorted(
+        f"{port.parts[-3]}/{port.name}"
+        for port in folder.glob("*/ports/*")
+        if "ACTIVE" in _text(port / "state") and _text(port / "link_layer").strip() == "InfiniBand"
+    )
+
+
+def filesystem(path: Path) -> str | None:
+    """The type of the filesystem that a path is on, or would be on (nfs4, lustre, ext4, …)."""
+    path, found, deepest = path.resolve(), None, -1
+    for line in _text(Path("/proc/self/mountinfo")).splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        # Blanks and the like are written as octal numbers there.
+        place = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
+        if path.is_relative_to(place) and len(place.parts) >= deepest:  # of mounts on one place, the last is seen
+            found, deepest = after.split()[0], len(place.parts)
+    return found
+
+
+def located(path: Path) -> dict[str, Any]:
+    """A path and its filesystem's type."""
+    path = path.expanduser()
+    return {"path": str(path), "filesystem": filesystem(path)}
+
+
+def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The node's own disk as the site declares it, expanded here; `error` says why it cannot be used, or is None."""
+    declared = (job or {}).get("node_disk")
+    text = os.path.expandvars(declared or os.environ.get("SLURM_TMPDIR") or tempfile.gettempdir())
+    found: dict[str, Any] = {"declared": declared, "path": text, "filesystem": None, "free_bytes": None, "error": None}
+    if "$" in text:
+        return found | {"error": f"{text} is not set"}
+    path = Path(text)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path, prefix="relay-preflight-") as stream:
+            first = os.environ.get("LOCAL_RANK", "0") == "0"  # one a node: several would share the bandwidth
+            content = os.urandom(WRITTEN_BYTES if first else 1)  # random: a filesystem may compress
+            started = time.perf_counter()
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+            seconds = time.perf_counter() - started
+        free_bytes = shutil.disk_usage(path).free
+    except OSError as error:
+        return found | {"error": error.strerror or str(error)}
+    found |= {"filesystem": filesystem(path), "free_bytes": free_bytes}
+    return found | {"written_bytes_per_second": round(WRITTEN_BYTES / seconds) if first else None}
+
+
+def include_folders() -> list[str]:
+    """Where a C compiler looks for headers, as far as the environment tells."""
+    told = [os.environ.get(name, "") for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")]
+    prefixes = [sys.prefix, os.environ.get("CONDA_PREFIX", ""), "/usr", "/usr/local"]
+    return [f for f in ":".join(told).split(":") if f] + [f"{prefix}/include" for prefix in prefixes if prefix]
+
+
+def mps() -> dict[str, Any]:
+    """NVIDIA's MPS: whether its control program is there, and whether a daemon listens in the pipe directory."""
+    folder = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    return {
+        "program": shutil.which("nvidia-cuda-mps-control"),
+        "pipe_directory": str(folder),
+        "active": (folder / "control").exists(),
+    }
+
+
+def driver() -> dict[str, Any]:
+    """NVIDIA's driver as the kernel tells its version, and the GPUs that nvidia-smi lists; both may be missing."""
+    told = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(Path("/proc/driver/nvidia/version")))
+    gpus: list[str] = []
+    if program := shutil.which("nvidia-smi"):
+        try:
+            done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60, check=False)
+            gpus = [line.strip() for line in done.stdout.splitlines() if line.startswith("GPU")]
+        except (OSError, subprocess.TimeoutExpired):  # a sick GPU can hang it: torch will tell
+            pass
+    return {"version": told[1] if told else None, "gpus": gpus}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

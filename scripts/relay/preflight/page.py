@@ -1,0 +1,120 @@
+"""One page of plain text: is my PyTorch on this cluster all right?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relay.errors import UserError
+from relay.files import read_json
+from relay.preflight.findings import SEVERITIES
+from relay.preflight.job import COLLECTED, PROBLEMS
+
+COLUMNS = ("shape", "stack", "nodes", "torch", "driver", "transport", "GB/s", "node's disk", "verdict")
+WIDTH = 120
+
+
+def show(folder: Path) -> int:
+    """Print the page; 0 where all preflights passed, 1 where one did not. Raises UserError where there is none."""
+    print(page(folder))
+    return 1 if any(folder.glob(f"*/{PROBLEMS}")) else 0
+
+
+def page(folder: Path) -> str:
+    """A line for each preflight below the folder, what was found, each with its remedy, and a verdict."""
+    places = sorted({path.parent for name in ("facts.json", PROBLEMS) for path in folder.glob(f"*/{name}")})
+    if not places:
+        raise UserError(
+            f"{folder}: no preflight has run; start one with `snakemake --profile profiles/slurm preflight`"
+        )
+    rows = [_row(place) for place in places]
+    findings = _findings(places)
+    lines = ["Is my PyTorch on this cluster all right?", "", *_table([COLUMNS, *rows])]
+    lines += [
+        "",
+        "nodes: nodes × GPUs (c: CPU processes) of each. GB/s: bus bandwidth of the all-reduce over all ranks.",
+    ]
+    for severity in SEVERITIES:
+        for (kind, check, found, remedy), names in findings.items():
+            if kind != severity:
+                continue
+            text = f"{severity}: {check}: {found}" + ("" if len(names) == len(places) else f" [{', '.join(names)}]")
+            lines += ["", *textwrap.wrap(text, WIDTH, subsequent_indent="      ")]
+            if remedy:
+                lines += textwrap.wrap(f"→ {remedy}", WIDTH, initial_indent="      ", subsequent_indent="        ")
+    return "\n".join([*lines, "", _verdict(places, findings)])
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    """A preflight's facts, of a failed one too."""
+    facts: dict[str, Any] | None = read_json(place / "facts.json") or read_json(place / COLLECTED)
+    return facts
+
+
+def _row(place: Path) -> tuple[str, ...]:
+    facts = _read(place)
+    verdict = "FAILED" if (place / PROBLEMS).exists() else "all right"
+    if not facts:
+        return (place.name, *["?"] * (len(COLUMNS) - 2), verdict)
+    run, ranks = facts["run"], facts["ranks"]
+    first: Mapping[str, Any] = ranks[0] if ranks else {}
+    torch = first.get("torch")
+    built = f" cu{torch['cuda']}" if torch and torch["cuda"] else ""
+    count, kind = (run["devices_per_node"], "") if run["device"] == "cuda" else (run["processes_per_node"], "c")
+    disk = first.get("node_disk")
+    return (
+        place.name,
+        run["stack"],
+        f"{run['nodes']}×{count}{kind} {','.join(dict.fromkeys(rank['node'] for rank in ranks))}",
+        f"{torch['version'].split('+')[0]}{built}" if torch else "?",
+        (first.get("driver") or {}).get("version") or "–",
+        _transport(run, ranks),
+        _bandwidth(facts["allreduce"]),
+        "?" if not disk else disk["error"] or f"{disk['path']} {disk['free_bytes'] / 1e9:.0f} GB",
+        verdict,
+    )
+
+
+def _transport(run: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
+    logs = [rank["nccl"] for rank in ranks if rank.get("nccl")]
+    if not logs:
+        return str(run["backend"]) if run["world_size"] > 1 else "–"
+    ways = sorted(set().union(*(log["via"] for log in logs))) or [logs[0]["network"] or "?"]
+    return f"nccl {logs[0]['version'] or ''} {','.join(ways)}"
+
+
+def _bandwidth(rows: Iterable[Mapping[str, Any]]) -> str:
+    speeds = [row["bus_gb_per_second"] for row in rows if row["span"] == "all"]
+    return f"{max(speeds):.2g}" if speeds else "–"
+
+
+def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[str]]:
+    """Each finding that is not all right, as (severity, check, found, remedy), with the preflights that had it."""
+    named: dict[tuple[str, str, str, str], list[str]] = {}
+    for place in places:
+        facts = _read(place)
+        if not facts or "findings" not in facts:  # its job could not even judge
+            for line in read_json(place / PROBLEMS) or []:
+                named.setdefault(("stop", "preflight", line, "see its log"), []).append(place.name)
+            continue
+        for finding in facts["findings"]:
+            if not finding["ok"]:
+                key = (finding["severity"], finding["check"], finding["found"], finding["remedy"])
+                named.setdefault(key, []).append(place.name)
+    return named
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _verdict(places: Sequence[Path], findings: Iterable[tuple[str, str, str, str]]) -> str:
+    failed = [place for place in places if (place / PROBLEMS).exists()]
+    counts = {severity: sum(finding[0] == severity for finding in findings) for severity in SEVERITIES}
+    also = f"{counts['warn']} warnings, {counts['note']} notes"
+    if failed:
+        return f"Verdict: NO: {len(failed)} of {len(places)} preflights failed ({counts['stop']} problems; {also})."
+    return f"Verdict: yes: nothing stops training in any of {len(places)} preflights ({also})."

@@ -1,0 +1,102 @@
+"""What `make schema` makes from the sites: their JSON schema, `config/sites/README.md`, and a profile for each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from relay.config_errors import describe
+from relay.site import Environment, OpenMP, Partition, Site, load_site, names
+
+BASE = Path("profiles/slurm/config.yaml")
+BASE_SITE = "generic"
+SITE_LINE = "  - site='{}'\n"
+
+PROFILE_HEAD = """\
+# {description}: snakemake --profile profiles/{name}
+# Made by `make schema` from profiles/slurm and config/sites/{name}.yaml. Change these, not this.
+"""
+
+DEPLOYMENT = """\
+# Snakemake {does} before a job's command.
+software-deployment-method: [{method}]
+"""
+DOES = {"conda": "activates the site's conda environment", "env-modules": "loads the site's modules"}
+
+README_HEAD = """\
+# Clusters
+
+<!-- Made by `make schema` from scripts/relay/site.py. Change that, not this. -->
+
+A file here says what a cluster is like; nothing else in the project does. `docs/sites.md` tells how to write one and
+how far the ready ones can be trusted.
+"""
+
+
+def schema_json() -> str:
+    """The JSON schema for editors."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Site.model_json_schema()}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def readme(root: Path) -> str:
+    """The ready sites, and every key, as tables."""
+    parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", _keys(Site)]
+    for title, block in (("partitions", Partition), ("openmp", OpenMP), ("environment", Environment)):
+        parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _keys(block)]
+    return "\n".join(parts)
+
+
+def _ready(root: Path) -> str:
+    rows = ["| site | cluster | environment | verified |", "| --- | --- | --- | --- |"]
+    for site in (load_site(name, root) for name in names(root)):
+        rows.append(f"| `{site.name}` | {site.description} | {site.environment.mode} | {site.verified} |")
+    return "\n".join(rows) + "\n"
+
+
+def _keys(block: type[BaseModel]) -> str:
+    whole = Site.model_json_schema()
+    properties = whole["properties"] if block is Site else whole["$defs"][block.__name__]["properties"]
+    rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+    for name, field in block.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if name in ("partitions", "openmp", "environment"):
+            shown, allowed = "below", "see below"
+        else:
+            shown = "required" if field.is_required() else f"`{json.dumps(default)}`"
+            allowed = describe(properties[name], whole)
+        rows.append(f"| `{name}` | {shown} | {allowed} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def profile(base: str, site: Site) -> str:
+    """The profile of a site: `base`, the text of profiles/slurm, with another site and a header of its own."""
+    line = SITE_LINE.format(BASE_SITE)
+    if base.count(line) != 1:
+        raise ValueError(f"{BASE}: holds the line '{line.rstrip()}' {base.count(line)} times, not once")
+    settings = base[_end_of_header(base) :].replace(line, SITE_LINE.format(site.name))
+    description = site.description[0].upper() + site.description[1:]
+    return PROFILE_HEAD.format(description=description, name=site.name) + settings + _deployment(site)
+
+
+def _end_of_header(base: str) -> int:
+    """Where its first comment, which is about itself, has ended."""
+    return base.index("\nexecutor:") + 1
+
+
+def _deployment(site: Site) -> str:
+    """A conda site's modules give `conda` on the login node: loaded in a job, they would hide the environment."""
+    if site.environment.mode != "conda" and not site.modules:
+        return ""
+    method = "conda" if site.environment.mode == "conda" else "env-modules"
+    return DEPLOYMENT.format(does=DOES[method], method=method)
+
+
+def generated(root: Path) -> dict[str, str]:
+    """Every generated file's text by its path from the project's folder `root`, which is read."""
+    base = (root / BASE).read_text(encoding="utf-8")
+    sites = [load_site(name, root) for name in names(root)]
+    profiles = {f"profiles/{s.name}/config.yaml": profile(base, s) for s in sites if s.name != BASE_SITE}
+    return {"workflow/schemas/site.schema.json": schema_json(), "config/sites/README.md": readme(root), **profiles}

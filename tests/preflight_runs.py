@@ -1,0 +1,177 @@
+"""Preflights for the tests: the real worker role in real processes, with a fault arranged around them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gate_runs import planned
+from namespaces import Contained, network
+from relay.job import Job
+from relay.preflight.checks import check_all
+from relay.preflight.facts import gathered, rank_file
+from relay.preflight.findings import Finding
+from relay.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+ENTRY = ROOT / "scripts" / "preflight.py"
+FACTS = ROOT / "tests" / "preflight_facts"
+TIMEOUT_SECONDS = 240  # of a few seconds' work, on a machine that others use too
+OF_OTHERS = ("SLURM", "OMP_", "MASTER_", "GLOO_", "NCCL_", "TORCH", "RANK", "WORLD_SIZE", "LOCAL_", "PYTHONPATH")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, without what a launcher or a test before may have left in it."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(OF_OTHERS)} | {"OMP_NUM_THREADS": "1"} | more
+
+
+def run_of(processes: int = 1, **changes: Any) -> Run:
+    """A planned run on CPUs with so many processes on each node."""
+    run, _ = planned("ddp", processes) if processes > 1 else planned("cpu")
+    return replace(run, **changes)
+
+
+def job_of(run: Run, **changes: Any) -> Job:
+    """What a site without anything special would ask of Slurm for it."""
+    tasks = run.processes_per_node if run.launcher == "srun" else 1
+    cpus = run.cpus_per_task * run.processes_per_node // tasks
+    job = Job(nodes=run.nodes, tasks_per_node=tasks, cpus_per_task=cpus, memory_mb=100, minutes=5)
+    return replace(job, **changes)
+
+
+@dataclass
+class Rank:
+    """How one process is started: a command before it (taskset, say), and its part of the environment."""
+
+    before: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Seen:
+    """What came of it."""
+
+    statuses: list[int]
+    printed: str
+    facts: dict[str, Any]
+    faults: list[str]
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        """The findings by check."""
+        return {finding.check: finding for finding in check_all(self.facts)}
+
+
+def collect(folder: Path, run: Run, ranks: Sequence[Rank], job: Job | None = None, address: str = "127.0.0.1") -> Seen:
+    """Start the worker role once for each of `ranks`, as srun would, and wait for all."""
+    work = folder / "preflight"
+    run.write(work / "preflight.json", job)
+    command = [sys.executable, "-m", "relay.worker", "preflight", str(work), "--spec", str(work / "preflight.json")]
+    told = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
+    log = folder / "printed.log"
+    processes = []
+    try:
+        with log.open("w") as stream:
+            for number, rank in enumerate(ranks):
+                place = {"RANK": str(number), "LOCAL_RANK": str(number % run.processes_per_node)}
+                own = environment(PYTHONPATH=str(ROOT / "scripts"), **told, **place) | rank.environment
+                words = [*rank.before, *command, "--output", str(work / "collected.json")]
+                processes.append(subprocess.Popen(words, env=own, cwd=folder, stdout=stream, stderr=stream))
+        statuses = [process.wait(TIMEOUT_SECONDS) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if (work / "collected.json").exists():
+        facts = json.loads((work / "collected.json").read_text())
+    else:
+        files = [rank_file(work, number) for number in range(len(ranks))]
+        partial = [json.loads(path.read_text()) for path in files if path.exists()]
+        facts = gathered(run, asdict(job) if job else None, partial)
+    faults = [json.loads(path.read_text())["error"] for path in sorted(work.glob("fault-*.json"))]
+    return Seen(statuses, log.read_text(), facts, faults)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def preflight(
+    folder: Path, run: Run, *arguments: str, job: Job | None = None, **told: str
+) -> subprocess.CompletedProcess[str]:
+    """The job's entry point as a user would call it; `told` is added to its environment."""
+    spec = folder / "results" / "preflight" / run.id / "preflight.json"
+    run.write(spec, job)
+    words = [sys.executable, str(ENTRY), "--spec", str(spec), "--output", str(spec.with_name("facts.json")), *arguments]
+    return subprocess.run(
+        words, cwd=folder, env=environment(**told), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+
+
+@dataclass
+class Host:
+    """A node in namespaces of its own: `before` starts a command there."""
+
+    name: str
+    address: str
+    before: tuple[str, ...]
+
+    def run(self, script: str) -> None:
+        """Run shell commands there; raises CalledProcessError where one fails."""
+        subprocess.run([*self.before, "sh", "-ec", script], check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
+    """Nodes with own names, addresses and mounts on a network of their own. Needs root."""
+    with network() as net, ExitStack() as undo:
+        made: list[Host] = []
+        lines = [f"{net.address(index)} {name}" for index, name in enumerate(names)]
+        known = folder / "etc-hosts"  # no name server would answer there
+        known.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        for index, name in enumerate(names):
+            ready = folder / f"{name}.ready"
+            script = f"set -e; hostname {name}; mount --bind {known} /etc/hosts; {net.settle(index)}; touch {ready}"
+            script += "; exec sleep infinity"
+            contained = Contained(["sh", "-c", script], folder / f"{name}.log", environment(), network=True)
+            undo.callback(contained.end)
+            net.plug_in(index, contained, undo)
+            contained.go()
+            end = time.monotonic() + 30
+            while not ready.exists():
+                assert time.monotonic() < end, (folder / f"{name}.log").read_text()
+                time.sleep(0.01)
+            made.append(Host(name, net.address(index), contained.enter()))
+        yield made
+
+
+def recorded() -> dict[str, Any]:
+    """The facts of a job in which all is right: two nodes with two GPUs each."""
+    facts = json.loads((FACTS / "h100_2x2.json").read_text())
+    common = facts.pop("rank")
+    facts["ranks"] = [copy.deepcopy(common) | rank for rank in facts["ranks"]]
+    return facts
+
+
+def says(found: Finding, severity: str, *words: str) -> bool:
+    """Whether it is that bad, and has these words in its line, of which some are the remedy's."""
+    assert not found.ok, found
+    assert found.severity == severity, found
+    assert found.remedy
+    for word in words:
+        assert word in found.line, found.line
+    return True

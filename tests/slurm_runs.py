@@ -1,0 +1,53 @@
+"""The workflow as its user runs it on a Slurm cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mini_slurm import MiniSlurm
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def slurm_command(folder: Path, *arguments: str, site: str | Path | None = None, profile: str = "slurm") -> list[str]:
+    """Snakemake on the config `mine.yaml` of `folder`, watching its jobs every second.
+
+    `arguments` are targets and options; a `site` (a name or a file) takes the place of the profile's.
+    """
+    command = [sys.executable, f"{ROOT}/tests/fast_snakemake.py", "--snakefile", f"{ROOT}/Snakefile"]
+    command += ["--profile", f"{ROOT}/profiles/{profile}", "--directory", str(folder)]
+    command += ["--slurm-init-seconds-before-status-checks", "1"]
+    if site is not None:
+        command += ["--default-resources", f"site={str(site)!r}"]
+    # Targets stand after an option of one value and before --configfile, which takes all that follow it.
+    return [*command, "--latency-wait", "20", *arguments, "--configfile", f"{folder}/mine.yaml"]
+
+
+def slurm_snakemake(
+    cluster: MiniSlurm,
+    folder: Path,
+    config: dict[str, Any],
+    *arguments: str,
+    site: str | Path | None = None,
+    profile: str = "slurm",
+    timeout_seconds: float = 900,
+) -> tuple[int, str]:
+    """Run the workflow in `folder` on the cluster; its exit status and all that it printed.
+
+    Raises `subprocess.TimeoutExpired` with the output so far; the jobs are then left to `MiniSlurm.tidy`.
+    """
+    (folder / "mine.yaml").write_text(yaml.safe_dump(config))
+    done = cluster.run(
+        *slurm_command(folder, *arguments, site=site, profile=profile),
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout_seconds,
+        env={"COLUMNS": "80", "SNAKEMAKE_PROFILE": ""},
+    )
+    return done.returncode, done.stdout

@@ -1,0 +1,418 @@
+"""The driver on a real cluster: one at a time, killed without loss, ended without leftovers."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mini_slurm import MiniSlurm
+from relay import driver, slurm
+from relay.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+PREFIX = "relay"
+OPTIONS = (
+    "--executor slurm --jobs 20 --slurm-status-command squeue --slurm-no-requeue --nolock --rerun-incomplete"
+    f" --slurm-jobname-prefix {PREFIX} --slurm-init-seconds-before-status-checks 1 --latency-wait 10"
+)
+JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]
+
+
+def until(seen: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+class Workplace:
+    """A folder in which the toy workflow is driven, and what its jobs wrote there."""
+
+    def __init__(self, cluster: MiniSlurm, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    @staticmethod
+    def arguments(*targets: str, seconds: int = 1, first: int = 3) -> list[str]:
+        snakefile = f"{ROOT}/tests/driver_workflow/Snakefile"
+        return [
+            *targets,
+            *OPTIONS.split(),
+            "--snakefile",
+            snakefile,
+            "--config",
+            f"seconds={seconds}",
+            f"first={first}",
+        ]
+
+    def drive(self, *targets: str, seconds: int = 1, first: int = 3, fast: bool = True) -> subprocess.Popen[str]:
+        program = [f"{ROOT}/tests/fast_snakemake.py"] if fast else ["-m", "snakemake"]
+        command = [sys.executable, *program, *self.arguments(*targets, seconds=seconds, first=first)]
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.cluster.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def drive_to_end(self, *targets: str, seconds: int = 1) -> tuple[int, str]:
+        process = self.drive(*targets, seconds=seconds)
+        printed, _ = process.communicate(timeout=180)
+        return process.returncode, printed
+
+    def lines(self, name: str) -> list[str]:
+        """What jobs noted in started.txt or ended.txt, in order of their names."""
+        path = self.folder / name
+        return sorted(path.read_text().split()) if path.exists() else []
+
+    def submitted(self) -> list[dict[str, str]]:
+        """All jobs that Slurm ever got for this folder's results."""
+        jobs = self.cluster.jobs()
+        return [job for job in jobs if job["WorkDir"] == str(self.folder) and job["JobName"].startswith(f"{PREFIX}_")]
+
+    def left(self) -> list[str]:
+        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
+        return [job["JobId"] for job in self.submitted() if job["JobState"] not in over]
+
+
+@pytest.fixture
+def place(cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    """Slurm's commands of the cluster for this process, too; no driver outlives the test."""
+    monkeypatch.setenv("PATH", cluster.environment["PATH"])
+    place = Workplace(cluster, tmp_path)
+    yield place
+    for process in place.started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+# Slurm's commands
+
+
+@pytest.mark.slow
+def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_FORMAT", "%i")  # a user's own defaults must not matter
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    (place.folder / "other").mkdir()
+    submit = ["sbatch", "--parsable", "--time=7", "--comment=rule_x | y"]
+    mine = place.cluster.run(*submit, "--job-name=relay_a b", "--wrap=sleep 60", cwd=place.folder).stdout.strip()
+    for name, folder in (("relay_x", place.folder / "other"), ("relays", place.folder), ("driver", place.folder)):
+        place.cluster.run(*submit, f"--job-name={name}", "--wrap=sleep 60", cwd=folder)
+    until(lambda: place.cluster.job(mine)["JobState"] == "RUNNING", "the job runs")
+
+    (job,) = slurm.jobs_named("relay", place.folder)
+    assert job == slurm.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y")
+    end = slurm.end_time(mine)
+    assert end is not None
+    assert abs(end - time.time() - 7 * 60) < 60
+    slurm.cancel([mine, "999999"])  # one that Slurm does not know is no error
+    until(lambda: not slurm.jobs_named("relay", place.folder), "the job is gone")
+    assert slurm.end_time("999999") is None
+
+
+@pytest.mark.slow
+def test_when_a_job_would_start(place: Workplace) -> None:
+    start = slurm.expected_start(["--nodes=2", "--time=5"])
+    assert start is not None
+    assert abs(start.timestamp() - time.time()) < 60
+    with pytest.raises(UserError, match=r"^sbatch failed: .*Invalid partition name") as caught:
+        slurm.expected_start(["--partition=$(touch here)"])
+    assert "\n" not in str(caught.value)
+    assert not list(place.folder.iterdir())
+    assert not place.submitted()
+
+
+def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not slurm.available()
+    with pytest.raises(UserError, match=r"^squeue: no such command on PATH; .*$"):
+        slurm.jobs_named("relay", tmp_path)
+
+
+# One at a time
+
+
+def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) -> None:
+    """A daemon that the driver started keeps on after kill -9, the lock does not; and the next one is told."""
+    code = (
+        "import subprocess, sys, time; from pathlib import Path; from relay import driver\n"
+        "driver.claim(Path('.')); child = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3)\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    first = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    daemon = int(first.stdout.readline())
+    try:
+        with pytest.raises(UserError, match=rf"another driver \(pid {first.pid} on \S+ since .*\) works on these"):
+            driver.claim(tmp_path)
+        first.kill()
+        first.wait()
+        os.kill(daemon, 0)
+        claim = driver.claim(tmp_path)
+        assert claim.left_by.startswith(f"pid {first.pid} on ")
+        claim.release()
+        again = driver.claim(tmp_path)
+        assert again.left_by == ""
+        again.release()
+    finally:
+        first.kill()
+        first.communicate()
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / ".snakemake").write_text("a file")
+    with pytest.raises(UserError, match=r"relay-driver\.lock: cannot be written: "):
+        driver.claim(tmp_path)
+
+
+def test_a_file_system_without_locks_gets_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated: none is here that refuses locks."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    driver.claim(tmp_path).release()
+    warning = capsys.readouterr().err
+    assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
+
+
+@pytest.mark.slow
+def test_a_second_driver_is_refused_and_what_only_reads_is_not(place: Workplace) -> None:
+    first = place.drive(seconds=12)
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    status, printed = place.drive_to_end()
+    assert status == 1
+    assert re.findall(r"(?m)^error: .*", printed) == [
+        line for line in printed.splitlines() if "works on these results" in line
+    ]
+    assert f"another driver (pid {first.pid} on " in printed
+    assert "Traceback" not in printed
+    for reading in (["--dry-run"], ["--summary"], ["look"]):
+        status, printed = place.drive_to_end(*reading)
+        assert status == 0, printed
+    printed, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, printed
+    assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
+    assert len({job["JobName"] for job in place.submitted()}) == 1
+
+
+# Killed
+
+
+@pytest.mark.slow
+def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place: Workplace) -> None:
+    first = place.drive(seconds=15)
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    first.kill()
+    second = place.drive(seconds=1)
+    until(lambda: (place.folder / driver.LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
+    assert len(place.left()) == 3
+    printed, _ = second.communicate(timeout=180)
+    assert second.returncode == 0, printed
+    assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {first.pid} on .*\) are not over", printed)
+    assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
+    assert printed.index("They are over") < printed.index("Building DAG")
+    assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
+    assert len(place.submitted()) == 4
+    assert (place.folder / "last.txt").read_text() == "done\n"
+
+
+@pytest.mark.slow
+def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
+    first = place.drive(seconds=20)
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    first.kill()
+    second = place.drive(seconds=1)
+    assert second.stdout is not None
+    for line in second.stdout:
+        if line.startswith("To cancel them instead: scancel "):
+            break
+    second.send_signal(signal.SIGINT)
+    printed, _ = second.communicate(timeout=30)
+    assert (second.returncode, printed) == (1, "error: interrupted\n")
+    assert len(place.left()) == 3
+
+
+@pytest.mark.slow
+def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: Workplace) -> None:
+    """The real squeue, asking where no controller listens."""
+    conf = re.sub(r"(?m)^SlurmctldPort=.*", "SlurmctldPort=1", (place.cluster.folder / "slurm.conf").read_text())
+    (place.folder / "dead.conf").write_text(conf)
+    squeue = shutil.which("squeue", path="/usr/local/bin:/usr/bin:/bin")
+    (place.folder / "bin").mkdir()
+    script = place.folder / "bin" / "squeue"
+    script.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(str(place.folder))}/dead.conf exec {squeue} "$@"\n')
+    script.chmod(0o755)
+    os.environ["PATH"] = f"{place.folder}/bin:{os.environ['PATH']}"  # the fixture puts it back
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *place.arguments()], cwd=place.folder, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    (line,) = re.findall(r"(?m)^error: .*", done.stderr)
+    assert line.startswith("error: squeue failed: ")
+    assert "Unable to contact slurm controller" in line
+    assert "Traceback" not in done.stderr
+    assert not place.submitted()
+
+
+# Ended by a signal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workplace, number: signal.Signals) -> None:
+    process = place.drive(seconds=60, first=30)
+    until(lambda: len(place.left()) >= 2, "the first jobs are in the queue")
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, printed
+    assert f"{number.name}: cancelling the jobs of this driver" in printed
+    assert "Traceback" not in printed
+    until(lambda: not place.left(), "no job is left", 20)
+    # A job that was missed fails by itself some seconds later, as Snakemake removes a folder that it looks for.
+    assert {job["JobState"] for job in place.submitted()} == {"CANCELLED"}
+    assert place.lines("ended.txt") == []
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
+    """With the plugin's own interval of looking at the queue, the first signal alone takes it more than 10 seconds."""
+    process = place.drive(seconds=60, fast=False)
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    printed, _ = process.communicate(timeout=60)
+    assert time.monotonic() - sent < 9
+    assert process.returncode == 128 + signal.SIGINT, printed
+    assert "Traceback" not in printed
+    until(lambda: not place.left(), "no job is left", 20)
+    status, printed = place.drive_to_end(seconds=1)
+    assert status == 0, printed
+    assert place.lines("ended.txt") == JOBS
+
+
+# Places to run it in
+
+
+def drive(place: Workplace, where: str, *arguments: str, seconds: int = 1) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, f"{ROOT}/scripts/drive.py", *where.split()]
+    command = [*program, "--", *place.arguments(*arguments, seconds=seconds)]
+    return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, timeout=120)
+
+
+HOSTILE = "note='; touch one; $(touch two);"
+
+
+@pytest.mark.slow
+def test_in_this_terminal_it_is_snakemake(place: Workplace) -> None:
+    done = drive(place, "here", "look")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "looked\n"
+    assert drive(place, "", "no_such_target").returncode == 1
+
+
+@pytest.mark.slow
+def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: Workplace) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    done = drive(place, "tmux", "look", "--config", HOSTILE)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"(tmux -L \S+) attach", done.stdout)
+    assert found, done.stdout
+    tmux = found.group(1).split()
+    try:
+        until(lambda: "Pane is dead" in _screen(tmux), "the driver has ended, and its session stays")
+        assert "looked" in _screen(tmux)
+        assert not [name for name in ("one", "two") if (place.folder / name).exists()]
+        done = drive(place, "tmux", seconds=60)
+        assert done.returncode == 0, done.stderr
+        until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+        again = drive(place, "tmux")
+        assert again.returncode == 1
+        assert re.fullmatch(r"error: .*: a driver runs here in tmux already; .* attach\n", again.stderr)
+        subprocess.run([*tmux, "kill-session"], check=True)
+        until(lambda: not place.left(), "no job is left", 20)
+        assert place.lines("ended.txt") == []
+    finally:
+        subprocess.run([*tmux, "kill-server"], capture_output=True)
+
+
+def _screen(tmux: list[str]) -> str:
+    return subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True).stdout
+
+
+def test_without_tmux_there_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, f"{ROOT}/scripts/drive.py", "tmux", "--", "-n"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": str(tmp_path)}
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: tmux: no such command on PATH; .*\n", done.stderr)
+
+
+@pytest.mark.slow
+def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(place: Workplace) -> None:
+    site = place.folder / "mine.yaml"
+    site.write_text(
+        "name: mine\ndescription: the tests' cluster\nverified: here\n"
+        "partitions: [{name: cpu, device: cpu, cpus_per_node: 8, max_minutes: 60}]\n"
+    )
+    too_long = drive(place, f"job --site {site} --minutes 61")
+    assert (too_long.returncode, too_long.stdout) == (1, "")
+    assert "--minutes 61: " in too_long.stderr
+    assert "allows 60; " in too_long.stderr
+
+    def driver_output() -> str:
+        return (place.folder / f"relay-driver-{job}.log").read_text()
+
+    done = drive(place, f"job --site {site} --minutes 10", "--config", HOSTILE)
+    found = re.match(r"The driver is job (\d+); ", done.stdout)
+    assert found, done.stderr
+    job = found.group(1)
+    shape = place.cluster.job(job)
+    assert (shape["Partition"], shape["NumCPUs"], shape["TimeLimit"]) == ("cpu", "1", "00:10:00")
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    place.cluster.run("scancel", "--batch", "--signal=USR1", job)  # as Slurm does near the end of its time
+    until(lambda: place.cluster.job(job)["Restarts"] == "1", "the driver is queued again")
+    until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended", 150)
+    assert "The driver's time is up; it is queued again" in driver_output()
+    assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
+    assert len(place.submitted()) == 4
+    assert not [name for name in ("one", "two") if (place.folder / name).exists()]
+
+
+@pytest.mark.slow
+def test_scancel_of_the_driver_cancels_its_jobs(place: Workplace) -> None:
+    done = drive(place, f"job --site {ROOT}/config/sites/generic.yaml --minutes 10", seconds=60)
+    assert done.returncode == 0, done.stderr
+    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    place.cluster.run("scancel", done.stdout.split()[4].rstrip(";"))
+    until(lambda: not place.left(), "no job is left", 40)
+    assert place.lines("ended.txt") == []

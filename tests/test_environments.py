@@ -1,0 +1,250 @@
+"""What the modes of a site's environment ask for, and what Snakemake makes of it: real environment modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+import lock as lock_script
+import slurm_packages
+from mini_slurm import MiniSlurm
+from relay import environment, wheelhouse
+from relay.errors import UserError
+from tiny_stack import ROOT, needs_root, prepared, told
+
+
+def site(mode: str, **given: Any) -> Any:
+    """As much of a site as `relay.environment` reads."""
+    keys = {"wheels_from": "download", "packages": {}, "conda": {}, "image": None, "python": None, "torch": "cpu"}
+    return SimpleNamespace(
+        file="mine.yaml", modules=["a/1", "b/2"], environment=SimpleNamespace(mode=mode, **{**keys, **given})
+    )
+
+
+def test_what_each_mode_asks_for(tmp_path: Path) -> None:
+    def asked(*arguments: Any, **options: Any) -> dict[str, Any]:
+        found = environment.asked(site(*arguments, **options), "torch", ROOT)
+        json.dumps(found)
+        return found
+
+    assert asked("wheels")["wheelhouse"] == str(wheelhouse.order(ROOT, "torch", "cpu").folder)
+    assert asked("wheels")["python"] == wheelhouse.base_python()
+    own = asked("wheels", wheels_from="site", packages={"torch": ["torch", "numpy"]})
+    assert (own["site_wheels"], own["packages"], own["wheelhouse"]) == (True, ["torch", "numpy"], None)
+    assert asked("conda", conda={"torch": "pytorch"})["conda"] == "pytorch"
+    assert asked("conda", conda={"torch": "envs/torch-cu128.yaml"})["conda"] == str(ROOT / "envs/torch-cu128.yaml")
+    assert asked("conda", conda={"torch": str(tmp_path)})["conda"] == str(tmp_path)
+    assert asked("apptainer", image="torch.sif")["image"] == "torch.sif"
+    assert environment.asked(None, "torch", ROOT, device="cuda") | {"lock_sha256": ""} == told(
+        mode="current", stack="torch", build=None, python=None, wheelhouse=None, conda=None, nvidia=True, lock_sha256=""
+    )
+
+
+def test_what_the_site_lacks_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"mine\.yaml: environment\.packages: nothing for stack 'torch'; add torch: …"):
+        environment.asked(site("wheels", wheels_from="site"), "torch", ROOT)
+    with pytest.raises(UserError, match=r"mine\.yaml: environment\.conda: nothing for stack 'torch'"):
+        environment.conda_of(site("conda", conda={"lightning": "x"}), "torch", ROOT)
+    with pytest.raises(UserError, match=r"environment\.conda\.torch: 'envs/none\.yaml': no such file or folder"):
+        environment.conda_of(site("conda", conda={"torch": "envs/none.yaml"}), "torch", ROOT)
+
+
+def test_what_rules_are_given() -> None:
+    assert environment.modules_of(site("modules")) == ["a/1", "b/2"]
+    assert environment.modules_of(site("conda")) == environment.modules_of(None) == []
+    assert environment.conda_of(None, "torch", ROOT) == str(ROOT / "envs/torch.yaml")
+    assert environment.conda_of(site("wheels"), "nothing", ROOT) is None
+
+
+def test_the_conda_twin_has_the_locks_pins() -> None:
+    locks = [(ROOT / "envs" / name).read_text() for name in ("torch.txt", "torch-cuda.txt")]
+    pins = [name for text in locks for name, _ in lock_script.parse_entries(text)]
+    assert yaml.safe_load((ROOT / "envs/torch.yaml").read_text())["dependencies"][-1]["pip"] == pins
+
+
+@pytest.mark.parametrize("build", ["cu118", "cu126", "cu128"])
+def test_the_builds_for_other_cudas_come_from_their_index(build: str) -> None:
+    twin = yaml.safe_load((ROOT / f"envs/torch-{build}.yaml").read_text())
+    pip = twin["dependencies"][-1]["pip"]
+    assert pip[0] == f"--index-url https://download.pytorch.org/whl/{build}"
+    names = {
+        re.split("[>=]", word)[0] for word in [*pip[1:], *filter(lambda d: isinstance(d, str), twin["dependencies"])]
+    }
+    asked = {re.split("==", line)[0] for line in (ROOT / "envs/torch.in").read_text().splitlines() if line[:1] != "#"}
+    assert asked <= names
+
+
+# What Snakemake makes of it
+
+
+@dataclass
+class Workflow:
+    """The toy workflow in a folder of its own, with the site's file beside it."""
+
+    folder: Path
+
+    def site(self, environment: dict[str, Any], modules: list[str]) -> None:
+        partition = {"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}
+        text = {"name": "site", "description": "a test", "verified": "here", "partitions": [partition]}
+        (self.folder / "site.yaml").write_text(yaml.safe_dump(text | {"environment": environment, "modules": modules}))
+
+    def command(self, *arguments: str) -> list[str]:
+        given = ["--directory", str(self.folder), "--config", f"root={ROOT}", f"site={self.folder}/site.yaml"]
+        return ["--snakefile", f"{ROOT}/tests/environment_workflow/Snakefile", *arguments, *given]
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """On this machine: the exit status, and all that was printed and logged."""
+        done = subprocess.run(
+            [sys.executable, "-m", "snakemake", "--cores", "1", *self.command(*arguments)],
+            env={name: value for name, value in os.environ.items() if name != "BASH_ENV"} | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done.returncode, done.stdout + done.stderr + self.log()
+
+    def log(self) -> str:
+        log = self.folder / "job.log"
+        return log.read_text() if log.exists() else ""
+
+    def found(self) -> list[str]:
+        """The interpreter that the job ran with, the modules that were loaded, the node's name."""
+        return (self.folder / "found.txt").read_text().split()
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> Workflow:
+    return Workflow(tmp_path)
+
+
+def python_in(folder: Path) -> Path:
+    """A Python that is not the driver's."""
+    folder.mkdir(parents=True)
+    python = folder / "python"
+    python.symlink_to(wheelhouse.base_python())
+    return python
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> dict[str, str]:
+    """Real environment modules, one of them `torch/2.0` with a Python; the variables of a user's shell."""
+    slurm_packages.require({"modulecmd": "environment-modules"})
+    python = python_in(tmp_path / "theirs")
+    (tmp_path / "modulefiles/torch").mkdir(parents=True)
+    (tmp_path / "modulefiles/torch/2.0").write_text(f"#%Module1.0\nprepend-path PATH {python.parent}\n")
+    # As on a cluster: the module command is there in a shell that is no login shell.
+    return {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
+
+
+@pytest.mark.slow
+def test_modules_give_the_python(workflow: Workflow, modules: dict[str, str]) -> None:
+    workflow.site({"mode": "modules"}, ["torch/2.0"])
+    status, printed = workflow.run("--software-deployment-method", "env-modules", **modules)
+    assert status == 0, printed
+    assert workflow.found()[:2] == [str(workflow.folder / "theirs/python"), "torch/2.0"]
+
+
+@pytest.mark.slow
+def test_modules_that_are_not_loaded_stop_the_job(workflow: Workflow, modules: dict[str, str]) -> None:
+    method = ("--software-deployment-method", "env-modules")
+    workflow.site({"mode": "modules"}, ["torch/2.0"])
+    # Snakemake itself goes on in all three.
+    for arguments, variables in (((), modules), (method, {})):
+        status, printed = workflow.run(*arguments, **variables)
+        assert status == 1
+        assert "error: modules: 'torch/2.0' is not loaded on node" in printed
+        assert "(loaded: none)" in printed
+    workflow.site({"mode": "modules"}, ["torch/2.0", "cuda/99"])
+    status, printed = workflow.run(*method, **modules)
+    assert status == 1
+    assert "error: modules: 'cuda/99' is not loaded on node" in printed
+    assert "(loaded: torch/2.0)" in printed
+
+
+@pytest.mark.slow
+def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], cluster: MiniSlurm) -> None:
+    workflow.site({"mode": "modules"}, ["torch/2.0"])
+    options = ["--executor", "slurm", "--jobs", "1", "--slurm-status-command", "squeue", "--slurm-no-account"]
+    options += ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20"]
+    options += ["--software-deployment-method", "env-modules"]
+    command = [sys.executable, f"{ROOT}/tests/fast_snakemake.py", *options, *workflow.command(), "slurm=yes"]
+    done = cluster.run(*command, check=False, env=modules, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout + workflow.log()
+    assert workflow.found() == [str(workflow.folder / "theirs/python"), "torch/2.0", "c1"]
+
+
+STAND_IN = """#!/bin/sh
+echo "conda $*" >> {calls}
+case "$1" in
+    info) echo '{{"conda_prefix": "{prefix}", "platform": "linux-64"}}' ;;
+    config) echo '{{"get": {{"channel_priority": "strict"}}}}' ;;
+    --version) echo conda 24.7.1 ;;
+    env) [ "$2" = export ] && echo "name: pytorch" ;;
+    *) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.slow
+def test_conda_is_activated_by_name(workflow: Workflow) -> None:
+    """Conda's own is not to be had here: a stand-in tells what Snakemake asks of it."""
+    prefix = workflow.folder / "conda"
+    python = python_in(prefix / "envs/pytorch/bin")
+    (prefix / "bin").mkdir()
+    conda = prefix / "bin/conda"
+    conda.write_text(STAND_IN.format(calls=workflow.folder / "calls", prefix=prefix))
+    conda.chmod(0o755)
+    (prefix / "bin/activate").write_text(f'PATH="{prefix}/envs/$1/bin:$PATH"\n')
+    workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, ["miniforge3/1"])
+    path = {"PATH": f"{conda.parent}:{os.environ['PATH']}"}
+    status, printed = workflow.run("--software-deployment-method", "conda", **path)
+    assert status == 0, printed
+    assert workflow.found()[:2] == [str(python), os.environ.get("LOADEDMODULES", "None")]
+    # An environment that is there is not made: Snakemake only asks.
+    calls = {line.split(" --")[0] for line in (workflow.folder / "calls").read_text().splitlines()}
+    assert calls <= {"conda info", "conda", "conda config", "conda env export"}
+
+
+@pytest.mark.slow
+def test_conda_that_was_not_activated_stops_the_job(workflow: Workflow) -> None:
+    workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, [])
+    status, printed = workflow.run(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert status == 1
+    assert "is the driver's own: nothing was activated; use --software-deployment-method conda" in printed
+
+
+@pytest.mark.slow
+def test_rules_in_this_form_are_clean(workflow: Workflow) -> None:
+    workflow.site({"mode": "modules"}, ["torch/2.0"])
+    status, printed = workflow.run("--lint")
+    assert status == 0, printed
+
+
+@pytest.mark.slow
+def test_the_whole_stack_on_a_node_without_network(tmp_path: Path) -> None:
+    """As the rule makes it on the login node, and as a job then installs and imports it."""
+    needs_root()
+    asked = told(mode="wheels", stack="torch", build="cpu")
+    lock, output = ROOT / "envs/torch.txt", tmp_path / "torch.json"
+    command = [sys.executable, str(ROOT / "scripts/environment.py"), "--lock", str(lock), "--asked", json.dumps(asked)]
+    subprocess.run([*command, "--output", str(output)], cwd=tmp_path, check=True)
+    record = json.loads(output.read_text())
+    assert any(name.startswith("torch-") for name in record["wheels"])
+    place = tmp_path / next((tmp_path / wheelhouse.FOLDER).glob("torch-*"))
+    offline = ("unshare", "--net")
+    said, python = prepared(asked | {"wheelhouse": str(place)}, tmp_path, before=offline)
+    ask = "import torch, numpy, psutil, PIL; print(torch.__version__)"
+    answer = subprocess.run([*offline, python, "-c", ask], capture_output=True, text=True, check=True)
+    pinned = re.findall(r"(?m)^torch==(\S+)", lock.read_text())[0]
+    assert answer.stdout.strip().split("+")[0] == pinned
+    assert re.search(r"made in [0-9.]+ s", said)

@@ -1,0 +1,250 @@
+"""The Python that a job finds on its node: installed by real uv and pip on a real disk, without network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay import node_environment
+from relay.errors import UserError
+from relay.files import sha256
+from tiny_stack import PREPARE, ROOT, fetched, needs_root, prepared, project, python, told, wait_for
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheelhouse of the stack `tiny`; to be left as it is."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return folder / fetched(project(folder), folder)
+
+
+def test_prepare_needs_no_network_and_is_done_once(tmp_path: Path, tiny: Path) -> None:
+    needs_root()
+    said, interpreter = prepared(told(tiny), tmp_path, before=("unshare", "--net"))
+    assert re.fullmatch(r"environment: \S+ made in [0-9.]+ s", said)
+    assert Path(interpreter).is_relative_to(tmp_path / f"relay-{os.getuid()}")
+    ask = "import markupsafe, sys; print(markupsafe.__file__, sys.prefix)"
+    where = subprocess.run([interpreter, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    assert all(Path(path).is_relative_to(Path(interpreter).parents[1]) for path in where)
+    assert prepared(told(tiny), tmp_path) == (f"environment: {Path(interpreter).parents[1]} is there", interpreter)
+    # uv's cache, and all else that was needed on the way, is gone.
+    left = sorted(os.listdir(tmp_path / f"relay-{os.getuid()}"))  # noqa: PTH208
+    assert left == [Path(interpreter).parents[1].name, f"{Path(interpreter).parents[1].name}.lock"]
+
+
+def test_jobs_that_share_a_node_build_once(tmp_path: Path, tiny: Path) -> None:
+    command = python(PREPARE, json.dumps(told(tiny)), tmp_path)
+    jobs = [subprocess.Popen(**command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [job.communicate(timeout=120)[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0]
+    assert sum(" made in " in text for text in said) == 1
+    assert sum(" is there" in text for text in said) == 2
+    assert len({text.splitlines()[-1] for text in said}) == 1
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A node's disk that outlives its jobs."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.mark.parametrize("fault", ["no marker", "a lost file", "a cut file", "no interpreter", "half a marker"])
+def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> None:
+    _, interpreter = prepared(told(tiny), disk)
+    place = Path(interpreter).parents[1]
+    module = next(place.glob("lib/python3*/site-packages/typing_extensions.py"))
+    if fault == "a lost file":
+        module.unlink()
+    elif fault == "a cut file":
+        module.write_bytes(module.read_bytes()[:100])
+    elif fault == "no interpreter":
+        Path(interpreter).unlink()
+    elif fault == "half a marker":
+        (place / node_environment.MARKER).write_text('{"stack"')
+    else:
+        (place / node_environment.MARKER).unlink()
+    said, _ = prepared(told(tiny), disk)
+    assert "is incomplete, and made anew" in said
+    subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
+    assert " is there" in prepared(told(tiny), disk)[0]
+
+
+def test_a_build_that_is_killed_is_made_anew(tmp_path: Path, tiny: Path) -> None:
+    disk = next(disk for disk in half_built(tmp_path, tiny) if not list(disk.rglob(node_environment.MARKER)))
+    with pytest.raises(UserError, match="was not prepared there"):
+        node_environment.interpreter(told(tiny), disk)
+    # The installer may have outlived it: then it holds the lock until it ends.
+    said, interpreter = prepared(told(tiny), disk)
+    assert "is incomplete, and made anew" in said
+    subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
+
+
+def half_built(folder: Path, tiny: Path) -> Iterator[Path]:
+    """Disks on which a build was killed, some perhaps too late."""
+    for number in range(10):
+        disk = folder / str(number)
+        disk.mkdir()
+        child = subprocess.Popen(**python(PREPARE, json.dumps(told(tiny)), disk), stdout=subprocess.DEVNULL)
+        try:
+            wait_for(lambda disk=disk: any(disk.glob("relay-*/tiny-*/pyvenv.cfg")))
+        finally:
+            child.kill()
+            child.wait()
+        yield disk
+
+
+def copy_of(place: Path, folder: Path) -> Path:
+    """A wheelhouse to be spoilt."""
+    subprocess.run(["cp", "-r", place, folder / "copy"], check=True)
+    return folder / "copy"
+
+
+def test_a_wheel_that_was_damaged_on_the_way_is_refused(tmp_path: Path, tiny: Path) -> None:
+    copy = copy_of(tiny, tmp_path)
+    wheel = next(copy.glob("typing*.whl"))
+    wheel.write_bytes(wheel.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"typing_extensions-\S+whl: missing or damaged; have it fetched"):
+        prepared(told(copy), tmp_path)
+
+
+def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny: Path) -> None:
+    copy = copy_of(tiny, tmp_path)
+    wheel = next(copy.glob("typing*.whl"))
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("evil.py", "")
+    sums = copy / "SHA256SUMS"
+    sums.write_text(re.sub(rf"\w+(?=  {re.escape(wheel.name)})", sha256(wheel), sums.read_text()))
+    with pytest.raises(UserError, match=r"could not be made on node .*Hash mismatch for .typing-extensions"):
+        prepared(told(copy), tmp_path)
+
+
+def test_what_is_missing_or_unfit_is_one_line(tmp_path: Path, tiny: Path) -> None:
+    with pytest.raises(UserError, match=r"no wheelhouse at /nowhere .*--forcerun environment"):
+        prepared(told(Path("/nowhere")), tmp_path)
+    with pytest.raises(UserError, match=r"environment\.python: '/nowhere/python' is no program on node"):
+        prepared(told(tiny, python="/nowhere/python"), tmp_path)
+    with pytest.raises(UserError, match=r"environment\.python: /bin/false does not run as Python"):
+        prepared(told(tiny, python="/bin/false"), tmp_path)
+    copy = copy_of(tiny, tmp_path)
+    requirements = copy / "requirements.txt"
+    requirements.write_text(re.sub("# Python .*", "# Python 3.9", requirements.read_text()))
+    with pytest.raises(UserError, match=r"is Python 3\.\d+, the wheelhouse is for 3\.9; name the Python that"):
+        prepared(told(copy), tmp_path)
+
+
+def test_the_nodes_disk_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    assert node_environment.node_disk("$SLURM_TMPDIR") == tmp_path
+    assert node_environment.node_disk("${SLURM_TMPDIR}/..") == tmp_path / ".."
+    monkeypatch.delenv("SLURM_TMPDIR")
+    for text in ("$SLURM_TMPDIR", "${SLURM_TMPDIR}/mine"):
+        with pytest.raises(UserError, match=r"^node_disk: .* the variable SLURM_TMPDIR is not set there; name another"):
+            node_environment.node_disk(text)
+    for text in ("/no/such/disk", "scratch", "/dev/null"):
+        with pytest.raises(UserError, match=f"{text}' is no folder there"):
+            node_environment.node_disk(text)
+
+
+def test_a_disk_that_is_full_or_read_only_is_one_line(tmp_path: Path, tiny: Path) -> None:
+    needs_root()
+    for options, words in (("size=100k", "is too small: 0.0 GB are free on node"), ("ro", "is not writable; name")):
+        mount = f'mount -t tmpfs -o {options} tmpfs {tmp_path} && exec "$@"'
+        with pytest.raises(UserError, match=words):
+            prepared(told(tiny), tmp_path, before=("unshare", "--mount", "sh", "-c", mount, "sh"))
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path) -> None:
+    needs_root()
+    own = tmp_path / f"relay-{os.getuid()}"
+    own.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is not a folder that only you can write to"):
+        prepared(told(tiny), tmp_path)
+    own.unlink()
+    own.mkdir()
+    for spoil in (lambda: os.chown(own, 65534, -1), lambda: (os.chown(own, 0, -1), own.chmod(0o777))):
+        spoil()
+        with pytest.raises(UserError, match="is not a folder that only you can write to"):
+            prepared(told(tiny), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_sites_own_wheels_by_pip_without_index(tmp_path: Path, tiny: Path) -> None:
+    needs_root()
+    # As clusters lead pip to their wheels: a configuration that their modules name.
+    (tmp_path / "pip.conf").write_text(f"[global]\nfind-links = {tiny}\n")
+    site: dict[str, Any] = {"before": ("unshare", "--net"), "PIP_FIND_LINKS": None}
+    site["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
+    asked = told(site_wheels=True, packages=["markupsafe"])
+    said, interpreter = prepared(asked, tmp_path, **site)
+    assert " made in " in said
+    subprocess.run([interpreter, "-c", "import markupsafe"], check=True)
+    assert " is there" in prepared(asked, tmp_path, **site)[0]
+    with pytest.raises(UserError, match=r"could not be made on node .*No matching distribution found for horovod"):
+        prepared(told(site_wheels=True, packages=["markupsafe", "horovod"]), tmp_path, **site)
+
+
+# What other modes run with
+
+
+def program(path: Path, text: str = "exit 0") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("mode", ["conda", "modules"])
+def test_the_python_that_was_put_first_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    asked = {"mode": mode, "modules": []}
+    theirs = program(tmp_path / "theirs/bin/python")
+    monkeypatch.setenv("PATH", f"{theirs.parent}:{Path(sys.executable).parent}")
+    assert node_environment.interpreter(asked, tmp_path) == [str(theirs)]
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{theirs.parent}")
+    with pytest.raises(UserError, match="is the driver's own: nothing was activated; use --software-deployment-method"):
+        node_environment.interpreter(asked, tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=f"'{mode}' on node .*: no python is on the PATH"):
+        node_environment.interpreter(asked, tmp_path)
+
+
+def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = tmp_path / "torch.sif"
+    asked = {"mode": "apptainer", "modules": [], "image": str(image), "nvidia": True}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="neither apptainer nor singularity is on the PATH"):
+        node_environment.interpreter(asked, Path("/tmp"))
+    apptainer = str(program(tmp_path / "apptainer"))
+    with pytest.raises(UserError, match=r"environment\.image: .*torch\.sif' is not there on node"):
+        node_environment.interpreter(asked, Path("/tmp"))
+    image.touch()
+    binds = ["--bind", str(tmp_path), "--bind", str(ROOT), "--bind", "/tmp"]
+    rest = [*binds, "--pwd", str(tmp_path), str(image), "python3"]
+    assert node_environment.interpreter(asked, Path("/tmp")) == [apptainer, "exec", "--nv", *rest]
+    assert node_environment.interpreter(asked | {"nvidia": False}, Path("/tmp")) == [apptainer, "exec", *rest]
+    with pytest.raises(UserError, match="cannot bind a folder with ':' or ','"):
+        node_environment.interpreter(asked, Path("/tmp/a:b"))
+
+
+def test_the_drivers_own_environment() -> None:
+    assert node_environment.interpreter({"mode": "current"}, Path("/tmp")) == [sys.executable]
+    assert not node_environment.needs_preparation({"mode": "current"})
+    assert node_environment.needs_preparation({"mode": "wheels"})
+
+
+def test_a_module_that_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"mode": "current", "modules": ["StdEnv/2023", "python"]}
+    monkeypatch.setenv("LOADEDMODULES", "StdEnv/2023:python/3.11.5")
+    assert node_environment.interpreter(asked, tmp_path) == [sys.executable]
+    monkeypatch.setenv("LOADEDMODULES", "StdEnv/2020:pythonic/1")
+    with pytest.raises(UserError, match=r"modules: 'StdEnv/2023' is not loaded on node .*\(loaded: StdEnv/2020, pyth"):
+        node_environment.interpreter(asked, tmp_path)

@@ -1,0 +1,218 @@
+"""Preflight's checks on facts that were written by hand (`preflight_facts/`), its page, and what its job concludes.
+
+The traps that can be made here are made in `test_preflight_on_nodes.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight_runs import FACTS, ROOT, recorded, says
+from relay.errors import UserError
+from relay.files import write_json
+from relay.preflight import job, nccl_log, node
+from relay.preflight.checks import check_all, explain, prevent_joining
+from relay.preflight.findings import REGISTER, Finding
+from relay.preflight.page import page, show
+
+TRAPS = json.loads((FACTS / "traps.json").read_text())["traps"]
+
+
+def change(value: Any, path: list[str], to: Any) -> None:
+    """Set what lies at a path; `*` is every element of a list."""
+    step, *rest = path
+    steps = range(len(value)) if step == "*" else [int(step) if isinstance(value, list) else step]
+    for at in steps:
+        if rest:
+            change(value[at], rest, to)
+        else:
+            value[at] = copy.deepcopy(to)
+
+
+def finding(facts: dict[str, Any], check: str) -> Finding:
+    return {found.check: found for found in check_all(facts)}[check]
+
+
+# On facts written by hand
+
+
+def test_of_what_is_right_nothing_is_said() -> None:
+    assert [found.line for found in check_all(recorded()) if not found.ok] == []
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap["trap"])
+def test_a_recorded_trap_is_found_with_its_remedy(trap: dict[str, Any]) -> None:
+    facts = recorded()
+    for path, to in trap["change"].items():
+        change(facts, path.split("."), to)
+    assert says(finding(facts, trap["check"]), trap["severity"], *trap["says"])
+
+
+def test_every_check_can_fail_and_is_documented() -> None:
+    """Each check is the object of a recorded trap or of a real one, and stands in the docs."""
+    names = [registered.name for registered in REGISTER]
+    assert len(set(names)) == len(names)
+    tested = {trap["check"] for trap in TRAPS}
+    real = Path(__file__).with_name("test_preflight_on_nodes.py").read_text()
+    made = {name for name in names if re.search(rf'(findings\["{name}"\],|\("{name}",)\s+"(stop|warn)"', real)}
+    documented = (ROOT / "docs" / "preflight.md").read_text()
+    assert set(names) == tested | made
+    assert [name for name in names if f"| {name} |" not in documented] == []
+
+
+@pytest.mark.parametrize("known", ["nothing of torch", "nobody"])
+def test_checks_bear_with_what_is_not_known_yet(known: str) -> None:
+    """A rank that ended before torch was loaded, or before anything, is no error of the checks."""
+    facts = recorded() | {"complete": False, "allreduce": [], "job": None}
+    late = ("torch", "cuda", "torchvision", "bound_affinity", "memory_limit_mb", "joined", "kernel", "device_index")
+    late += ("nccl", "seen", "clock_ahead_seconds")
+    facts["ranks"] = [{k: v for k, v in rank.items() if k not in late} for rank in facts["ranks"]]
+    if known == "nobody":
+        facts["ranks"] = []
+    assert [found.line for found in check_all(facts) if found.severity == "stop"] == []
+    assert prevent_joining(facts) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "check", "remedy"),
+    [
+        (
+            "DistBackendError: NCCL error … Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            "one GPU for each rank",
+            "gloo",
+        ),
+        ("RuntimeError: CUDA error: invalid device ordinal", "visible GPUs", "--gpu-bind=none"),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "GPU architecture",
+            "list",
+        ),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040)", "driver", "older CUDA"),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "environment", "modules"),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB", "GPU memory", "nvidia-smi"),
+    ],
+)
+def test_a_known_error_is_explained(error: str, check: str, remedy: str) -> None:
+    found = explain(error)
+    assert found is not None
+    assert (found.check, found.severity) == (check, "stop")
+    assert remedy in found.remedy
+
+
+def test_another_error_is_not_explained() -> None:
+    assert explain("ValueError: a lost peer, or anything") is None
+
+
+NCCL_LOG = """\
+g1:71:71 [0] NCCL INFO Bootstrap : Using ib0:10.1.0.1<0>
+NCCL version 2.21.5+cuda12.4
+g1:71:90 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.1.0.1<0>
+g1:71:90 [0] NCCL INFO Using network IB
+g1:71:90 [0] NCCL INFO Channel 00/02 :    0   1   2   3
+g1:71:90 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+g1:71:90 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[0] [send] via NET/IBext_v8/0
+g1:71:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+g1:71:90 [0] NCCL INFO Channel 01 : 0[0] -> 1[1] via SHM/direct/direct
+g1:71:90 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000
+"""
+
+
+def test_nccls_log_tells_version_ways_and_warnings() -> None:
+    told = nccl_log.parse(NCCL_LOG)
+    assert (told["version"], told["network"]) == ("2.21.5+cuda12.4", "IB")
+    assert told["via"] == {"NET/IB": 1, "NET/IBext_v8": 1, "P2P": 1, "SHM": 1}
+    assert told["warnings"] == ["Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000"]
+
+
+def test_an_empty_log_tells_nothing(tmp_path: Path) -> None:
+    assert nccl_log.parse("") == {"version": None, "network": None, "via": {}, "warnings": []}
+    assert nccl_log.read(tmp_path / "none.log") is None
+
+
+def test_the_filesystem_of_a_path_is_that_of_its_deepest_mount() -> None:
+    assert node.filesystem(Path("/proc/self/status")) == "proc"
+    assert node.filesystem(Path("/proc/no/such/file")) == "proc"
+    assert node.filesystem(Path("/")) not in (None, "proc")
+
+
+def test_the_check_of_the_interface_reads_nccls_patterns() -> None:
+    facts = recorded()
+    for text, there in (("ib", True), ("=ib", False), ("=ib0", True), ("^lo", True), ("eth1,ib0", True), ("en", False)):
+        change(facts, ["ranks", "*", "environment", "NCCL_SOCKET_IFNAME"], text)
+        found = {found.check: found for found in check_all(facts)}["network interface"]
+        assert found.ok is there, text
+
+
+# The page
+
+
+def written(folder: Path, name: str, *findings: Finding, failed: bool = False) -> Path:
+    facts = recorded() | {"findings": [vars(found) for found in findings]}
+    write_json(folder / name / ("collected.json" if failed else "facts.json"), facts)
+    if failed:
+        write_json(folder / name / "problems.json", [found.line for found in findings])
+    return folder / name
+
+
+def test_the_page_answers_with_figures_and_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, "ddp-2x2", Finding("clocks", False, "warn", "g2 is late", "tell your site"))
+    assert show(tmp_path) == 0
+    printed = capsys.readouterr().out
+    for words in ("ddp-2x2", "2×2 g1,g2", "2.13.0 cu12.8", "570.86.15", "nccl 2.26.2+cuda12.8 NET/IB,P2P", "45"):
+        assert words in printed
+    assert "warn: clocks: g2 is late\n      → tell your site" in printed
+    assert printed.splitlines()[-1].startswith("Verdict: yes")
+
+
+def test_the_page_names_what_failed_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fault = Finding("driver", False, "stop", "it is too old", "ask for a newer one")
+    remark = Finding("libaio", False, "note", "not there", "none needed")
+    written(tmp_path, "one", remark)
+    written(tmp_path, "two", fault, remark, failed=True)
+    write_json(tmp_path / "three" / "problems.json", ["it could not start"])
+    assert show(tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "stop: driver: it is too old [two]" in printed
+    assert printed.index("stop:") < printed.index("note:")
+    assert printed.count("note: libaio: not there") == 1
+    assert "it could not start" in printed
+    assert printed.splitlines()[-1].startswith("Verdict: NO: 2 of 3")
+
+
+def test_without_any_preflight_the_page_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="snakemake --profile profiles/slurm preflight"):
+        page(tmp_path)
+
+
+# What the job makes of what the processes left
+
+
+def left(folder: Path, *errors: str, joined: bool = False, mistake: bool = False, lost: bool = True) -> list[Finding]:
+    facts = recorded()
+    for rank in facts["ranks"]:
+        rank["joined"] = joined
+    for number, error in enumerate(errors):
+        fault = {"error": error, "rank": number, "time": number, "lost_peer": lost, "mistake": mistake, "traceback": ""}
+        write_json(folder / f"fault-{number}.json", fault)
+    return job._from_faults(folder, facts, 4)
+
+
+def test_ranks_that_cannot_join_each_other_are_a_problem_and_lost_ones_none(tmp_path: Path) -> None:
+    error = (
+        "DistNetworkError: The client socket has timed out after 300000ms while trying to connect to (10.1.0.1, 20123)"
+    )
+    (found,) = left(tmp_path, error)
+    assert says(found, "stop", "could not join each other at 10.1.0.1:20123", "network_interface", "firewalls")
+    assert left(tmp_path, error, joined=True) == []
+    assert left(tmp_path) == []
+
+
+def test_a_mistake_is_told_as_it_is(tmp_path: Path) -> None:
+    (found,) = left(tmp_path, "run a: world size is 1, the run declares 2", mistake=True, lost=False, joined=True)
+    assert found.line == "error: run a: world size is 1, the run declares 2"

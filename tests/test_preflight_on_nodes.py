@@ -1,0 +1,384 @@
+"""Preflight for real: each trap that can be made here is made around the real worker role, and its remedy is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import preflight_runs
+from mini_slurm import NODE_DISK, MiniSlurm
+from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says
+from relay.job import Job
+from relay.launch import INTERRUPTED
+from relay.preflight import job
+from relay.preflight.checks import check_all
+from relay.preflight.page import page
+from relay.run import Run
+
+pytestmark = pytest.mark.slow
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: namespaces and control groups need root")
+two_cpus = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="NOT RUN: needs two CPUs")
+
+
+# For real: one process, one node
+
+
+def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
+    """Two processes by torchrun, through the entry point; then its page."""
+    run = run_of(2)
+    done = preflight(tmp_path, run)
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads((tmp_path / "results" / "preflight" / run.id / "facts.json").read_text())
+    assert [rank["rank"] for rank in facts["ranks"]] == [0, 1]
+    assert {rank["torch"]["version"] for rank in facts["ranks"]} == {torch.__version__}
+    assert all(row["right"] and row["processes"] == 2 and row["seconds"] > 0 for row in facts["allreduce"])
+    row = facts["allreduce"][-1]  # the definitions, by hand
+    assert row["algorithm_gb_per_second"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
+    assert row["bus_gb_per_second"] == pytest.approx(row["algorithm_gb_per_second"] * 2 * (2 - 1) / 2)
+    assert all(rank["seen"] == {"work": [True, True], "node_disk": [True, True]} for rank in facts["ranks"])
+    assert facts["ranks"][0]["node_disk"]["written_bytes_per_second"] > 0
+    assert not list(tmp_path.rglob(".relay-seen-*"))
+    shown = subprocess.run(
+        [sys.executable, preflight_runs.ENTRY, "--page", tmp_path / "results" / "preflight"],
+        capture_output=True,
+        text=True,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert f"1×2c {socket.gethostname()}" in shown.stdout
+
+
+@contextmanager
+def memory_group(limit_mb: int) -> Iterator[Path]:
+    """A control group with a memory limit, of either version; skips where none can be made."""
+    for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root) / f"relay-preflight-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / name).write_text(str(limit_mb * 2**20))
+            yield group
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("NOT RUN: no control group with a memory limit can be made here")
+
+
+@pytest.fixture(scope="module")
+def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """One process with many faults at once that do not disturb each other: each test below reads one."""
+    folder = tmp_path_factory.mktemp("unlucky")
+    packages = folder / "home" / ".local" / "lib" / "site-packages"
+    (packages / "torchvision").mkdir(parents=True)
+    (packages / "torchvision" / "__init__.py").write_text("from torch import was_removed\n")
+    (packages / "torch").symlink_to(Path(torch.__file__).parent)
+    run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader", stack="torch")
+    told = {
+        "OMP_NUM_THREADS": "64",
+        "TORCH_NCCL_ASYNC_HANDLING": "1",
+        "HOME": str(folder / "home"),
+        "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}",
+    }
+    declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
+    return collect(folder, run, [Rank(("taskset", "-c", "0"), told)], declared)
+
+
+@pytest.mark.parametrize(
+    ("check", "severity", "words"),
+    [
+        ("CPUs", "stop", ["may use 1 CPUs (0), it needs 2", "srun --cpus-per-task=2"]),
+        ("OMP_NUM_THREADS", "stop", ["'64'", "may use 1 CPUs", "CPUs of one process (2)"]),
+        ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
+        ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk is not set", "correct `node_disk`"]),
+        ("torchvision", "stop", ["does not fit torch", "was_removed", "install both from one index"]),
+        ("home folder's packages", "warn", ["/.local/lib/site-packages/torch", "PYTHONNOUSERSITE=1"]),
+        ("memory", "note", ["the job declares 1000000000 MB", "correct the site's file"]),
+    ],
+)
+def test_faults_of_one_process(unlucky: Seen, check: str, severity: str, words: list[str]) -> None:
+    assert says(unlucky.findings[check], severity, *words)
+
+
+def test_what_was_not_granted_is_a_mistake_as_well(unlucky: Seen) -> None:
+    """The trainer's own check of the grant ends the process, after the facts were written."""
+    assert unlucky.statuses == [1]
+    assert unlucky.facts["complete"]
+    (fault,) = unlucky.faults
+    assert "may use only 1 CPUs" in fault
+
+
+@needs_root
+def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
+    run = run_of(1)
+    with memory_group(1500) as group:
+        into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
+        declared = job_of(run, memory_mb=2000, confined=True, node_disk="/proc")
+        seen = collect(tmp_path, run, [Rank(into)], declared)
+    assert says(seen.findings["memory"], "stop", "allows rank 0", "1500 MB, the job declares 2000 MB", "--mem=2000M")
+    assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
+
+
+def test_a_disk_that_nobody_declared_is_only_noted(tmp_path: Path) -> None:
+    seen = collect(tmp_path, run_of(1), [Rank(environment={"SLURM_TMPDIR": "/proc/nowhere"})])
+    assert says(seen.findings["node's disk"], "note", "/proc/nowhere")
+    assert seen.statuses == [0], seen.printed
+
+
+def test_this_machines_libraries_are_told_as_they_are(unlucky: Seen) -> None:
+    """libaio by what the dynamic loader finds; no GPU, no MPS."""
+    listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+    found = unlucky.facts["ranks"][0]
+    assert bool(found["libaio"]["library"]) == ("libaio.so" in listed)
+    assert found["mps"]["active"] is False
+    if not found["libaio"]["library"]:
+        assert says(unlucky.findings["libaio"], "note", "library", "libaio-dev")
+
+
+# For real: several processes on one node
+
+
+@two_cpus
+def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) -> None:
+    """Both may use both CPUs; OpenMP then binds both to the same one."""
+    run = run_of(2, launcher="srun")
+    ranks = [Rank(("taskset", "-c", "0,1"), {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"})] * 2
+    seen = collect(tmp_path, run, ranks, job_of(run, confined=True))
+    assert says(seen.findings["shared CPUs"], "stop", "rank 0", "rank 1 may both use CPUs 0, 1", "--cpu-bind=cores")
+    assert says(seen.findings["OMP_PROC_BIND"], "stop", "bound both rank 0", "rank 1 to CPU 0", "OMP_PROC_BIND=false")
+    assert seen.findings["nodes"].ok
+
+
+@two_cpus
+def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
+    """torchrun loads torch, is bound to one core, and its children inherit that; the job ends with all remedies."""
+    run = run_of(2, threads=2, cpus_per_task=2)
+    done = preflight(tmp_path, run, OMP_PROC_BIND="close", OMP_PLACES="cores")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "OMP_PROC_BIND=close was set for the launcher too" in done.stdout
+    folder = tmp_path / "results" / "preflight" / run.id
+    lines = json.loads((folder / "problems.json").read_text())
+    assert lines[0].startswith(
+        f"preflight {run.id}: CPUs: rank 0 on {socket.gethostname()} may use 1 CPUs (0), it needs 2"
+    )
+    assert not (folder / "facts.json").exists()
+
+    started = time.monotonic()
+    again = preflight(tmp_path, run, "--attempt", "2")
+    assert (again.returncode, again.stderr.splitlines()) == (1, lines)
+    assert time.monotonic() - started < 30  # it starts no process
+    assert "Verdict: NO" in page(folder.parent)
+
+
+@needs_root
+def test_too_few_nodes_and_too_many_processes(tmp_path: Path) -> None:
+    """Two processes on one node, of a run of one process on each of two."""
+    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    with hosts(tmp_path, "lonely") as (host,):
+        seen = collect(tmp_path, run, [Rank(host.before, {"GLOO_SOCKET_IFNAME": "eth0"})] * 2, address=host.address)
+    assert says(
+        seen.findings["nodes"], "stop", "2 processes are on 1 nodes (lonely), the run declares 2", "srun --nodes=2"
+    )
+    assert says(seen.findings["processes"], "stop", "2 on lonely", "--ntasks-per-node=1")
+
+
+def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
+    """Found before the processes wait for each other; the job says which there are."""
+    run = run_of(2)
+    done = preflight(tmp_path, run, GLOO_SOCKET_IFNAME="ib77")
+    assert done.returncode == 1, done.stdout + done.stderr
+    (line,) = json.loads((tmp_path / "results" / "preflight" / run.id / "problems.json").read_text())
+    assert "network interface: GLOO_SOCKET_IFNAME is 'ib77'" in line
+    assert all(name in line for _, name in socket.if_nameindex()[:2])
+    assert "network_interface" in line
+
+
+def test_gpus_asked_of_a_torch_for_cpus(tmp_path: Path) -> None:
+    if torch.version.cuda:
+        pytest.skip("NOT RUN: this torch is built for GPUs")
+    run = run_of(2, device="cuda", backend="nccl")
+    done = preflight(tmp_path, run)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "torch's build: device is cuda, but torch" in done.stdout
+    assert "install a CUDA build of torch" in done.stdout
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """The real error of torch, explained."""
+    run = run_of(2, processes_per_node=2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"MASTER_PORT": str(taken.getsockname()[1]), "WORLD_SIZE": "2"}
+        seen = collect(tmp_path, run, [Rank(environment=ports)])
+    assert seen.statuses == [1]
+    (found,) = job._from_faults(tmp_path / "preflight", seen.facts, 2)
+    assert says(found, "stop", "port: ", "torchrun --standalone")
+
+
+def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
+    run = run_of(2)
+    folder = tmp_path / "results" / "preflight" / run.id
+    spec = folder / "preflight.json"
+    run.write(spec)
+    words = [sys.executable, preflight_runs.ENTRY, "--spec", spec, "--output", folder / "facts.json"]
+    with (tmp_path / "log").open("w") as log:
+        entry = subprocess.Popen(words, cwd=tmp_path, env=preflight_runs.environment(), stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + preflight_runs.TIMEOUT_SECONDS
+        while not (folder / "rank-0.json").exists():
+            assert time.monotonic() < end
+            assert entry.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.02)
+        for child in psutil.Process(entry.pid).children(recursive=True):
+            if "relay.worker" in child.cmdline() and "torch.distributed.run" not in child.cmdline():
+                child.send_signal(signal.SIGKILL)
+        assert entry.wait(preflight_runs.TIMEOUT_SECONDS) == INTERRUPTED, (tmp_path / "log").read_text()
+    finally:
+        if entry.poll() is None:
+            entry.terminate()
+            entry.wait(60)
+    assert not (folder / "problems.json").exists()
+    assert not (folder / "facts.json").exists()
+
+
+# For real: two nodes, each with its own name, address and mounts
+
+
+@needs_root
+def test_a_rendezvous_on_localhost_and_names_that_point_there(tmp_path: Path) -> None:
+    """Neither waits for a timeout: the ranks find out before they join."""
+    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 near far\n")
+    with hosts(tmp_path, "near", "far") as nodes:
+        for host in nodes:
+            host.run(f"mount --bind {tmp_path}/hosts /etc/hosts")
+        started = time.monotonic()
+        seen = collect(tmp_path, run, [Rank(host.before) for host in nodes], address="localhost")
+        assert time.monotonic() - started < 120
+    assert seen.statuses == [1, 1]
+    assert says(
+        seen.findings["rendezvous"], "stop", "'localhost' is 127.0.0.1", "each node meets itself", "never to localhost"
+    )
+    assert says(seen.findings["host name"], "stop", "'near' is 127.0.1.1", "GLOO_SOCKET_IFNAME", "one of eth0")
+
+
+@needs_root
+def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_not_see(tmp_path: Path) -> None:
+    """Two processes on each of two nodes really talk over 20 Mbit/s, and the second node has other results."""
+    run = run_of(2, nodes=2)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with hosts(tmp_path, "near", "far") as nodes:
+        for host in nodes:
+            host.run("tc qdisc add dev eth0 root tbf rate 20mbit burst 64kb latency 400ms")
+        nodes[1].run(f"mount -t tmpfs none {disk}; mkdir -p {tmp_path}/preflight")
+        run.write(tmp_path / "preflight" / "preflight.json")
+        # The specification is there, and what is written later is not seen.
+        copied = f"cp {tmp_path}/preflight/preflight.json /run/spec.json"
+        nodes[1].run(
+            f"mount -t tmpfs none /run; {copied}; mount -t tmpfs none {tmp_path}/preflight; "
+            f"cp /run/spec.json {tmp_path}/preflight/preflight.json"
+        )
+        told = {"GLOO_SOCKET_IFNAME": "eth0", "SLURM_TMPDIR": str(disk)}
+        ranks = [Rank(host.before, told) for host in nodes for _ in range(2)]
+        seen = collect(tmp_path, run, ranks, address=nodes[0].address)
+    assert seen.facts["complete"], seen.printed
+    assert seen.findings["nodes"].ok
+    assert seen.findings["rendezvous"].ok
+    assert says(
+        seen.findings["shared folder"],
+        "stop",
+        "rank 0 on near does not see what rank 2 on far writes",
+        "all nodes share",
+    )
+    assert seen.findings["node's disk"].ok, seen.findings["node's disk"]
+    assert says(seen.findings["bandwidth between nodes"], "warn", "between nodes", "network_interface")
+    assert seen.findings["all-reduce"].ok
+    assert seen.findings["clocks"].ok
+    fastest = max(row["bus_gb_per_second"] for row in seen.facts["allreduce"] if row["span"] == "all")
+    assert fastest < 2 * 0.0025  # 20 Mbit/s, and the bucket that is let through at once
+    sizes = {row["bytes"] for row in seen.facts["allreduce"] if row["span"] == "all"}
+    assert max(sizes) < max(row["bytes"] for row in seen.facts["allreduce"])  # the largest would take too long
+
+
+@needs_root
+def test_a_node_disk_that_both_nodes_share(tmp_path: Path) -> None:
+    """Found by looking, not by the name of its filesystem."""
+    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    with hosts(tmp_path, "near", "far") as nodes:
+        told = {"GLOO_SOCKET_IFNAME": "eth0", "SLURM_TMPDIR": str(tmp_path)}
+        seen = collect(tmp_path, run, [Rank(host.before, told) for host in nodes], address=nodes[0].address)
+    assert seen.statuses == [0, 0], seen.printed
+    assert says(seen.findings["node's disk"], "warn", "is shared with other nodes", "node_disk")
+    assert {rank["host"] for rank in seen.facts["ranks"]} == {"near", "far"}
+
+
+# For real: on Slurm
+
+
+@pytest.mark.slurm
+def test_a_job_of_two_processes_on_each_of_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """As the workflow submits it: what Slurm gave is in the facts, and its page names both nodes."""
+    run = run_of(2, nodes=2, launcher="srun")
+    declared = job_of(run, memory_mb=900, node_disk=str(NODE_DISK))
+    status, folder, printed = submitted(cluster, tmp_path, run, declared)
+    assert status == 0, printed
+    facts = json.loads((folder / "facts.json").read_text())
+    assert [(rank["rank"], rank["node"], rank["host"]) for rank in facts["ranks"]] == [
+        *((rank, "c1", "c1") for rank in (0, 1)),
+        *((rank, "c2", "c2") for rank in (2, 3)),
+    ]
+    assert {rank["slurm"]["SLURM_JOB_NUM_NODES"] for rank in facts["ranks"]} == {"2"}
+    found = {found.check: found for found in check_all(facts)}
+    for check in ("Slurm's grant", "nodes", "processes", "rendezvous", "host name", "shared folder", "node's disk"):
+        assert found[check].ok, found[check]
+    assert facts["allreduce"][-1]["span"] == "node"
+    assert "2×2c c1,c2" in page(folder.parent)
+
+
+@pytest.mark.slurm
+def test_a_job_that_is_not_the_one_declared(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """Less memory than declared, as `--resources mem_mb=…` makes it."""
+    run = run_of(2, nodes=1, launcher="srun")
+    status, folder, printed = submitted(cluster, tmp_path, run, job_of(run, memory_mb=900), "--mem=500M")
+    assert status == 1, printed
+    (line,) = json.loads((folder / "problems.json").read_text())
+    assert "memory_mb of a node is 500, the run declares 900" in line
+    assert "Verdict: NO" in page(folder.parent)
+
+
+def submitted(cluster: MiniSlurm, place: Path, run: Run, declared: Job, *more: str) -> tuple[int, Path, str]:
+    """Run the entry point as a job of that shape: its exit status, its folder, and what it printed."""
+    folder = place / "results" / "preflight" / run.id
+    run.write(folder / "preflight.json", declared)
+    words = [
+        sys.executable,
+        preflight_runs.ENTRY,
+        "--spec",
+        folder / "preflight.json",
+        "--output",
+        folder / "facts.json",
+    ]
+    asked = [f"--nodes={declared.nodes}", f"--ntasks-per-node={declared.tasks_per_node}", f"--ntasks={declared.tasks}"]
+    asked += [f"--cpus-per-task={declared.cpus_per_task}", f"--mem={declared.memory_mb}M", *more]
+    told = ["--parsable", "--partition=cpu", "--time=5", f"--output={place}/job.log"]
+    sent = cluster.run("sbatch", *told, *asked, f"--wrap=exec {shlex.join(map(str, words))}", cwd=place)
+    end = time.monotonic() + preflight_runs.TIMEOUT_SECONDS
+    while (found := cluster.job(sent.stdout.strip()))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
+        assert time.monotonic() < end, found
+        time.sleep(0.2)
+    return int(found["ExitCode"].split(":")[0]), folder, (place / "job.log").read_text()

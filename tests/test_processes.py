@@ -1,0 +1,166 @@
+"""How processes are started and told who they are: command lines, variables, shares of CPUs, and what was granted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay import allocation, step
+from relay.config import load
+from relay.cpus import SHARE, VEILED
+from relay.errors import UserError
+from relay.job import Job
+from relay.planning import plan
+from relay.processes import Meeting, command, rank_variables
+from relay.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
+STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+
+
+def run(**changes: Any) -> Run:
+    """A run of ddp on one node with two processes, and these changes."""
+    (found,) = plan(load({"repeats": 1, "comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}), gpus=0).runs
+    return replace(found, **changes)
+
+
+def job(**changes: Any) -> Job:
+    return replace(Job(nodes=2, tasks_per_node=2, cpus_per_task=3, memory_mb=4000, minutes=5), **changes)
+
+
+def test_torchrun_of_one_node_takes_a_free_port() -> None:
+    words = command(run(), ["python"], ["trainer", "work"])
+    assert words[:3] == ["python", "-m", "torch.distributed.run"]
+    assert {"--standalone", "--nproc-per-node=2"} <= set(words)
+    assert words[-4:] == ["-m", "relay.worker", "trainer", "work"]
+
+
+def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
+    words = command(run(nodes=2), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP))
+    assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
+    assert "--standalone" not in words
+
+
+def test_srun_starts_each_process_itself() -> None:
+    assert command(run(launcher="srun"), ["python"], ["gate", "work"]) == [
+        "python",
+        "-m",
+        "relay.worker",
+        "gate",
+        "work",
+    ]
+
+
+def test_a_process_of_srun_is_told_what_torchrun_would_tell_it() -> None:
+    told = rank_variables(run(nodes=2, launcher="srun"), STEP, Meeting.of_slurm(STEP))
+    assert told == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.1.2.3",
+        "MASTER_PORT": "22345",
+    }
+
+
+def test_ports_of_neighbouring_jobs_differ() -> None:
+    ports = {Meeting.of_slurm(STEP | {"SLURM_JOB_ID": str(number)}).port for number in range(9_990, 10_010)}
+    assert len(ports) == 20
+    assert all(1024 < port < 32768 for port in ports)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", ""])
+def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
+        Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address})
+
+
+def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
+    openmp = {"places": "cores", "bind": "close", "stack": "512m"}
+    shared = step.variables(run(threads=3), job(openmp=openmp), tmp_path)
+    assert (shared["OMP_NUM_THREADS"], shared["OMP_STACKSIZE"]) == ("3", "512m")
+    assert "OMP_PLACES" not in shared
+    own = step.variables(run(threads=3, launcher="srun"), job(openmp=openmp, confined=True), tmp_path)
+    assert (own["OMP_PLACES"], own["OMP_PROC_BIND"]) == ("cores", "close")
+
+
+def test_the_sites_interface_reaches_both_backends(tmp_path: Path) -> None:
+    told = step.variables(run(), job(network_interface="ib0"), tmp_path)
+    assert told["NCCL_SOCKET_IFNAME"] == told["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "NCCL_SOCKET_IFNAME" not in step.variables(run(), job(), tmp_path)
+
+
+def test_what_torch_compiles_lies_on_the_nodes_own_disk(tmp_path: Path) -> None:
+    told = step.variables(run(), job(), tmp_path)
+    assert all(Path(told[name]).is_relative_to(tmp_path) for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
+def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
+    script = "import os; from relay import cpus; cpus.settle(); import torch; print(sorted(os.sched_getaffinity(0)))"
+    masks = []
+    for rank in ("0", "1"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "LOCAL_RANK": rank, SHARE: "1"}
+        environment |= {VEILED + "OMP_PROC_BIND": "close", VEILED + "OMP_PLACES": "cores"}
+        masks.append(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
+    assert masks == [f"[{cpu}]\n" for cpu in sorted(os.sched_getaffinity(0))[:2]]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell")
+def test_openmps_binding_is_not_taken_for_a_smaller_grant() -> None:
+    script = (
+        "import os; from relay import cpus; cpus.settle(); import torch; bound = len(os.sched_getaffinity(0)); "
+        "kept = len(cpus.granted()); cpus.unbind(); print(bound, kept, len(os.sched_getaffinity(0)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+    printed = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+    count = len(os.sched_getaffinity(0))
+    assert printed.split() == ["1", str(count), str(count)]
+
+
+def test_a_launcher_that_loads_torch_is_not_bound_itself(tmp_path: Path) -> None:
+    openmp = {"places": "cores", "bind": "close"}
+    told = step.variables(run(cpus_per_task=3), job(openmp=openmp, confined=True), tmp_path)
+    assert "OMP_PROC_BIND" not in told
+    assert (told[VEILED + "OMP_PROC_BIND"], told[SHARE]) == ("close", "3")
+
+
+# What Slurm granted, as `scontrol show job` of 22.05 and 24.11 say it
+
+GRANTED = {"JobId": "7", "NumNodes": "2", "NumTasks": "4", "CPUs/Task": "3", "MinMemoryNode": "4000M"}
+
+
+def test_what_was_granted_as_declared_passes() -> None:
+    allocation.check(job(), GRANTED)
+    allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:a100:2"})
+    allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres/gpu:2"})
+    allocation.check(job(memory_mb=64000), GRANTED | {"MinMemoryNode": "62.50G"})
+
+
+@pytest.mark.parametrize(
+    ("granted", "told"),
+    [
+        ({"NumNodes": "1"}, "NumNodes is 1, the run declares 2"),
+        ({"NumTasks": "2"}, "NumTasks is 2, the run declares 4"),
+        ({"CPUs/Task": "1"}, "CPUs/Task is 1, the run declares 3"),
+        ({"MinMemoryNode": "1000M"}, "memory_mb of a node is 1000, the run declares 4000"),
+        ({"TresPerNode": "gres:gpu:1"}, "GPUs of a node is 1, the run declares 0"),
+    ],
+)
+def test_another_grant_is_refused_with_both_numbers(granted: dict[str, str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        allocation.check(job(), GRANTED | granted)
+
+
+def test_steps_say_everything_again() -> None:
+    words = allocation.srun(job(gpus_per_node=2, gpu_name="a100"), 2, 3)
+    assert words[0] == "srun"
+    shape = {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=3", "--kill-on-bad-exit=1"}
+    assert shape | {"--gpus-per-node=a100:2", "--gpu-bind=none"} <= set(words)

@@ -1,0 +1,174 @@
+"""The sites' profiles: Snakemake understands them, they plan, and clusters like the sites take their jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from snakemake.cli import get_argument_parser
+
+import site_files
+import slurm_packages
+from mini_slurm import MiniSlurm
+from relay.errors import UserError
+from relay.site import Partition, Site, load_site, names
+from site_clusters import filled_in, site_nodes, written
+
+ROOT = Path(__file__).resolve().parents[1]
+READY = names(ROOT)
+PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
+
+
+def options(profile: Path) -> Any:
+    """What Snakemake understands of a profile; SystemExit where it does not."""
+    return get_argument_parser([str(profile)]).parse_args([])
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_snakemake_understands_the_profile(name: str) -> None:
+    given = options(ROOT / "profiles" / name)
+    assert given.retries == 2
+    assert {t.name for t in given.rerun_triggers} == {"MTIME", "INPUT", "PARAMS", "SOFTWARE_ENV"}
+    if name == "local":
+        return
+    assert (given.executor, given.slurm_status_command, given.slurm_no_requeue) == ("slurm", "squeue", True)
+    assert (given.slurm_jobname_prefix, given.nolock, given.rerun_incomplete) == ("relay", True, True)
+    site_name = "generic" if name == "slurm" else name
+    assert given.default_resources["site"].raw == f"'{site_name}'"
+    ready = load_site(site_name, ROOT)
+    methods = {m.name for m in given.software_deployment_method}
+    expected = {"CONDA"} if ready.environment.mode == "conda" else {"ENV_MODULES"} if ready.modules else set()
+    assert methods == expected
+
+
+def test_snakemake_refuses_a_profile_with_more_than_its_own_options(tmp_path: Path) -> None:
+    """So that the test above can fail."""
+    text = (ROOT / "profiles/narval/config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(text + "environment: wheels\n")
+    with pytest.raises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        options(tmp_path)
+
+
+def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
+    for name, text in site_files.generated(ROOT).items():
+        assert (ROOT / name).read_text() == text, f"{name}: run 'make schema'"
+    for folder in ("config/sites", "profiles/slurm"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    written(load_site("arc", ROOT).model_copy(update={"name": "ours"}), tmp_path / "config/sites/ours.yaml")
+    (tmp_path / "profiles/slurm/config.yaml").write_text(
+        (ROOT / "profiles/slurm/config.yaml").read_text().replace("jobs: 100", "jobs: 7")
+    )
+    made = site_files.generated(tmp_path)
+    assert "site='ours'" in made["profiles/ours/config.yaml"]
+    assert "| `ours` |" in made["config/sites/README.md"]
+    assert "jobs: 7" in made["profiles/narval/config.yaml"]
+
+
+def test_schema_says_which_site_is_wrong(tmp_path: Path) -> None:
+    base = (ROOT / "profiles/slurm/config.yaml").read_text()
+    with pytest.raises(ValueError, match="0 times, not once"):
+        site_files.profile(base.replace("generic", "gone"), load_site("arc", ROOT))
+    shutil.copytree(ROOT / "profiles/slurm", tmp_path / "profiles/slurm")
+    shutil.copytree(ROOT / "config/sites", tmp_path / "config/sites")
+    (tmp_path / "config/sites/arc.yaml").write_text("name: arc\n")
+    with pytest.raises(UserError, match=r"config/sites/arc\.yaml: description: missing"):
+        site_files.generated(tmp_path)
+
+
+# Planned and submitted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [p for p in PROFILES if p != "local"])
+def test_a_ready_profile_plans(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
+    command += ["--profile", ROOT / "profiles" / name, "--dry-run", "--config", "repeats=1"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    missing = load_site("generic" if name == "slurm" else name, ROOT).missing(60)
+    assert not missing or "warning: " in done.stderr, done.stderr
+    assert "segment" in done.stdout
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READY)
+def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    """A job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
+    slurm_packages.require()
+    ready = filled_in(load_site(name, ROOT))
+    nodes, partitions = site_nodes(ready)
+    with MiniSlurm(tmp_path_factory.mktemp("site"), nodes, partitions, namespaces=False) as cluster:
+        for wanted in ready.partitions:
+            cpus = wanted.gpus_per_node * (ready.cpus_per_gpu or 1) or wanted.cpus_per_node
+            minutes = wanted.max_minutes or 1
+            partition, reason = ready.partition_for(wanted.device, wanted.gpus_per_node, 1, minutes, cpus_per_node=cpus)
+            assert partition == wanted, reason
+            job = cluster.job(submitted(cluster, ready, wanted, cpus, minutes))
+            assert job["JobState"] == "COMPLETED", job
+            assert (job["Partition"], job["NumNodes"], job["NumCPUs"]) == (wanted.name or "main", "1", str(cpus))
+            asked = f":{wanted.gpu_name}" if wanted.gpu_name else ""
+            assert not wanted.gpus_per_node or job["TresPerNode"].endswith(f"gpu{asked}:{wanted.gpus_per_node}")
+
+
+RECORDER = """#!/bin/sh
+printf '%s\\n' "$@" > {record}; exec {program} "$@"
+"""
+
+TOY = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, "{root}/scripts")
+from relay.site import leave_to_slurm, load_site, site_of
+site = load_site(site_of(workflow.resource_settings._parsed_default_resources), Path("{root}"))
+leave_to_slurm(site, os.environ)
+with open("seen.txt", "a") as seen:
+    print(site.name, "job" if workflow.remote_exec else "driver", file=seen)
+rule done:
+    output: "done.txt"
+    resources: mpi="", nodes=1, tasks=1, mem_mb=100, runtime=1
+    shell: "touch {{output}}"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["narval", "generic"])
+def test_the_executor_names_no_partition_that_the_site_leaves_to_slurm(
+    cluster: MiniSlurm, tmp_path: Path, name: str
+) -> None:
+    """And jobs find the site that the driver has, though `--config` was given."""
+    record, sbatch = tmp_path / "arguments.txt", tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(RECORDER.format(record=record, program=shutil.which("sbatch", path=cluster.environment["PATH"])))
+    sbatch.chmod(0o755)
+    (tmp_path / "Snakefile").write_text(TOY.format(root=ROOT))
+    profile = "slurm" if name == "generic" else name
+    command = [sys.executable, ROOT / "tests/fast_snakemake.py", "--profile", ROOT / "profiles" / profile]
+    command += ["--slurm-init-seconds-before-status-checks", "1", "--config", "seed=2"]
+    path = f"{sbatch.parent}:{cluster.environment['PATH']}"
+    cluster.run(*command, cwd=tmp_path, env={"PATH": path})
+    assert (tmp_path / "done.txt").exists()
+    assert set((tmp_path / "seen.txt").read_text().splitlines()) == {f"{name} driver", f"{name} job"}
+    arguments = record.read_text().splitlines()
+    assert not [a for a in arguments if a == "-p" or a.startswith("--partition")], arguments
+    (job,) = [j for j in cluster.jobs() if j["WorkDir"] == str(tmp_path)]
+    assert (job["JobState"], job["Requeue"]) == ("COMPLETED", "0")
+    assert job["JobName"].startswith("relay_")
+
+
+def submitted(cluster: MiniSlurm, ready: Site, wanted: Partition, cpus: int, minutes: int) -> str:
+    """The id of a job that has taken all that a node gives, and has ended."""
+    flags = [f"--partition={wanted.name}"] if wanted.name else []
+    flags += [f"--account={ready.account}"] if ready.account else []
+    if wanted.gpus_per_node:
+        kind = f"{wanted.gpu_name}:" if wanted.gpu_name else ""
+        flags += [f"--gpus-per-node={kind}{wanted.gpus_per_node}"]
+    flags += [f"--mem={ready.memory_mb(wanted.gpus_per_node, cpus, wanted)}M", f"--cpus-per-task={cpus}"]
+    flags += [f"--time={minutes}", "--nodes=1", "--ntasks=1", "--output=/dev/null", "--wait", "--parsable"]
+    return cluster.run("sbatch", *flags, "--wrap=true").stdout.strip()

@@ -1,0 +1,207 @@
+"""The sites: mistakes get one line, jobs the right partition, and the ready ones say what they do not know."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from relay.errors import UserError
+from relay.site import Site, load_site, names
+from site_clusters import filled_in
+
+ROOT = Path(__file__).resolve().parents[1]
+READY = names(ROOT)
+ALLIANCE = ("beluga", "cedar", "graham", "narval")
+PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
+
+SMALL = """
+name: mine
+description: a cluster
+verified: in a test
+partitions:
+  - {name: cores, device: cpu, cpus_per_node: 8, memory_mb_per_node: 16000, max_nodes: 2, max_minutes: 600}
+  - {name: quick, device: cuda, gpu_name: a100, gpus_per_node: 2, cpus_per_node: 8, max_minutes: 60}
+  - {name: slow, device: cuda, gpu_name: a100, gpus_per_node: 4, cpus_per_node: 16, max_minutes: 600}
+environment: {mode: current}
+"""
+
+
+def site(tmp_path: Path, text: str = "", base: str = SMALL) -> Site:
+    """A file of a user's own: `base` with the keys of `text` in place of its own."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(base), **(yaml.safe_load(text) or {})}))
+    return load_site(str(file), ROOT)
+
+
+def refusal(name_or_path: str | Path) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        load_site(str(name_or_path), ROOT)
+    return str(caught.value).splitlines()
+
+
+# Ready sites
+
+
+def test_every_cluster_of_the_documents_is_there() -> None:
+    assert READY == ["arc", "beluga", "cedar", "della", "engaging", "generic", "graham", "h100", "narval"]
+    assert [p for p in PROFILES if p not in ("local", "slurm")] == [name for name in READY if name != "generic"]
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_site_is_typed_and_says_what_was_never_run(name: str) -> None:
+    ready = load_site(name, ROOT)
+    assert ready.name == name
+    assert {p.device for p in ready.partitions} == ({"cpu"} if name == "generic" else {"cpu", "cuda"})
+    assert name == "generic" or ready.verified.startswith("never run on the real cluster; values from document 00")
+    schema = json.loads((ROOT / "workflow/schemas/site.schema.json").read_text())
+    raw = yaml.safe_load((ROOT / f"config/sites/{name}.yaml").read_text())
+    jsonschema.Draft202012Validator(schema).validate(raw)  # what an editor says
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_full_node_of_gpus_gets_no_more_than_the_node_has(name: str) -> None:
+    ready = load_site(name, ROOT)
+    for p in (p for p in ready.partitions if p.device == "cuda"):
+        cpus = p.gpus_per_node * (ready.cpus_per_gpu or 1)
+        assert cpus <= p.cpus_per_node
+        assert ready.partition_for("cuda", p.gpus_per_node, 2, 1, cpus_per_node=cpus)[0]
+        assert ready.memory_mb(p.gpus_per_node, cpus, p) <= (p.memory_mb_per_node or 10**9)
+
+
+def test_the_documents_proportions_are_kept() -> None:
+    cedar, graham, h100 = (load_site(name, ROOT) for name in ("cedar", "graham", "h100"))
+    assert (cedar.cpus_per_gpu, cedar.memory_mb_per_gpu) == (6, 32_000)
+    assert (graham.cpus_per_gpu, graham.memory_mb_per_gpu) == (16, 64_000)
+    assert h100.openmp.model_dump() == {"places": "cores", "bind": "close", "stack": "512m"}
+    assert (h100.network_interface, h100.cpus_per_gpu) == ("bond0", 16)
+    assert h100.partition_for("cuda", 1, 1, 5)[0].name == "gpu1h100"
+    assert h100.partition_for("cuda", 2, 2, 60)[0].name == "gpu2h100"
+
+
+@pytest.mark.parametrize("name", READY)
+def test_only_what_a_user_must_know_is_missing(name: str) -> None:
+    lines = load_site(name, ROOT).missing(60)
+    expected = {"account"} if name in ALLIANCE else {"max_minutes"} if name == "h100" else set()
+    assert {re.match(r"config/sites/\w+\.yaml: (\w+)", line)[1] for line in lines} == expected
+    assert filled_in(load_site(name, ROOT)).missing(60) == []
+
+
+# Mistakes
+
+REFUSED = {
+    "acount: def-x": "acount: 'def-x' stands at an unknown key; did you mean 'account'? allowed: account, account_req",
+    "account: 7": "account: 7 is not allowed; allowed: non-empty text or null",
+    "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
+    "mail_type: [done]": "mail_type[0]: 'done' is not allowed; allowed: NONE, BEGIN, END",
+    "mail_user: 'a b'": "mail_user: 'a b' is not allowed; allowed: an address",
+    "mail_user: me@example.org": "mail_user: 'me@example.org' gets no mail without mail_type",
+    "network_interface: bond0,$(id)": "network_interface: 'bond0,$(id)' is not allowed",
+    "node_disk: ../here": "node_disk: '../here' is not allowed; allowed: a folder or a variable",
+    "constraint: 'a100 x'": "constraint: 'a100 x' is not allowed",
+    "memory_mb_per_cpu: 2G": "memory_mb_per_cpu: '2G' is not allowed; allowed: a whole number of at least 1",
+    "openmp: {places: core}": "openmp.places: 'core' is not allowed; allowed: threads, cores, sockets, null",
+    "openmp: {stack: big}": "openmp.stack: 'big' is not allowed; allowed: a size such as 512m",
+    "modules: [python; id]": "modules[0]: 'python; id' is not allowed; allowed: a module such as python/3.11",
+    "partitions: [{device: cpu}]": "partitions[0].cpus_per_node: missing; allowed: a whole number of at least 1",
+    "partitions: [{device: gpu, cpus_per_node: 1}]": "partitions[0].device: 'gpu' is not allowed; allowed: cpu, cuda",
+    "partitions: [{device: cuda, cpus_per_node: 1}]": "partitions[0].gpus_per_node: 0 is not allowed with device: cuda",
+    "partitions: [{device: cpu, cpus_per_node: 1, gpu_name: a100}]": "partitions[0].device: cpu is not allowed with",
+    "partitions: [{device: cpu, cpus_per_node: 1, name: -x}]": "partitions[0].name: '-x' is not allowed",
+    "partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: 'a:2 --x'}]": "partitions[0].gpu_name",
+    "environment: {mode: pip}": "environment.mode: 'pip' is not allowed; allowed: wheels, conda, modules, apptainer",
+    "environment: {mode: conda}": "environment.conda: missing with mode: conda",
+    "environment: {mode: apptainer}": "environment.image: missing with mode: apptainer",
+    "environment: {mode: modules}": "modules: missing with environment.mode: modules",
+    "environment: {mode: wheels, wheels_from: site}": "environment.packages: missing with wheels_from: site",
+    "environment: {mode: wheels, wheels_from: site, packages: {torch: ['--pre']}}": "environment.packages.torch[0]:",
+    'environment: {mode: conda, conda: {torch: "a\'b"}}': 'environment.conda.torch: "a\'b" is not allowed',
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        site(tmp_path, text)
+    (line,) = str(caught.value).splitlines()
+    expected = REFUSED[text].replace('"', "'")
+    assert line.replace('"', "'").replace("''", "'").startswith(f"{tmp_path}/mine.yaml: {expected}"), line
+
+
+def test_several_mistakes_are_a_line_each(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"mine.yaml: qos: 1 is not allowed; .*\n.*mine.yaml: acount: 'x' stands"):
+        site(tmp_path, "{acount: x, qos: 1}")
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    allowed = f"{', '.join(READY)}, or the path of a file of your own"
+    assert refusal("narwal") == [f"site: 'narwal' is unknown; did you mean 'narval'? allowed: {allowed}"]
+    assert refusal(tmp_path / "no.yaml") == [f"site: {tmp_path}/no.yaml: cannot be read: No such file or directory"]
+    broken = tmp_path / "broken.yaml"
+    for text in ("partitions: [", "\udcff", "- a\n- b", ""):
+        broken.write_bytes(text.encode(errors="surrogateescape"))
+        (line,) = refusal(broken)
+        assert line.startswith(f"{broken}: ")
+
+
+# Which partition
+
+
+def test_the_first_partition_that_fits_is_taken(tmp_path: Path) -> None:
+    mine = site(tmp_path)
+
+    def chosen(*shape: Any, **more: int) -> str | None:
+        partition, reason = mine.partition_for(*shape, **more)
+        assert bool(reason) == (partition is None)
+        return partition and partition.name
+
+    assert chosen("cpu", 0, 2, 600, cpus_per_node=8, memory_mb=16_000) == "cores"
+    assert chosen("cuda", 2, 1, 60) == "quick"
+    assert chosen("cuda", 2, 1, 61) == "slow"  # the first has no time for it
+    assert chosen("cuda", 3, 8, 60) == "slow"  # and too few GPUs for this one
+    assert chosen("cuda", 2, 1, 60, cpus_per_node=9) == "slow"
+    assert chosen("cuda", 1, 1, 9_999) == "quick"  # none has the time: see `missing`
+
+
+def test_no_partition_that_fits_says_why(tmp_path: Path) -> None:
+    mine = site(tmp_path)
+    assert mine.partition_for("cuda", 8, 1, 60, cpus_per_node=12)[1] == (
+        f"{tmp_path}/mine.yaml: no partition fits: partition quick: 8 GPUs per node of 2, 12 CPUs per node of 8; "
+        "partition slow: 8 GPUs per node of 4"
+    )
+    assert (
+        "3 nodes of 2, 9 CPUs per node of 8, 20000 MB per node of 16000"
+        in (mine.partition_for("cpu", 0, 3, 60, cpus_per_node=9, memory_mb=20_000)[1])
+    )
+    without = site(tmp_path, "partitions: []")
+    assert without.partition_for("cpu", 0, 1, 1) == (
+        None,
+        f"{tmp_path}/mine.yaml: partitions: none for device cpu; add one",
+    )
+
+
+def test_memory_is_the_gpus_share_and_never_more_than_a_node_has() -> None:
+    graham = load_site("graham", ROOT)
+    gpus = graham.partition_for("cuda", 2, 1, 60)[0]
+    assert (graham.memory_mb(1, 16, gpus), graham.memory_mb(2, 32, gpus)) == (64_000, 127_518)
+    assert graham.memory_mb(0, 3) == 3 * graham.memory_mb_per_cpu
+
+
+def test_what_must_be_filled_in_is_a_line_each(tmp_path: Path) -> None:
+    mine = site(tmp_path, "{account_required: true, partitions: []}")
+    assert [line.removeprefix(f"{tmp_path}/mine.yaml: ").split(":")[0] for line in mine.missing(60)] == [
+        "account",
+        "partitions",
+    ]
+    mine = site(tmp_path)
+    assert mine.missing(60) == []
+    assert mine.missing(600, used=mine.partitions[:1] * 2) == []
+    assert mine.missing(700, used=mine.partitions[:1] * 2) == [
+        f"config: runtime_minutes: 700 is over the 600 of partition cores; lower it, or use another partition "
+        f"({tmp_path}/mine.yaml)"
+    ]

@@ -1,0 +1,246 @@
+"""The workflow on a real Slurm cluster: shapes as Slurm saw them, the gate across nodes, reruns, refusals, remedies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mini_slurm import MiniSlurm
+from relay import attempts
+from relay.config import load
+from relay.plan import Plan
+from relay.planning import plan
+from relay.site import load_site
+from slurm_runs import slurm_snakemake
+
+ROOT = Path(__file__).resolve().parents[1]
+SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10}
+SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": ["srun", "torchrun"]}
+PARTITIONS = [
+    {"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120},
+    {"name": "gpu", "device": "cuda", "gpu_name": "fake", "gpus_per_node": 4, "cpus_per_node": 8, "max_minutes": 120},
+]
+SITE = {"name": "mini", "description": "a virtual cluster", "verified": "here", "partitions": PARTITIONS}
+SITE |= {"memory_mb_per_cpu": 900, "node_disk": "/mnt/nodetmp", "environment": {"mode": "current"}}
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
+
+
+def site_file(folder: Path, **changes: Any) -> Path:
+    """A site's file in the folder: the virtual cluster's, with these changes."""
+    path = folder / "mini.yaml"
+    path.write_text(yaml.safe_dump(SITE | changes))
+    return path
+
+
+def planned(config: dict[str, Any], site: Path) -> Plan:
+    return plan(load(config), site=load_site(str(site), ROOT))
+
+
+def submitted(cluster: MiniSlurm, before: set[str]) -> dict[str, dict[str, str]]:
+    """The jobs submitted since, by what they were for: the executor's comment, such as rule_gate_wildcards_…"""
+    jobs = [job for job in cluster.jobs() if job["JobId"] not in before]
+    return {job["Comment"]: job for job in jobs}
+
+
+def known(cluster: MiniSlurm) -> set[str]:
+    return {job["JobId"] for job in cluster.jobs()}
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "results/comparison.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Plan]:
+    """One process, and ddp on two nodes by srun and by torchrun, from nothing to the report."""
+    folder = tmp_path_factory.mktemp("compared")
+    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL]}
+    site = site_file(folder)
+    status, printed = slurm_snakemake(cluster, folder, config, site=site)
+    assert status == 0, printed
+    return folder, config, planned(config, site)
+
+
+def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str, Any], Plan]) -> None:
+    folder, _, found = compared
+    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")] * 3
+    for run in found.runs:
+        verdict = read(folder / f"results/equivalence/gates/{found.gate_of[run.id]}/verdict.json")
+        assert verdict["equivalent"]
+        assert verdict["max_loss_difference"] < 1e-9
+        summary = read(folder / f"results/runs/{run.id}/summary.json")
+        assert len(summary["hosts"]) == run.nodes
+
+
+def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:
+    folder, _, found = compared
+    for run in (run for run in found.runs if run.strategy == "ddp"):
+        ranks = read(folder / f"results/preflight/{found.preflight_of[run.id]}/facts.json")["ranks"]
+        assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
+        assert [rank["local_rank"] for rank in ranks] == [0, 1, 0, 1]
+        assert ranks[0]["host"] == ranks[1]["host"] != ranks[2]["host"] == ranks[3]["host"]
+        addresses = [tuple(rank["addresses"]) for rank in ranks]
+        assert len(set(addresses)) == 2
+        assert not any(address.startswith("127.") for own in addresses for address in own)
+
+
+def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
+) -> None:
+    folder, config, found = compared
+    before, kept = known(cluster), rows(folder)
+    for run in (run for run in found.runs if run.strategy == "ddp"):
+        for place in (f"runs/{run.id}", f"checkpoints/{run.id}", f"equivalence/gates/{found.gate_of[run.id]}"):
+            shutil.rmtree(folder / "results" / place)
+    status, printed = slurm_snakemake(cluster, folder, config, "ddp", site=folder / "mini.yaml")
+    assert status == 0, printed
+    comments = submitted(cluster, before)
+    assert len(comments) == 4  # a segment and a gate for each launcher
+    assert all("_ddp-" in comment for comment in comments)
+    assert len(kept) == 3
+
+
+def test_a_forced_rerun_starts_at_the_first_step(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
+) -> None:
+    folder, config, found = compared
+    run = next(run for run in found.runs if run.strategy == "cpu")
+    old = read(folder / f"results/runs/{run.id}/step-{run.total_steps}.json")
+    target = f"results/runs/{run.id}/summary.json"
+    status, printed = slurm_snakemake(cluster, folder, config, target, "--forcerun", "start", site=folder / "mini.yaml")
+    assert status == 0, printed
+    new = read(folder / f"results/runs/{run.id}/step-{run.total_steps}.json")
+    assert new["generation"] != old["generation"]
+    work = folder / f"results/checkpoints/{run.id}"
+    assert len(read(work / "chain.json")["attempts"]) == 1
+    assert attempts.read(work, 1)[0]["start"] == 0
+
+
+def test_slurm_saw_every_shape_as_declared(cluster: MiniSlurm, tmp_path: Path) -> None:
+    ddp = {"strategy": "ddp", "cpus_per_task": 2, "threads": 1}
+    config = SHORT | {
+        "strategy_folders": [str(ROOT / "tests/strategies")],
+        "comparisons": [
+            {"strategy": "cpu", "cpus_per_task": 2},
+            {**ddp, "devices_per_node": 2, "launcher": ["spawn", "torchrun", "srun"]},
+            {**ddp, "nodes": 2, "launcher": ["torchrun", "srun"]},
+            {**ddp, "nodes": 2, "devices_per_node": 4, "cpus_per_task": 1, "launcher": "srun"},
+            {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"},
+            {"strategy": "right_two_devices", "devices_per_node": 2},
+        ],
+    }
+    site = site_file(tmp_path)
+    found, before = planned(config, site), known(cluster)
+    assert len(found.runs) == 9
+    targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
+    status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
+    assert status == 0, printed
+    jobs = submitted(cluster, before)
+    for run in found.runs:
+        job, asked = jobs[f"rule_segment_wildcards_{run.id}_{run.total_steps}"], found.job(run)
+        assert asked
+        per_node = run.processes_per_node if run.launcher == "srun" else 1
+        assert (int(job["NumNodes"]), int(job["NumTasks"])) == (run.nodes, run.nodes * per_node)
+        assert int(job["NumCPUs"]) == run.world_size * run.cpus_per_task
+        assert job["MinMemoryNode"] == f"{asked.memory_mb}M"
+        assert (job["Partition"], job["TimeLimit"]) == ("cpu", "00:10:00")
+        ranks = read(tmp_path / f"results/preflight/{found.preflight_of[run.id]}/facts.json")["ranks"]
+        assert len(ranks) == run.world_size
+        assert len({rank["host"] for rank in ranks}) == run.nodes
+
+
+def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SHORT | {"comparisons": [SEVERAL | {"launcher": "srun"}]}
+    site = site_file(tmp_path)
+    (run,) = planned(config, site).runs
+    # Snakemake shrinks what is larger than this, in silence.
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "--resources", "mem_mb=500", site=site)
+    assert status == 1
+    assert "memory_mb of a node is 500, the run declares 1800" in " ".join(printed.split())
+    assert not (tmp_path / f"results/runs/{run.id}/summary.json").exists()
+    (row,) = rows(tmp_path)
+    assert row["status"] == "skipped"
+
+
+def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
+    before = known(cluster)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path, node_disk="/no/such/disk"))
+    assert status == 1
+    assert not any("segment" in comment or "gate" in comment for comment in submitted(cluster, before))
+    (row,) = rows(tmp_path)
+    assert row["status"] == "skipped"
+    assert row["reason"].startswith("preflight: ")
+    assert "/no/such/disk" in row["reason"]
+    assert "/no/such/disk" in printed
+    assert "Traceback" not in printed
+
+
+def test_preflight_alone_is_one_page(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SHORT | {"comparisons": [SEVERAL | {"launcher": "torchrun"}]}
+    before = known(cluster)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "preflight", site=site_file(tmp_path))
+    assert status == 0, printed
+    assert len(submitted(cluster, before)) == 1
+    assert "c1" in printed
+    assert "c2" in printed
+
+
+def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
+    # On this machine the folder is there; every node has a disk of its own at the same place.
+    folder = Path("/mnt/nodetmp/torch-relay-test")
+    folder.mkdir(parents=True)
+    try:
+        config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
+        status, printed = slurm_snakemake(cluster, folder, config, "--retries", "0", site=site_file(folder))
+        assert status == 1
+        assert "is not visible on the nodes" in " ".join(printed.split())
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
+    site = site_file(tmp_path, account_required=True)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "--dry-run", site=site)
+    assert status == 0, printed
+    assert "account: missing" in next(line for line in printed.splitlines() if line.startswith("warning: "))
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site)
+    assert status == 1
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "account: missing" in line
+    assert known(cluster) == before
+
+
+def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL | {"nodes": 1}]}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path))
+    assert status == 0, printed
+    assert "sbatch --test-only" in " ".join(printed.split())
+    refused = SITE | {"partitions": [PARTITIONS[0] | {"name": "nowhere"}]}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, **refused))
+    assert status == 0, printed
+    assert "refused by Slurm: a job of 1 nodes" in " ".join(printed.split())
+
+
+def test_jobs_of_wheels_run_in_an_environment_on_the_nodes_own_disk(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SHORT | {"comparisons": [SEVERAL | {"launcher": "srun"}]}
+    site = site_file(tmp_path, environment={"mode": "wheels"})
+    found = planned(config, site)
+    (run,) = found.runs
+    status, printed = slurm_snakemake(cluster, tmp_path, config, f"results/runs/{run.id}/summary.json", site=site)
+    assert status == 0, printed
+    ranks = read(tmp_path / f"results/preflight/{found.preflight_of[run.id]}/facts.json")["ranks"]
+    assert all(str(rank["python"]).startswith("/mnt/nodetmp/") for rank in ranks)

@@ -1,0 +1,46 @@
+"""Installing what the Slurm tests need, and saying so aloud where that cannot be."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import slurm_packages
+from slurm_packages import POLICY, REFUSAL, obstacle, require
+
+
+def policy() -> str | None:
+    return POLICY.read_text() if POLICY.exists() else None
+
+
+def test_what_is_there_is_not_installed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    monkeypatch.setattr(slurm_packages, "_install", lambda packages: f"asked for {packages}")
+    assert obstacle({"sh": "dash"}) == ""
+    assert obstacle({"sh": "dash", "no-such-command": "a-package"}).endswith("asked for ['a-package']")
+
+
+def test_without_root_the_tests_are_skipped_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with (
+        pytest.warns(pytest.PytestWarning, match="the Slurm tests were NOT run: a mini cluster needs root"),
+        pytest.raises(pytest.skip.Exception, match="NOT run"),
+    ):
+        require()
+
+
+def test_without_apt_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "slurmctld, slurmd, slurm-client, munge, iproute2 not installed" in obstacle()
+
+
+@pytest.mark.slow
+def test_a_failed_installation_is_told_and_daemons_may_start_again() -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    before = policy()
+    assert "Unable to locate package torch-relay-no-such" in obstacle({"no-such-command": "torch-relay-no-such"})
+    assert policy() == (None if before == REFUSAL else before)

@@ -1,0 +1,121 @@
+"""Wheels for nodes without network: fetched by real pip, complete or absent, every hash checked."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relay import wheelhouse
+from relay.errors import UserError
+from tiny_stack import FETCH, ROOT, fetched, offline, project, python, wait_for
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheelhouse of the stack `tiny`; to be left as it is."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return folder / fetched(project(folder), folder)
+
+
+def test_a_wheelhouse_is_whole_checked_and_made_once(tmp_path: Path) -> None:
+    mine = project(tmp_path / "project")
+    place = fetched(mine, tmp_path)
+    assert {path.name.split("-")[0] for path in place.glob("*.whl")} == {"typing_extensions", "markupsafe"}
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=place, check=True)
+    before = {path: path.stat().st_mtime_ns for path in place.iterdir()}
+    # Nothing is asked of any index the second time.
+    fetched(mine, tmp_path, PATH="", **offline(Path("/nowhere")))
+    assert {path: path.stat().st_mtime_ns for path in place.iterdir()} == before
+    assert sorted(os.listdir(place.parent)) == [".lock", place.name]  # noqa: PTH208
+
+
+@pytest.mark.parametrize("fault", ["damaged", "missing", "requirements"])
+def test_only_what_is_damaged_is_fetched_anew(tmp_path: Path, tiny: Path, fault: str) -> None:
+    mine = project(tmp_path / "project")
+    place = fetched(mine, tmp_path, **offline(tiny))
+    bad, good = sorted(place.glob("*.whl"))
+    kept = good.stat().st_ino
+    if fault == "missing":
+        bad.unlink()
+    else:
+        target = bad if fault == "damaged" else place / "requirements.txt"
+        target.write_bytes(target.read_bytes()[:-1] + b"x")
+    assert len(wheelhouse.damaged(place) or ()) == 1
+    fetched(mine, tmp_path, **offline(tiny))
+    assert wheelhouse.damaged(place) == []
+    assert good.stat().st_ino == kept
+
+
+def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
+    mine = project(tmp_path / "project", spoil=True)
+    with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
+        fetched(mine, tmp_path)
+    assert os.listdir(tmp_path / wheelhouse.FOLDER) == [".lock"]  # noqa: PTH208
+
+
+def test_pips_own_configuration_is_respected(tmp_path: Path, tiny: Path) -> None:
+    mine = project(tmp_path / "project")
+    with pytest.raises(UserError, match=r"No matching distribution found for \S+==[^(]*$"):
+        fetched(mine, tmp_path, **offline(tmp_path))
+    assert wheelhouse.damaged(fetched(mine, tmp_path, **offline(tiny))) == []
+
+
+def test_a_stray_wheel_is_not_taken_up(tmp_path: Path, tiny: Path) -> None:
+    mine = project(tmp_path / "project")
+    place = fetched(mine, tmp_path, **offline(tiny))
+    (place / "evil-1.0-py3-none-any.whl").write_bytes(b"evil")
+    sums = place / "SHA256SUMS"
+    sums.write_text(sums.read_text().replace("markupsafe", "gone"))  # forces a repair
+    fetched(mine, tmp_path, **offline(tiny))
+    assert "evil" not in (place / "requirements.txt").read_text() + sums.read_text()
+
+
+def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path) -> None:
+    mine = project(tmp_path / "project")
+    command = python(FETCH, mine)
+    child = subprocess.Popen(**command, cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: any((tmp_path / wheelhouse.FOLDER).glob(".tiny-*.partial")))
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert not list((tmp_path / wheelhouse.FOLDER).glob("tiny-*"))
+    assert wheelhouse.damaged(fetched(mine, tmp_path, **offline(tiny))) == []
+    assert not list((tmp_path / wheelhouse.FOLDER).glob(".tiny-*"))
+
+
+def test_the_build_of_torch_decides_what_is_asked_for() -> None:
+    cpu, cuda = (wheelhouse.order(ROOT, "torch", build) for build in ("cpu", "cuda"))
+    assert re.findall(r"(?m)^torch\S+", cpu.requirements) == ["torch==2.13.0+cpu", "torchvision==0.28.0"]
+    assert re.findall(r"(?m)^torch\S+", cuda.requirements) == ["torch===2.13.0", "torchvision===0.28.0"]
+    assert "nvidia-nccl" in cuda.requirements
+    assert "nvidia" not in cpu.requirements
+    assert cpu.folder != cuda.folder
+    with pytest.raises(UserError, match=r"'cu118' has no locked wheels; allowed: cpu, cuda"):
+        wheelhouse.order(ROOT, "torch", "cu118")
+    with pytest.raises(UserError, match=r"stack 'nothing': the lock .*nothing.txt is missing"):
+        wheelhouse.order(ROOT, "nothing", "cpu")
+
+
+@pytest.mark.slow
+def test_a_cpu_build_that_is_nowhere_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs/tiny.txt").write_text((ROOT / "envs/torch.txt").read_text().replace("2.13.0", "2.0.7"))
+    with pytest.raises(UserError, match=r"no torch 2\.0\.7\+cpu for Python 3\.\d+ there either, or it cannot be reach"):
+        fetched(tmp_path, tmp_path, **offline(wheels_without_torch(tmp_path)))
+
+
+def wheels_without_torch(folder: Path) -> Path:
+    """A folder with every wheel of the stack but torch: links to those that pip finds here."""
+    there = folder / "wheels"
+    text = re.sub(r"(?m)^(torch|torchvision)==.*(\n +--hash.*)*\n", "", (ROOT / "envs/torch.txt").read_text())
+    (folder / "others.txt").write_text(text)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary=:all:"]
+    subprocess.run([*pip, "--dest", str(there), "--requirement", str(folder / "others.txt")], check=True)
+    return there

@@ -1,0 +1,105 @@
+"""A stack of two small packages, to try environments with: the real lock's hashes, real pip and uv, in seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lock as lock_script
+from relay import wheelhouse
+from relay.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[1]
+# One pure, one compiled.
+PACKAGES = ("typing-extensions", "markupsafe")
+
+FETCH = """
+import sys; from pathlib import Path; from relay import entry, wheelhouse
+entry.run(lambda: wheelhouse.fetch(wheelhouse.order(Path(sys.argv[1]), "tiny", "cpu")) and 0)
+"""
+PREPARE = """
+import json, sys; from pathlib import Path; from relay import entry, node_environment as n
+def main():
+    environment, disk = json.loads(sys.argv[1]), n.node_disk(sys.argv[2])
+    n.prepare(environment, disk)
+    print(*n.interpreter(environment, disk))
+    return 0
+entry.run(main)
+"""
+
+
+def project(folder: Path, *, spoil: bool = False) -> Path:
+    """A project with the stack `tiny`; `spoil`: with wrong hashes."""
+    entries = lock_script.parse_entries((ROOT / "envs/torch.txt").read_text())
+    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in PACKAGES]
+    if spoil:
+        kept = [(name, ["sha256:" + "0" * 64]) for name, _ in kept]
+    (folder / "envs").mkdir(parents=True)
+    (folder / "envs/tiny.txt").write_text(lock_script.render(kept, "torch.txt"))
+    return folder
+
+
+def python(program: str, *arguments: object) -> dict[str, Any]:
+    """A program with the project's modules, as keywords of `subprocess`."""
+    path = {"PYTHONPATH": str(ROOT / "scripts"), "PYTHONUNBUFFERED": "1"}
+    return {"args": [sys.executable, "-c", program, *map(str, arguments)], "env": os.environ | path}
+
+
+def run(command: dict[str, Any], cwd: Path, before: tuple[str, ...] = (), **environment: str | None) -> str:
+    """Run it, `before` it a command such as `unshare --net`; variables that are None are unset. What it printed.
+
+    Raises UserError with its one line.
+    """
+    variables = {name: value for name, value in (command["env"] | environment).items() if value is not None}
+    done = subprocess.run(
+        [*before, *command["args"]], cwd=cwd, env=variables, capture_output=True, text=True, timeout=240
+    )
+    if done.returncode:
+        assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
+        raise UserError(done.stderr)
+    return done.stdout
+
+
+def fetched(folder: Path, results: Path, **environment: str | None) -> Path:
+    """The wheelhouse of a project's stack `tiny`, made by a process of its own. Raises UserError with its one line."""
+    run(python(FETCH, folder), results, **environment)
+    return next(path for path in (results / wheelhouse.FOLDER).glob("tiny-*"))
+
+
+def offline(wheels: Path) -> dict[str, str]:
+    """pip finds wheels in this folder alone, which is quicker than asking indexes."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+
+
+def told(place: Path | None = None, **changes: Any) -> dict[str, Any]:
+    """What a job of mode `wheels` is told of its environment."""
+    found = {"mode": "wheels", "stack": "tiny", "python": wheelhouse.base_python(), "wheelhouse": str(place)}
+    found |= {"site_wheels": False, "packages": [], "modules": [], "image": None, "nvidia": False}
+    return found | changes
+
+
+def prepared(environment: dict[str, Any], disk: Path, **options: Any) -> tuple[str, str]:
+    """Prepare it by a process of its own: what that said, and the interpreter. Raises UserError with its one line."""
+    *said, interpreter = run(python(PREPARE, json.dumps(environment), disk), disk, **options).splitlines()
+    return "\n".join(said), interpreter
+
+
+def needs_root() -> None:
+    if os.geteuid():
+        pytest.skip("needs root: network namespaces and mounts")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)

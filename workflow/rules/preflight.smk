@@ -1,0 +1,42 @@
+# What is really there: on a cluster, a short job for each shape and stack looks at its nodes before anything trains on
+# them. A fault that it finds fails it, with the remedy; what depends on it is then not submitted.
+rule preflight_job:
+    input:
+        specification=ancient("results/preflight/{preflight}/preflight.json"),
+        environment=lambda wildcards: environment_of(
+            PLAN.preflights[wildcards.preflight]
+        ),
+    output:
+        "results/preflight/{preflight}/facts.json",
+    log:
+        "results/logs/preflight/{preflight}.log",
+    benchmark:
+        "results/benchmarks/preflight/{preflight}.tsv"
+    priority: GATES_FIRST + 2
+    conda:
+        conda_of(lambda wildcards: PLAN.preflights[wildcards.preflight])
+    envmodules:
+        *MODULES,
+    resources:
+        **asked_of_slurm(lambda wildcards: PLAN.preflights[wildcards.preflight]),
+        measured=1,
+    message:
+        "Preflight: is all right on the nodes for {wildcards.preflight}?"
+    shell:
+        program("preflight.py") + " --spec {input.specification:q} --output {output:q}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+# `snakemake preflight`: one page about PyTorch on this cluster, and nothing else.
+rule preflight:
+    input:
+        [f"results/preflight/{preflight}/facts.json" for preflight in PLAN.preflights],
+    log:
+        "results/logs/preflight.log",
+    localrule: True
+    conda:
+        no_environment
+    message:
+        "Preflight"
+    shell:
+        program("preflight.py") + " --page results/preflight 2> {log:q}"
