@@ -16,20 +16,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
-
-import yaml
+from typing import Any
 
 from relay import entry, slurm
 from relay.errors import UserError
 from relay.site import Site, load_site
+from relay.site import site_of as site_of_profile
 
 ROOT = Path(__file__).resolve().parent.parent
 USUAL_MINUTES = 1440
 HANDOVER_SECONDS = 120  # Slurm sends signals up to 60 s late
+REQUEUE_TRIES = 10
+REQUEUE_PAUSE_SECONDS = 10.0
 
 
 def snakemake(arguments: Sequence[str]) -> list[str]:
@@ -83,6 +86,8 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
         allowed = f"{site.file} allows {longest}"
         raise UserError(f"--minutes {minutes}: {allowed}; ask for less: the driver is queued again when its time is up")
     minutes = minutes or min(USUAL_MINUTES, longest or USUAL_MINUTES)
+    if missing := site.missing(minutes, [partition] if partition else []):
+        raise UserError("\n".join(missing))
     asked = {
         "--account": site.account,
         "--qos": site.qos,
@@ -112,7 +117,7 @@ def inside(arguments: Sequence[str]) -> int:
         # Its jobs go on; the next driver waits for them, as it would after any sudden end.
         child.kill()
         print("The driver's time is up; it is queued again", flush=True)
-        slurm.requeue(job_id)
+        queue_again(job_id)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
@@ -120,24 +125,48 @@ def inside(arguments: Sequence[str]) -> int:
     return child.wait() and 1
 
 
+def queue_again(job_id: str) -> None:
+    """Queue this job again, also where the controller is busy just then: nobody else carries on. Raises UserError."""
+    for left in reversed(range(REQUEUE_TRIES)):
+        try:
+            slurm.requeue(job_id)
+            return
+        except UserError as error:
+            if not left:
+                raise
+            print(f"warning: {error}; {left} tries left", flush=True)
+            time.sleep(REQUEUE_PAUSE_SECONDS)
+
+
 def site_of(arguments: Sequence[str]) -> str:
-    """The site that Snakemake's profile names, `generic` if there is none."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--profile", "--workflow-profile")
-    profile = parser.parse_known_args(arguments)[0].profile
-    for folder in [Path(profile), ROOT / profile] if profile else []:
-        if (folder / "config.yaml").is_file():
-            found = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")).get("default-resources", [])
-            named = [str(entry).partition("=")[2].strip("'\"") for entry in found if str(entry).startswith("site=")]
-            return named[0] if named else "generic"
-    return "generic"
+    """The site that the workflow takes with these arguments: the config's, else the profile's, else `generic`.
+
+    Read by Snakemake itself, so that all its ways to say it count. Raises UserError where a file cannot be read, and
+    SystemExit, after Snakemake's own words, for what it would not take.
+    """
+    from snakemake.cli import CliException, parse_args, parse_config
+    from snakemake.common.configfile import load_configfile
+    from snakemake.exceptions import WorkflowError
+
+    config: dict[str, Any] = {}
+    try:
+        _, given = parse_args(list(arguments))
+        own = [] if given.replace_workflow_config else [ROOT / "config/config.yaml"]
+        for file in [*own, *(given.configfile or [])]:
+            config |= load_configfile(file)
+        config |= parse_config(given.config)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    except (CliException, WorkflowError, ValueError) as error:
+        raise UserError(" ".join(str(getattr(error, "msg", error)).split())) from None
+    return str(config.get("site") or site_of_profile(given.default_resources or {}) or "generic")
 
 
 def main() -> int:
     """Parse the command line and start the driver."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("where", nargs="?", choices=("here", "tmux", "job", "inside"), default="here")
-    parser.add_argument("--site", help="job: whose account and partition are used (that of the profile)")
+    parser.add_argument("--site", help="job: whose account and partition are used (that of the config or profile)")
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, arguments = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]

@@ -13,9 +13,10 @@ def main() -> int:
     parser.add_argument("--spec", type=Path, required=True, help="the gate's gate.json")
     parser.add_argument("--reference", type=Path, required=True, help="the trained reference (.pt)")
     parser.add_argument("--output", type=Path, required=True, help="where the verdict goes (.json)")
+    parser.add_argument("--attempt", type=int, default=1, help="1, or more for a retry of the same job")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
-    return run_gate(given.spec, given.reference, given.results, given.output)
+    return run_gate(given.spec, given.reference, given.results, given.output, given.attempt)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,14 @@ def write_lock(name: str, entries: Entries, source: str) -> None:
     print(f"envs/{name}: {len(entries)} requirements")
 
 
+def write_twin(entries: Entries) -> None:
+    """The conda twin of torch's locks: what its file says above pip's part, and their versions below."""
+    path = ENVS / "torch.yaml"
+    head, mark, _ = path.read_text(encoding="utf-8").partition("  - pip:\n")
+    path.write_text(head + mark + "".join(f'      - "{entry}"\n' for entry, _ in entries), encoding="utf-8")
+    print(f"envs/{path.name}: {len(entries)} requirements")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that the .in files allow")
@@ -137,8 +145,10 @@ def main() -> None:
         driver = resolve("driver", ["torch"], upgrade, scratch)
         dev = resolve("dev", ["torch", "driver"], upgrade, scratch)
     # Written only once all three agree with one another.
-    write_lock("torch.txt", [e for e in torch if not CUDA_ONLY.match(e[0])], "torch.in and torch-builds.txt")
-    write_lock("torch-cuda.txt", [e for e in torch if CUDA_ONLY.match(e[0])], "torch.in")
+    plain, cuda = ([e for e in torch if bool(CUDA_ONLY.match(e[0])) is only] for only in (False, True))
+    write_lock("torch.txt", plain, "torch.in and torch-builds.txt")
+    write_lock("torch-cuda.txt", cuda, "torch.in")
+    write_twin([*plain, *cuda])
     write_lock("driver.txt", driver, "driver.in")
     write_lock("dev.txt", dev, "dev.in")
 

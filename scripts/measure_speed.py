@@ -16,11 +16,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--spec", type=Path, required=True, help="the run.json of one of the setting's runs")
     parser.add_argument("--output", type=Path, required=True, help="where the speed goes (.json)")
+    parser.add_argument("--attempt", type=int, default=1, help="1, or more for a retry of the same job")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
     specification = json.loads(given.spec.read_text(encoding="utf-8"))  # once: it may be a pipe
     run, job = Run.from_dict(specification), Job.of(specification)
-    write_json(given.output, {"setting": run.setting, "seconds_per_step": measure(run, job, given.results)})
+    seconds = measure(run, given.results, job=job, attempt=given.attempt)
+    write_json(given.output, {"setting": run.setting, "seconds_per_step": seconds})
     return 0
 
 

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gate_runs import planned
 from namespaces import Contained, network
 from relay.job import Job
@@ -28,6 +30,29 @@ ENTRY = ROOT / "scripts" / "preflight.py"
 FACTS = ROOT / "tests" / "preflight_facts"
 TIMEOUT_SECONDS = 240  # of a few seconds' work, on a machine that others use too
 OF_OTHERS = ("SLURM", "OMP_", "MASTER_", "GLOO_", "NCCL_", "TORCH", "RANK", "WORLD_SIZE", "LOCAL_", "PYTHONPATH")
+
+
+# Becomes its arguments, for which the system call flock (its number: the first) fails as on a filesystem without locks.
+WITHOUT_LOCKS = """
+import ctypes, errno, os, struct, sys
+load, equal, give = 0x20, 0x15, 0x06  # of the kernel's filter programs
+fail, allow = 0x50000 | errno.ENOLCK, 0x7FFF0000
+lines = [(load, 0, 0, 0), (equal, 0, 1, int(sys.argv[1])), (give, 0, 0, fail), (give, 0, 0, allow)]
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(lines), ctypes.addressof(text)))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+if prctl(38, 1, 0, 0, 0) or prctl(22, 2, program, 0, 0):
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+FLOCK = {"x86_64": "73", "aarch64": "32"}
+
+
+def without_locks() -> tuple[str, ...]:
+    """What starts a command for which nothing can be locked; skips where the call's number is not known."""
+    if os.uname().machine not in FLOCK:
+        pytest.skip(f"NOT RUN: the number of flock on {os.uname().machine} is not known")
+    return (sys.executable, "-c", WITHOUT_LOCKS, FLOCK[os.uname().machine])
 
 
 def environment(**more: str) -> dict[str, str]:

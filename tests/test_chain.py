@@ -411,9 +411,12 @@ def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Be
 
 
 @pytest.mark.slow
-def test_a_speed_that_cannot_be_measured_is_one_line_and_leaves_nothing(bench: Bench) -> None:
+def test_a_speed_that_cannot_be_measured_is_one_line_and_its_fault_is_not_tried_again(bench: Bench) -> None:
     chain = bench.chain("results", processes_per_node=2)
     with pytest.raises(UserError, match="setting setting-1: its speed could not be measured"):
         speed.measure(chain.run, chain.results)
     assert [p.name for p in (chain.results / "runs").iterdir()] == [chain.run.id]
-    assert list((chain.results / "checkpoints").iterdir()) == []
+    with pytest.raises(
+        UserError, match="setting setting-1: failed before, not tried again: run speed-setting-1: world"
+    ):
+        speed.measure(chain.run, chain.results, attempt=2)

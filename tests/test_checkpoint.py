@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import random
 import shutil
@@ -360,3 +362,14 @@ def test_regression_is_evaluated_without_accuracy(ranks: Ranks, prepared: Path) 
     inputs, targets = Resident(split, ranks.device, torch.float32).fetch(torch.arange(len(split)))
     assert accuracy is None
     assert loss == pytest.approx(torch.nn.functional.mse_loss(trained.strategy.model(inputs), targets).item(), rel=1e-5)
+
+
+def test_a_file_system_without_locks_gets_a_warning_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    exclusive(tmp_path).close()
+    assert "has no locks" in capsys.readouterr().err

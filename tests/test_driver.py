@@ -9,87 +9,20 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+import drive as drive_program
+from driver_runs import JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
 from relay import driver, slurm
-from relay.errors import UserError
-
-ROOT = Path(__file__).resolve().parents[1]
-PREFIX = "relay"
-OPTIONS = (
-    "--executor slurm --jobs 20 --slurm-status-command squeue --slurm-no-requeue --nolock --rerun-incomplete"
-    f" --slurm-jobname-prefix {PREFIX} --slurm-init-seconds-before-status-checks 1 --latency-wait 10"
-)
-JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]
-
-
-def until(seen: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
-        time.sleep(0.1)
-
-
-class Workplace:
-    """A folder in which the toy workflow is driven, and what its jobs wrote there."""
-
-    def __init__(self, cluster: MiniSlurm, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
-        self.started: list[subprocess.Popen[str]] = []
-
-    @staticmethod
-    def arguments(*targets: str, seconds: int = 1, first: int = 3) -> list[str]:
-        snakefile = f"{ROOT}/tests/driver_workflow/Snakefile"
-        return [
-            *targets,
-            *OPTIONS.split(),
-            "--snakefile",
-            snakefile,
-            "--config",
-            f"seconds={seconds}",
-            f"first={first}",
-        ]
-
-    def drive(self, *targets: str, seconds: int = 1, first: int = 3, fast: bool = True) -> subprocess.Popen[str]:
-        program = [f"{ROOT}/tests/fast_snakemake.py"] if fast else ["-m", "snakemake"]
-        command = [sys.executable, *program, *self.arguments(*targets, seconds=seconds, first=first)]
-        process = subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.cluster.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
-
-    def drive_to_end(self, *targets: str, seconds: int = 1) -> tuple[int, str]:
-        process = self.drive(*targets, seconds=seconds)
-        printed, _ = process.communicate(timeout=180)
-        return process.returncode, printed
-
-    def lines(self, name: str) -> list[str]:
-        """What jobs noted in started.txt or ended.txt, in order of their names."""
-        path = self.folder / name
-        return sorted(path.read_text().split()) if path.exists() else []
-
-    def submitted(self) -> list[dict[str, str]]:
-        """All jobs that Slurm ever got for this folder's results."""
-        jobs = self.cluster.jobs()
-        return [job for job in jobs if job["WorkDir"] == str(self.folder) and job["JobName"].startswith(f"{PREFIX}_")]
-
-    def left(self) -> list[str]:
-        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
-        return [job["JobId"] for job in self.submitted() if job["JobState"] not in over]
+from relay.errors import Unavailable, UserError
 
 
 @pytest.fixture
@@ -98,10 +31,7 @@ def place(cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     place = Workplace(cluster, tmp_path)
     yield place
-    for process in place.started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    place.end()
 
 
 # Slurm's commands
@@ -138,6 +68,63 @@ def test_when_a_job_would_start(place: Workplace) -> None:
     assert "\n" not in str(caught.value)
     assert not list(place.folder.iterdir())
     assert not place.submitted()
+
+
+def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
+    """The real commands, asking a controller at this port, where none is; their calls are noted in calls.txt."""
+    folder, munge = place.folder, f"{place.cluster.folder}/run/munge.sock"
+    (folder / "dead.conf").write_text(
+        f"ClusterName=dead\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={port}\nAuthType=auth/munge\n"
+        f"AuthInfo=socket={munge}\nMessageTimeout=2\nNodeName=n1\nPartitionName=p Nodes=n1\n"
+    )
+    (folder / "bin").mkdir()
+    for name in commands:
+        program = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+        script = folder / "bin" / name
+        script.write_text(
+            f"#!/bin/sh\necho {name} >> {shlex.quote(str(folder))}/calls.txt\n"
+            f'SLURM_CONF={shlex.quote(str(folder))}/dead.conf exec {program} "$@"\n'
+        )
+        script.chmod(0o755)
+    return folder / "bin"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listening", [False, True])
+def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusal(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, listening: bool
+) -> None:
+    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0.1)
+    real, calls = os.environ["PATH"], place.folder / "calls.txt"
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
+        port = server.getsockname()[1] if listening else 1
+        path = out_of_reach(place, port, "squeue", "sbatch")
+        monkeypatch.setenv("PATH", f"{path}:{real}")
+        with pytest.raises(Unavailable, match=r"^squeue failed: .*(timed out|Unable to contact)"):
+            slurm.end_time("1")
+        assert calls.read_text().split() == ["squeue"] * slurm.TRIES
+        calls.unlink()
+        with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
+            slurm.submit("#!/bin/sh\n", [])
+        assert calls.read_text().split() == ["sbatch"]  # the first could have got through
+    monkeypatch.setenv("PATH", real)
+    with pytest.raises(UserError, match="Invalid partition name") as caught:
+        slurm.submit("#!/bin/sh\n", ["--partition=none"])
+    assert not isinstance(caught.value, Unavailable)
+
+
+@pytest.mark.slow
+def test_a_controller_that_answers_the_second_time_is_no_failure(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0.1)
+    bin_folder = out_of_reach(place, 1, "squeue")
+    script, squeue = bin_folder / "squeue", shutil.which("squeue")
+    script.write_text(script.read_text().replace("\n", f'\n[ -e calls.txt ] && exec {squeue} "$@"\n', 1))
+    monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(place.folder)
+    assert slurm.jobs_named("relay", place.folder) == []
+    assert (place.folder / "calls.txt").read_text() == "squeue\n"
 
 
 def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,15 +247,8 @@ def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
 
 @pytest.mark.slow
 def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: Workplace) -> None:
-    """The real squeue, asking where no controller listens."""
-    conf = re.sub(r"(?m)^SlurmctldPort=.*", "SlurmctldPort=1", (place.cluster.folder / "slurm.conf").read_text())
-    (place.folder / "dead.conf").write_text(conf)
-    squeue = shutil.which("squeue", path="/usr/local/bin:/usr/bin:/bin")
-    (place.folder / "bin").mkdir()
-    script = place.folder / "bin" / "squeue"
-    script.write_text(f'#!/bin/sh\nSLURM_CONF={shlex.quote(str(place.folder))}/dead.conf exec {squeue} "$@"\n')
-    script.chmod(0o755)
-    os.environ["PATH"] = f"{place.folder}/bin:{os.environ['PATH']}"  # the fixture puts it back
+    bin_folder = out_of_reach(place, 1, "squeue")
+    os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"  # the fixture puts it back
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *place.arguments()], cwd=place.folder, capture_output=True, text=True
     )
@@ -294,8 +274,10 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
     assert f"{number.name}: cancelling the jobs of this driver" in printed
     assert "Traceback" not in printed
     until(lambda: not place.left(), "no job is left", 20)
-    # A job that was missed fails by itself some seconds later, as Snakemake removes a folder that it looks for.
-    assert {job["JobState"] for job in place.submitted()} == {"CANCELLED"}
+    # One that is cancelled late may have failed by itself: Snakemake removes a folder that it looks for.
+    states = {job["JobState"] for job in place.submitted()}
+    assert "CANCELLED" in states
+    assert states <= {"CANCELLED", "FAILED"}
     assert place.lines("ended.txt") == []
 
 
@@ -321,9 +303,11 @@ def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
 # Places to run it in
 
 
-def drive(place: Workplace, where: str, *arguments: str, seconds: int = 1) -> subprocess.CompletedProcess[str]:
+def drive(
+    place: Workplace, where: str, *arguments: str, seconds: int = 1, config: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, f"{ROOT}/scripts/drive.py", *where.split()]
-    command = [*program, "--", *place.arguments(*arguments, seconds=seconds)]
+    command = [*program, "--", *place.arguments(*arguments, seconds=seconds), *config]
     return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, timeout=120)
 
 
@@ -378,13 +362,24 @@ def test_without_tmux_there_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(place: Workplace) -> None:
+def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Slurm does not take it back into the queue at once."""
     site = place.folder / "mine.yaml"
     site.write_text(
         "name: mine\ndescription: the tests' cluster\nverified: here\n"
         "partitions: [{name: cpu, device: cpu, cpus_per_node: 8, max_minutes: 60}]\n"
     )
-    too_long = drive(place, f"job --site {site} --minutes 61")
+    scontrol = place.folder / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(
+        f"#!/bin/sh\n[ $1 = requeue ] && ! [ -e refused ] && touch refused && echo Busy >&2 && exit 1\n"
+        f'exec {shutil.which("scontrol")} "$@"\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
+    too_long = drive(place, "job --minutes 61", config=[f"site={site}"])
     assert (too_long.returncode, too_long.stdout) == (1, "")
     assert "--minutes 61: " in too_long.stderr
     assert "allows 60; " in too_long.stderr
@@ -403,6 +398,7 @@ def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(place: Work
     until(lambda: place.cluster.job(job)["Restarts"] == "1", "the driver is queued again")
     until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended", 150)
     assert "The driver's time is up; it is queued again" in driver_output()
+    assert "warning: scontrol failed: Busy; 9 tries left" in driver_output()
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
     assert len(place.submitted()) == 4
     assert not [name for name in ("one", "two") if (place.folder / name).exists()]
@@ -416,3 +412,54 @@ def test_scancel_of_the_driver_cancels_its_jobs(place: Workplace) -> None:
     place.cluster.run("scancel", done.stdout.split()[4].rstrip(";"))
     until(lambda: not place.left(), "no job is left", 40)
     assert place.lines("ended.txt") == []
+
+
+@pytest.mark.slow
+def test_what_the_site_misses_is_told_before_the_driver_is_submitted(place: Workplace) -> None:
+    done = drive(place, "job", "--profile", f"{ROOT}/profiles/slurm", config=["site=narval"])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: config/sites/narval.yaml: account: missing; " in done.stderr
+    assert not [job for job in place.cluster.jobs() if job["WorkDir"] == str(place.folder)]
+
+
+def test_the_drivers_site_is_the_workflows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    (tmp_path / "a.yaml").write_text("site: della\nepochs: 1\n")
+    (tmp_path / "b.yaml").write_text("site: cedar\n")
+    (tmp_path / "none.yaml").write_text("epochs: 2\n")
+    files = ["--configfile", f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml"]
+    profile = ["--profile", f"{ROOT}/profiles/narval"]
+    for arguments, site in (
+        ([], "generic"),
+        (profile, "narval"),
+        ([*profile, "--default-resources", "site='arc'"], "arc"),
+        ([*profile, "--configfiles", f"{tmp_path}/none.yaml", "--replace-workflow-config"], "narval"),
+        ([*profile, *files[:2]], "della"),
+        ([*profile, *files], "cedar"),
+        ([*profile, *files, "-C", "epochs=3", "site=graham"], "graham"),
+        (["ddp", "--config=site=graham", *profile], "graham"),
+        ([*profile, "--config", "site=/home/me/my site.yaml"], "/home/me/my site.yaml"),
+        ([*files, "--config", "site=", *profile], "narval"),
+    ):
+        assert drive_program.site_of(arguments) == site, arguments
+
+
+def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    for arguments in (["--configfile", f"{tmp_path}/none.yaml"], ["--config", "site"]):
+        with pytest.raises(UserError) as caught:
+            drive_program.site_of(arguments)
+        assert "\n" not in str(caught.value)
+
+
+# What its jobs know
+
+
+@pytest.mark.slow
+def test_jobs_find_slurm_where_only_the_environment_tells_it(place: Workplace) -> None:
+    """Without a configuration in /etc, and without the cluster's own commands, which know where it is."""
+    own, conf = f"{place.cluster.folder}/bin", f"{place.cluster.folder}/slurm.conf"
+    path = ":".join(folder for folder in place.cluster.environment["PATH"].split(":") if folder != own)
+    process = place.drive("state.txt", environment={**place.cluster.environment, "PATH": path, "SLURM_CONF": conf})
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, printed
+    assert (place.folder / "state.txt").read_text() == "RUNNING\n"

@@ -66,6 +66,17 @@ def test_what_rules_are_given() -> None:
     assert environment.conda_of(site("wheels"), "nothing", ROOT) is None
 
 
+def test_without_conda_it_is_planned_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ours = site("conda", conda={"torch": "pytorch"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment.conda_directive(ours, "torch", ROOT) is None
+    (line,) = environment.unready(ours)
+    assert "no such command on PATH; load the module that gives it (`module load a/1 b/2`)" in line
+    (tmp_path / "conda").touch(mode=0o755)
+    assert environment.conda_directive(ours, "torch", ROOT) == "pytorch"
+    assert environment.unready(ours) == environment.unready(site("wheels")) == []
+
+
 def test_the_conda_twin_has_the_locks_pins() -> None:
     locks = [(ROOT / "envs" / name).read_text() for name in ("torch.txt", "torch-cuda.txt")]
     pins = [name for text in locks for name, _ in lock_script.parse_entries(text)]

@@ -37,8 +37,10 @@ def test_prepare_needs_no_network_and_is_done_once(tmp_path: Path, tiny: Path) -
     assert all(Path(path).is_relative_to(Path(interpreter).parents[1]) for path in where)
     assert prepared(told(tiny), tmp_path) == (f"environment: {Path(interpreter).parents[1]} is there", interpreter)
     # uv's cache, and all else that was needed on the way, is gone.
+    folder = Path(interpreter).parents[1].name
+    link = folder.rsplit(".", 1)[0]
     left = sorted(os.listdir(tmp_path / f"relay-{os.getuid()}"))  # noqa: PTH208
-    assert left == [Path(interpreter).parents[1].name, f"{Path(interpreter).parents[1].name}.lock"]
+    assert left == sorted([link, folder, f"{link}.lock"])
 
 
 def test_jobs_that_share_a_node_build_once(tmp_path: Path, tiny: Path) -> None:
@@ -72,10 +74,42 @@ def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> N
         (place / node_environment.MARKER).write_text('{"stack"')
     else:
         (place / node_environment.MARKER).unlink()
-    said, _ = prepared(told(tiny), disk)
+    said, interpreter = prepared(told(tiny), disk)
     assert "is incomplete, and made anew" in said
     subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
     assert " is there" in prepared(told(tiny), disk)[0]
+    assert list(disk.glob("relay-*/*.[0-9]*")) == [Path(interpreter).parents[1]]  # nobody used the other
+
+
+# As `relay.step` does: it becomes the job's Python, which imports again when it is told to.
+RUN = """
+import json, os, sys; from pathlib import Path; from relay import node_environment as n
+told, disk, program = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+python = n.interpreter(told, disk)
+os.execv(python[0], [*python, "-c", program])
+"""
+LATE = "print('runs', flush=True); input(); import markupsafe._speedups, sys; print(sys.prefix)"
+
+
+def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_path: Path, tiny: Path) -> None:
+    _, interpreter = prepared(told(tiny), tmp_path)
+    folder = Path(interpreter).parents[1]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(**python(RUN, json.dumps(told(tiny)), tmp_path, LATE), **pipes) as job:
+        try:
+            assert job.stdout
+            assert job.stdout.readline() == "runs\n"
+            next(folder.glob("lib/python3*/site-packages/typing_extensions.py")).unlink()
+            said, another = prepared(told(tiny), tmp_path)
+            assert "is incomplete, and made anew" in said
+            assert Path(another).parents[1] != folder
+            assert prepared(told(tiny), tmp_path) == (f"environment: {Path(another).parents[1]} is there", another)
+            printed, _ = job.communicate("\n", timeout=60)
+            assert (job.returncode, printed) == (0, f"{folder}\n")
+        finally:
+            job.kill()
+    prepared(told(tiny), tmp_path)
+    assert list(tmp_path.glob("relay-*/*.[0-9]*")) == [Path(another).parents[1]]
 
 
 def test_a_build_that_is_killed_is_made_anew(tmp_path: Path, tiny: Path) -> None:
@@ -114,6 +148,7 @@ def test_a_wheel_that_was_damaged_on_the_way_is_refused(tmp_path: Path, tiny: Pa
     wheel.write_bytes(wheel.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"typing_extensions-\S+whl: missing or damaged; have it fetched"):
         prepared(told(copy), tmp_path)
+    assert list(tmp_path.glob("relay-*/*.[0-9]*")) == []  # what could not be finished takes no room
 
 
 def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny: Path) -> None:
@@ -160,6 +195,29 @@ def test_a_disk_that_is_full_or_read_only_is_one_line(tmp_path: Path, tiny: Path
         mount = f'mount -t tmpfs -o {options} tmpfs {tmp_path} && exec "$@"'
         with pytest.raises(UserError, match=words):
             prepared(told(tiny), tmp_path, before=("unshare", "--mount", "sh", "-c", mount, "sh"))
+
+
+@pytest.mark.parametrize(
+    ("options", "at", "words"),
+    [
+        # Two things fit: the disk itself, and this user's folder.
+        (
+            "nr_inodes=2",
+            ".",
+            r"relay-0/tiny-\w+\.lock on node \S+: No space left on device; mend that, or name another",
+        ),
+        ("nr_inodes=1", ".", r"relay-0 on node \S+: No space left on device; mend that, or name another"),
+        ("ro", "relay-0", r"relay-0/tiny-\w+\.lock on node \S+: Read-only file system; mend that, or name another"),
+    ],
+)
+def test_a_disk_that_fails_is_one_line(tmp_path: Path, tiny: Path, options: str, at: str, words: str) -> None:
+    """The system's own errors, wherever they come, name the path and the node."""
+    needs_root()
+    mount = (
+        f'mkdir -p -m 700 {tmp_path / at} && mount -t tmpfs -o mode=700,{options} tmpfs {tmp_path / at} && exec "$@"'
+    )
+    with pytest.raises(UserError, match=words):
+        prepared(told(tiny), tmp_path, before=("unshare", "--mount", "sh", "-c", mount, "sh"))
 
 
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from preflight_runs import FACTS, ROOT, recorded, says
+from preflight_runs import ENTRY, FACTS, ROOT, recorded, says
 from relay.errors import UserError
 from relay.files import write_json
 from relay.preflight import job, nccl_log, node
@@ -183,6 +185,45 @@ def test_the_page_names_what_failed_and_where(tmp_path: Path, capsys: pytest.Cap
     assert printed.count("note: libaio: not there") == 1
     assert "it could not start" in printed
     assert printed.splitlines()[-1].startswith("Verdict: NO: 2 of 3")
+
+
+def test_a_preflight_of_a_shape_that_is_no_longer_planned_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = Finding("driver", False, "stop", "it is too old", "ask for a newer one")
+    written(tmp_path, "planned")
+    written(tmp_path, "former", fault, failed=True)
+    assert show(tmp_path, ["planned"]) == 0
+    printed = capsys.readouterr().out
+    assert "former" not in printed
+    assert "too old" not in printed
+    assert printed.splitlines()[-1].startswith("Verdict: yes: nothing stops training in any of 1")
+    assert show(tmp_path) == show(tmp_path, ["former", "planned"]) == 1
+
+
+def test_a_planned_preflight_that_did_not_run_is_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, "planned")
+    interrupted = written(tmp_path, "interrupted", Finding("driver", False, "stop", "it is too old", "no matter"))
+    (interrupted / "facts.json").rename(interrupted / "collected.json")  # as one that was killed leaves it
+    assert show(tmp_path, ["planned", "later", "interrupted"]) == 1
+    printed = capsys.readouterr().out
+    assert [line.split()[-2:] for line in printed.splitlines() if line.startswith(("later", "inter"))] == [
+        ["not", "run"]
+    ] * 2
+    assert "too old" not in printed
+    assert printed.splitlines()[-1].startswith("Verdict: not known: 2 of 3")
+    with pytest.raises(UserError, match="no preflight has run"):
+        page(tmp_path, ["later"])
+    with pytest.raises(UserError, match="no preflight has run"):
+        page(tmp_path, [])
+
+
+def test_the_entry_point_shows_the_preflights_that_it_is_given(tmp_path: Path) -> None:
+    written(tmp_path, "planned")
+    written(tmp_path, "former", Finding("driver", False, "stop", "it is too old", "no matter"), failed=True)
+    words = [sys.executable, ENTRY, "--page", tmp_path]
+    for only, status in ((["--only", "planned"], 0), ([], 1), (["--only", "former"], 1), (["--only"], 1)):
+        assert subprocess.run([*words, *only], capture_output=True).returncode == status, only
 
 
 def test_without_any_preflight_the_page_says_how_to_start_one(tmp_path: Path) -> None:

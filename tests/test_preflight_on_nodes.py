@@ -20,7 +20,8 @@ import torch
 
 import preflight_runs
 from mini_slurm import NODE_DISK, MiniSlurm
-from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says
+from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
+from relay.cpus import SHARE
 from relay.job import Job
 from relay.launch import INTERRUPTED
 from relay.preflight import job
@@ -88,11 +89,17 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     (packages / "torchvision").mkdir(parents=True)
     (packages / "torchvision" / "__init__.py").write_text("from torch import was_removed\n")
     (packages / "torch").symlink_to(Path(torch.__file__).parent)
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o777)  # as /tmp is
     run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader", stack="torch")
     told = {
         "OMP_NUM_THREADS": "64",
         "TORCH_NCCL_ASYNC_HANDLING": "1",
         "HOME": str(folder / "home"),
+        "TRITON_CACHE_DIR": str(folder / "open" / "triton"),
+        "OMP_STACKSIZE": "1m",
+        "GLOO_ANYTHING": "told",
+        "NCCL_ANYTHING": "told too",
         "PYTHONPATH": f"{packages}:{ROOT / 'scripts'}",
     }
     declared = job_of(run, memory_mb=10**9, node_disk="$NOT_SET_ANYWHERE/disk")
@@ -107,6 +114,11 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         ("misspelt variables", "warn", ["TORCH_NCCL_ASYNC_HANDLING", "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING"]),
         ("node's disk", "stop", ["$NOT_SET_ANYWHERE/disk is not set", "correct `node_disk`"]),
         ("torchvision", "stop", ["does not fit torch", "was_removed", "install both from one index"]),
+        (
+            "caches",
+            "note",
+            ["TRITON_CACHE_DIR is", "/open/triton", "others can write to", "/open;", "folder of your own"],
+        ),
         ("home folder's packages", "warn", ["/.local/lib/site-packages/torch", "PYTHONNOUSERSITE=1"]),
         ("memory", "note", ["the job declares 1000000000 MB", "correct the site's file"]),
     ],
@@ -121,6 +133,22 @@ def test_what_was_not_granted_is_a_mistake_as_well(unlucky: Seen) -> None:
     assert unlucky.facts["complete"]
     (fault,) = unlucky.faults
     assert "may use only 1 CPUs" in fault
+
+
+def test_the_variables_that_decide_are_recorded(unlucky: Seen) -> None:
+    told = unlucky.facts["ranks"][0]["environment"]
+    assert told["OMP_NUM_THREADS"] == "64"
+    assert told["OMP_STACKSIZE"] == "1m"
+    assert (told["GLOO_ANYTHING"], told["NCCL_ANYTHING"]) == ("told", "told too")
+    assert "HOME" not in told
+
+
+def test_a_results_folder_that_cannot_be_locked(tmp_path: Path) -> None:
+    """Training goes on there: the preflight says what that means."""
+    seen = collect(tmp_path, run_of(1), [Rank(without_locks())])
+    assert seen.statuses == [0], seen.printed
+    assert says(seen.findings["locks"], "warn", "rank 0", "No locks available", "not kept apart", "flock")
+    assert not list(tmp_path.rglob(".relay-lock-*"))
 
 
 @needs_root
@@ -159,9 +187,23 @@ def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) ->
     run = run_of(2, launcher="srun")
     ranks = [Rank(("taskset", "-c", "0,1"), {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"})] * 2
     seen = collect(tmp_path, run, ranks, job_of(run, confined=True))
-    assert says(seen.findings["shared CPUs"], "stop", "rank 0", "rank 1 may both use CPUs 0, 1", "--cpu-bind=cores")
+    words = ("rank 1 may both use CPUs 0, 1", "--cpu-bind=cores", "confines_cpus: false", "task/affinity")
+    assert says(seen.findings["shared CPUs"], "stop", "rank 0", *words)
     assert says(seen.findings["OMP_PROC_BIND"], "stop", "bound both rank 0", "rank 1 to CPU 0", "OMP_PROC_BIND=false")
     assert seen.findings["nodes"].ok
+
+
+@two_cpus
+def test_a_mask_that_the_processes_divide_is_no_fault(tmp_path: Path) -> None:
+    """What a process keeps to counts, not what it was given; and each rank's own variables are recorded."""
+    run = run_of(2, launcher="srun")
+    together = {SHARE: "1", "LOCAL_WORLD_SIZE": "2"}
+    ranks = [Rank(("taskset", "-c", "0,1"), together | {"CUDA_VISIBLE_DEVICES": name}) for name in ("3", "5")]
+    seen = collect(tmp_path, run, ranks, job_of(run, confined=True))
+    assert [rank["affinity"] for rank in seen.facts["ranks"]] == [[0], [1]], seen.printed
+    assert [rank["environment"]["CUDA_VISIBLE_DEVICES"] for rank in seen.facts["ranks"]] == ["3", "5"]
+    assert seen.findings["shared CPUs"].ok
+    assert seen.findings["locks"].ok
 
 
 @two_cpus
@@ -305,6 +347,7 @@ def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_no
         "rank 0 on near does not see what rank 2 on far writes",
         "all nodes share",
     )
+    assert says(seen.findings["locks"], "warn", "rank 2 on far", "rank 0 had locked it", "not known there")
     assert seen.findings["node's disk"].ok, seen.findings["node's disk"]
     assert says(seen.findings["bandwidth between nodes"], "warn", "between nodes", "network_interface")
     assert seen.findings["all-reduce"].ok
@@ -346,6 +389,9 @@ def test_a_job_of_two_processes_on_each_of_two_nodes(cluster: MiniSlurm, tmp_pat
     found = {found.check: found for found in check_all(facts)}
     for check in ("Slurm's grant", "nodes", "processes", "rendezvous", "host name", "shared folder", "node's disk"):
         assert found[check].ok, found[check]
+    assert found["caches"].ok, found["caches"]
+    assert found["locks"].ok, found["locks"]
+    assert {rank["environment"]["OMP_NUM_THREADS"] for rank in facts["ranks"]} == {str(run.threads)}
     assert facts["allreduce"][-1]["span"] == "node"
     assert "2×2c c1,c2" in page(folder.parent)
 
@@ -357,7 +403,7 @@ def test_a_job_that_is_not_the_one_declared(cluster: MiniSlurm, tmp_path: Path) 
     status, folder, printed = submitted(cluster, tmp_path, run, job_of(run, memory_mb=900), "--mem=500M")
     assert status == 1, printed
     (line,) = json.loads((folder / "problems.json").read_text())
-    assert "memory_mb of a node is 500, the run declares 900" in line
+    assert "memory_mb of a node: 500, the run declares 900" in line
     assert "Verdict: NO" in page(folder.parent)
 
 

@@ -43,7 +43,7 @@ def test_torchrun_of_one_node_takes_a_free_port() -> None:
 
 
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
-    words = command(run(nodes=2), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP))
+    words = command(run(nodes=2), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP, 2))
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
     assert "--standalone" not in words
 
@@ -59,7 +59,7 @@ def test_srun_starts_each_process_itself() -> None:
 
 
 def test_a_process_of_srun_is_told_what_torchrun_would_tell_it() -> None:
-    told = rank_variables(run(nodes=2, launcher="srun"), STEP, Meeting.of_slurm(STEP))
+    told = rank_variables(run(nodes=2, launcher="srun"), STEP, Meeting.of_slurm(STEP, 2))
     assert told == {
         "RANK": "3",
         "LOCAL_RANK": "1",
@@ -71,7 +71,7 @@ def test_a_process_of_srun_is_told_what_torchrun_would_tell_it() -> None:
 
 
 def test_ports_of_neighbouring_jobs_differ() -> None:
-    ports = {Meeting.of_slurm(STEP | {"SLURM_JOB_ID": str(number)}).port for number in range(9_990, 10_010)}
+    ports = {Meeting.of_slurm(STEP | {"SLURM_JOB_ID": str(number)}, 2).port for number in range(9_990, 10_010)}
     assert len(ports) == 20
     assert all(1024 < port < 32768 for port in ports)
 
@@ -79,7 +79,11 @@ def test_ports_of_neighbouring_jobs_differ() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", ""])
 def test_a_rendezvous_on_localhost_is_refused(address: str) -> None:
     with pytest.raises(UserError, match=f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed"):
-        Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address})
+        Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": address}, 2)
+
+
+def test_one_node_may_know_itself_as_localhost() -> None:
+    assert Meeting.of_slurm(STEP | {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}, 1).address == "127.0.0.1"
 
 
 def test_threads_are_bound_only_where_a_process_has_cpus_of_its_own(tmp_path: Path) -> None:
@@ -108,6 +112,7 @@ def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
     masks = []
     for rank in ("0", "1"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "LOCAL_RANK": rank, SHARE: "1"}
+        environment |= {"LOCAL_WORLD_SIZE": "2"}
         environment |= {VEILED + "OMP_PROC_BIND": "close", VEILED + "OMP_PLACES": "cores"}
         masks.append(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
     assert masks == [f"[{cpu}]\n" for cpu in sorted(os.sched_getaffinity(0))[:2]]
@@ -135,23 +140,32 @@ def test_a_launcher_that_loads_torch_is_not_bound_itself(tmp_path: Path) -> None
 # What Slurm granted, as `scontrol show job` of 22.05 and 24.11 say it
 
 GRANTED = {"JobId": "7", "NumNodes": "2", "NumTasks": "4", "CPUs/Task": "3", "MinMemoryNode": "4000M"}
+GRANTED |= {"TRES": "cpu=12,mem=8000M,node=2,billing=12"}
+NEWER = GRANTED | {"TRES": "", "ReqTRES": "cpu=12", "AllocTRES": "cpu=12,mem=7.8125G,node=2,gres/gpu=4"}
 
 
 def test_what_was_granted_as_declared_passes() -> None:
     allocation.check(job(), GRANTED)
     allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:a100:2"})
-    allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres/gpu:2"})
-    allocation.check(job(memory_mb=64000), GRANTED | {"MinMemoryNode": "62.50G"})
+    allocation.check(job(gpus_per_node=2), NEWER | {"TresPerNode": "gres/gpu:2"})
+    allocation.check(job(memory_mb=64000), {"JobId": "7", "NumNodes": "2", "MinMemoryNode": "62.50G"})
+
+
+def test_more_than_declared_passes_and_what_is_not_told_is_not_compared() -> None:
+    allocation.check(job(), GRANTED | {"CPUs/Task": "N/A", "TRES": "cpu=64,mem=500G,node=2"})
+    allocation.check(job(), {"JobId": "7"})
 
 
 @pytest.mark.parametrize(
     ("granted", "told"),
     [
-        ({"NumNodes": "1"}, "NumNodes is 1, the run declares 2"),
-        ({"NumTasks": "2"}, "NumTasks is 2, the run declares 4"),
-        ({"CPUs/Task": "1"}, "CPUs/Task is 1, the run declares 3"),
-        ({"MinMemoryNode": "1000M"}, "memory_mb of a node is 1000, the run declares 4000"),
-        ({"TresPerNode": "gres:gpu:1"}, "GPUs of a node is 1, the run declares 0"),
+        ({"NumNodes": "1"}, "nodes: 1, the run declares 2"),
+        ({"NumTasks": "2"}, "tasks: 2, the run declares 4"),
+        ({"NumTasks": "8"}, "tasks: 8, the run declares 4"),
+        ({"CPUs/Task": "1"}, "CPUs of a task: 1, the run declares 3"),
+        ({"MinMemoryNode": "1000M"}, "memory_mb of a node: 1000, the run declares 4000"),
+        ({"TRES": "cpu=6,mem=8000M"}, "CPUs in all: 6, the run declares 12"),
+        ({"AllocTRES": "cpu=12,mem=4G"}, "memory_mb in all: 4096, the run declares 8000"),
     ],
 )
 def test_another_grant_is_refused_with_both_numbers(granted: dict[str, str], told: str) -> None:
@@ -159,8 +173,15 @@ def test_another_grant_is_refused_with_both_numbers(granted: dict[str, str], tol
         allocation.check(job(), GRANTED | granted)
 
 
+def test_fewer_gpus_than_declared_are_refused() -> None:
+    with pytest.raises(UserError, match="GPUs of a node: 1, the run declares 2"):
+        allocation.check(job(gpus_per_node=2), GRANTED | {"TresPerNode": "gres:gpu:1"})
+
+
 def test_steps_say_everything_again() -> None:
     words = allocation.srun(job(gpus_per_node=2, gpu_name="a100"), 2, 3)
     assert words[0] == "srun"
     shape = {"--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=3", "--kill-on-bad-exit=1"}
     assert shape | {"--gpus-per-node=a100:2", "--gpu-bind=none"} <= set(words)
+    assert "--cpu-bind=cores" not in words
+    assert "--cpu-bind=cores" in allocation.srun(job(confined=True), 2, 3)

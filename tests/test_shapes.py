@@ -164,6 +164,43 @@ def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Any) -> None:
     assert plan(load({"repeats": 1, "comparisons": [{"strategy": "cpu"}]}), gpus=0).runs[0].id != first
 
 
+def test_other_gpus_or_other_software_are_another_run(planned: Any) -> None:
+    first = planned({"strategy": "single_gpu"}).runs[0].id
+    renamed = {"partitions": [GPU_NODES | {"gpu_name": "v100"}]}
+    assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
+    assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
+    assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first
+
+
+def test_a_preflights_name_is_its_shape_alone(planned: Any) -> None:
+    """It is an input of its runs, which Snakemake would train again after each edit of the site."""
+    (name,) = planned({"strategy": "single_gpu"}).preflights
+    for change in ({"network_interface": "ib0"}, {"node_disk": "/scratch"}, {"modules": ["cuda/12"]}):
+        assert list(planned({"strategy": "single_gpu"}, site=change).preflights) == [name]
+
+
+def test_a_reference_waits_for_the_smallest_shape(planned: Any) -> None:
+    found = planned({"strategy": "ddp", "nodes": 2, "devices_per_node": [4, 1, 2]}, device="cpu")
+    (reference,) = found.references
+    assert found.preflights[found.preflight_of[reference]].devices_per_node == 1
+
+
+def test_a_process_on_a_gpu_has_memory_however_few_its_threads(planned: Any) -> None:
+    found = planned({"strategy": "single_gpu"}, site={"memory_mb_per_gpu": None})
+    (reference,) = found.references.values()
+    assert reference.cpus_per_task == 1
+    assert found.job(reference).memory_mb == 12 * 1500
+
+
+def test_what_is_missing_for_a_reference_alone_is_told_too(planned: Any) -> None:
+    single = GPU_NODES | {"name": "single", "gpus_per_node": 1, "cpus_per_node": 12, "max_minutes": None}
+    found = planned({"strategy": "ddp", "devices_per_node": 2}, site={"partitions": [single, GPU_NODES]})
+    assert found.job(found.runs[0]).partition == "gpus"
+    assert ["max_minutes of partition single: missing" in line for line in found.unready] == (
+        [True] if found.job(next(iter(found.references.values()))).partition == "single" else []
+    )
+
+
 def test_shapes_that_differ_only_in_the_strategy_share_a_preflight(planned: Any) -> None:
     ddp = {"devices_per_node": 2, "launcher": ["srun", "torchrun"]}
     folders = {"strategy_folders": [STRATEGIES]}

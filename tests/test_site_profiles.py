@@ -16,8 +16,11 @@ from snakemake.cli import get_argument_parser
 import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
+from relay import allocation, shapes
+from relay.config import load
 from relay.errors import UserError
-from relay.site import Partition, Site, load_site, names
+from relay.planning import plan
+from relay.site import Partition, load_site, names
 from site_clusters import filled_in, site_nodes, written
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,21 +103,31 @@ def test_a_ready_profile_plans(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
 def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
-    """A job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
+    """A planned job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
     slurm_packages.require()
     ready = filled_in(load_site(name, ROOT))
     nodes, partitions = site_nodes(ready)
     with MiniSlurm(tmp_path_factory.mktemp("site"), nodes, partitions, namespaces=False) as cluster:
         for wanted in ready.partitions:
-            cpus = wanted.gpus_per_node * (ready.cpus_per_gpu or 1) or wanted.cpus_per_node
-            minutes = wanted.max_minutes or 1
-            partition, reason = ready.partition_for(wanted.device, wanted.gpus_per_node, 1, minutes, cpus_per_node=cpus)
-            assert partition == wanted, reason
-            job = cluster.job(submitted(cluster, ready, wanted, cpus, minutes))
+            config = {"device": wanted.device, "repeats": 1, "runtime_minutes": wanted.max_minutes or 1}
+            found = plan(load(config | {"comparisons": [filling(wanted)]}), site=ready)
+            (run,) = found.runs
+            asked = found.job(run)
+            assert asked
+            flags = [*shapes.sbatch_flags(asked, ready), "--output=/dev/null", "--wait", "--parsable"]
+            job = cluster.job(cluster.run("sbatch", *flags, "--wrap=true").stdout.strip())
             assert job["JobState"] == "COMPLETED", job
-            assert (job["Partition"], job["NumNodes"], job["NumCPUs"]) == (wanted.name or "main", "1", str(cpus))
-            asked = f":{wanted.gpu_name}" if wanted.gpu_name else ""
-            assert not wanted.gpus_per_node or job["TresPerNode"].endswith(f"gpu{asked}:{wanted.gpus_per_node}")
+            assert (job["Partition"], job["NumNodes"]) == (wanted.name or "main", "1")
+            allocation.check(asked, job)
+
+
+def filling(wanted: Partition) -> dict[str, Any]:
+    """A comparison that takes a whole node."""
+    if wanted.device == "cpu":
+        return {"strategy": "cpu", "cpus_per_task": wanted.cpus_per_node}
+    if wanted.gpus_per_node == 1:
+        return {"strategy": "single_gpu"}
+    return {"strategy": "ddp", "devices_per_node": wanted.gpus_per_node}
 
 
 RECORDER = """#!/bin/sh
@@ -160,15 +173,3 @@ def test_the_executor_names_no_partition_that_the_site_leaves_to_slurm(
     (job,) = [j for j in cluster.jobs() if j["WorkDir"] == str(tmp_path)]
     assert (job["JobState"], job["Requeue"]) == ("COMPLETED", "0")
     assert job["JobName"].startswith("relay_")
-
-
-def submitted(cluster: MiniSlurm, ready: Site, wanted: Partition, cpus: int, minutes: int) -> str:
-    """The id of a job that has taken all that a node gives, and has ended."""
-    flags = [f"--partition={wanted.name}"] if wanted.name else []
-    flags += [f"--account={ready.account}"] if ready.account else []
-    if wanted.gpus_per_node:
-        kind = f"{wanted.gpu_name}:" if wanted.gpu_name else ""
-        flags += [f"--gpus-per-node={kind}{wanted.gpus_per_node}"]
-    flags += [f"--mem={ready.memory_mb(wanted.gpus_per_node, cpus, wanted)}M", f"--cpus-per-task={cpus}"]
-    flags += [f"--time={minutes}", "--nodes=1", "--ntasks=1", "--output=/dev/null", "--wait", "--parsable"]
-    return cluster.run("sbatch", *flags, "--wrap=true").stdout.strip()

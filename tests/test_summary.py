@@ -102,6 +102,16 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     assert (found["hosts"], found["device_name"]) == (["node1"], "a processor")
 
 
+def test_a_run_on_several_kinds_of_node_says_so(written: Written, run: Run) -> None:
+    written.attempt(begin(0), steps(0, 5), started=0, ended=1)
+    other = FACTS | {"host": "node2", "device_name": "a newer one", "versions": FACTS["versions"] | {"torch": "2.14.0"}}
+    written.attempt(begin(5, other), steps(5, 10), {"end": 10} | END, started=1, ended=2)
+    found = written.summary(run)
+    assert (found["hosts"], found["device_name"]) == (["node1", "node2"], "a newer one and a processor")
+    assert "its speed is one over a newer one and a processor" in found["reason"]
+    assert "different versions" in found["reason"]
+
+
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
     """Killed at step 8 with its newest checkpoint at 5: of steps 6 to 8 those of the next attempt count."""
     first = steps(0, 5, evaluations=[evaluated(4)])

@@ -6,6 +6,8 @@ From then on the affinity mask says where the main thread is bound, no longer wh
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 
 # CPUs of each process, where all processes of a node were given one mask together.
 SHARE = "TORCH_RELAY_CPUS_PER_PROCESS"
@@ -13,6 +15,8 @@ SHARE = "TORCH_RELAY_CPUS_PER_PROCESS"
 # core, and its processes with it.
 VEILED = "TORCH_RELAY_"
 BINDING = ("OMP_PLACES", "OMP_PROC_BIND")
+
+_PLACE = (("LOCAL_WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 _granted: set[int] | None = None
 
@@ -31,11 +35,25 @@ def settle() -> None:
         if value := os.environ.pop(VEILED + name, None):
             os.environ[name] = value
     if share := os.environ.get(SHARE):
-        count, local_rank = int(share), int(os.environ.get("LOCAL_RANK", "0"))
-        own = sorted(granted())[local_rank * count : (local_rank + 1) * count]
-        if len(own) == count:
-            os.sched_setaffinity(0, own)
+        processes, local_rank = (int(os.environ.get(name, default)) for name, default in _PLACE)
+        # Where each process has a mask of its own, there is nothing to divide.
+        if len(granted()) >= int(share) * processes > int(share):
+            os.sched_setaffinity(0, _neighbours(granted())[local_rank * int(share) : (local_rank + 1) * int(share)])
     _granted = granted()
+
+
+def _neighbours(cpus: Iterable[int]) -> list[int]:
+    """In an order in which the hardware threads of a core, and the cores of a package, stand side by side."""
+
+    def place(cpu: int) -> tuple[int, int, int]:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            package, core = (int((topology / f"{name}_id").read_text()) for name in ("physical_package", "core"))
+        except (OSError, ValueError):
+            package, core = 0, cpu
+        return package, core, cpu
+
+    return sorted(cpus, key=place)
 
 
 def unbind() -> None:

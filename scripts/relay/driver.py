@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from relay import slurm
+from relay import job_states, slurm
 from relay.errors import UserError
 
 LOCK = Path(".snakemake/relay-driver.lock")
@@ -46,19 +46,23 @@ def guard(
 ) -> None:
     """Make this Snakemake workflow keep to the rules above. To be called in the Snakefile, by the main process alone.
 
-    `reading` are targets that change no results: like a dry run, they may be asked for beside a driver. With anything
-    `missing` (a line for each), nothing but these is run; nor is anything where jobs for a `cluster` (a site's name)
-    would run here, or the other way round. Snakemake
-    tells only when it executes whether it will run anything, and where, so that this wraps `workflow.execute`; it
-    builds its DAG after that. An `onstart:` in the Snakefile would replace the one that is set here.
+    reading: targets that change no results; like a dry run, they may be asked for beside a driver.
+    missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
+    cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
+    poll_seconds: between two looks at the jobs of a killed driver.
+
+    Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
+    so this wraps `workflow.execute`. An `onstart:` in the Snakefile would replace the one that is set here.
     """
     execute = workflow.execute
-    signals: list[Callable[[], None]] = []
-    workflow.onstart(lambda log: [arm() for arm in signals])
+    # In a job, Snakemake's executor begins by removing SLURM_CONF.
+    at_start: list[Callable[[], None]] = [slurm.restore_configuration]
+    workflow.onstart(lambda log: [act() for act in at_start])
 
     def guarded(*, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
         def run() -> None:
-            execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
+            with job_states.completed(executor_settings):
+                execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         targets = set(workflow.dag_settings.targets)
         if executor_plugin.common_settings.dryrun_exec or (targets and targets <= set(reading)):
@@ -66,6 +70,7 @@ def guard(
         wrong = [*missing, *_misplaced(cluster, executor_plugin.common_settings.non_local_exec)]
         if wrong:
             sys.exit("\n".join(f"error: {line}" for line in wrong))
+        slurm.keep_configuration()
         folder = Path.cwd()
         prefix = getattr(executor_settings, "jobname_prefix", None)
         try:
@@ -74,7 +79,7 @@ def guard(
                 return run()
             wait_for_orphans(folder, prefix, left_by, poll_seconds=poll_seconds)
             cancelling = CancelOnSignals(folder, prefix)
-            signals.append(cancelling.install)
+            at_start.append(cancelling.install)
             try:
                 return run()
             finally:
@@ -239,11 +244,11 @@ class CancelOnSignals:
     def _cancel(self) -> None:
         with self._one_at_a_time:
             try:
-                jobs = slurm.jobs_named(self.prefix, self.folder)
+                jobs = slurm.jobs_named(self.prefix, self.folder, tries=1)
                 # Each once: a second SIGTERM would disturb a training that is saving.
                 new = [job.id for job in jobs if job.id not in self._cancelled and job.state != "COMPLETING"]
                 if new:
-                    slurm.cancel(new)
+                    slurm.cancel(new, tries=1)
                 self._cancelled.update(new)
             except UserError as error:
                 _say(f"warning: jobs may be left, look with `squeue --me`: {error}")

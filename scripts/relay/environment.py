@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -47,7 +48,7 @@ def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> 
 
 
 def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
-    """For a rule's `conda:`: an environment's name, or the absolute path of its folder or of a file that creates it.
+    """An environment's name, or the absolute path of its folder or of a file that creates it.
 
     In the other modes it is the lock's conda twin: `--lint` then finds the software documented, and Snakemake
     leaves it alone unless `--software-deployment-method conda` is given. None for a stack without a twin.
@@ -63,6 +64,23 @@ def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
     if not path.exists():
         raise UserError(f"{site.file}: environment.conda.{stack}: {given!r}: no such file or folder ({path})")
     return str(path)
+
+
+def conda_directive(site: Site | None, stack: str, root: Path) -> str | None:
+    """For a rule's `conda:`: what `conda_of` says.
+
+    None where the site's mode is conda and this machine has none: Snakemake would not even plan. `unready` tells of it,
+    and in a job `node_environment.interpreter` does.
+    """
+    return None if site and unready(site) else conda_of(site, stack, root)
+
+
+def unready(site: Site) -> list[str]:
+    """What is missing on this machine before jobs can have the site's environment, a line for each."""
+    if site.environment.mode != "conda" or shutil.which("conda"):
+        return []
+    module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
+    return [f"conda: no such command on PATH; load the module that gives it{module} before Snakemake is started"]
 
 
 def modules_of(site: Site | None) -> list[str]:

@@ -43,12 +43,16 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     return 1
 
 
-def run_gate(spec: Path, reference: Path, results: Path, output: Path) -> int:
+def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1) -> int:
     """Judge a strategy and write `verdict.json`; returns the job's exit status.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
-    that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job.
+    that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job, and a retry
+    (`attempt` > 1) only repeats it in words.
     """
+    if attempt > 1 and (fault := faults.recorded(output.parent)):
+        print(f"gate failed before, not tried again: {fault['error']}", file=sys.stderr)
+        return 1
     status = _launch(spec, "gate", results, output, "--reference", str(reference))
     run = Run.read(spec)
     verdict = read_json(output)

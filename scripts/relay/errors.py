@@ -7,3 +7,7 @@ class UserError(ValueError):
 
 class Busy(UserError):
     """Another process is at work there: no fault of this one, and worth a retry."""
+
+
+class Unavailable(UserError):
+    """Slurm gives no answer now: no fault of whoever asks, and worth a retry."""

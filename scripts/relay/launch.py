@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from relay import allocation, faults, slurm
-from relay.errors import UserError
+from relay.errors import Unavailable, UserError
 from relay.interruption import SIGNALS, end_with_parent
 from relay.job import Job
 from relay.node_environment import needs_preparation
@@ -27,6 +27,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     `specification` is a run.json, gate.json or reference.json; `role` is the worker's; faults are recorded in `work`.
     SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
     """
+    slurm.restore_configuration()
     run, job = Run.read(specification), Job.read(specification)
     program = [role, str(work), *arguments]
     # What modules have put there is a part of the environment that they give.
@@ -38,6 +39,9 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
         return _wait_for(command(run, [sys.executable], program), environment)
     try:
         return _launch_steps(specification, job, program, work, environment)
+    except Unavailable as error:  # a busy controller is no fault of the run's
+        print(error, file=sys.stderr)
+        return INTERRUPTED
     except UserError as error:
         faults.record(work, error)
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import socket
@@ -16,6 +17,8 @@ from relay.job import Job
 from relay.ranks import Ranks
 from relay.run import Run
 
+# Variables that tell a process who it is, and what it may use: kept with the run.
+TOLD = ("CUDA_VISIBLE_DEVICES", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
 _UNLIMITED = 2**62  # version 1 of control groups says about 2**63
 
 
@@ -109,4 +112,6 @@ def facts(device: torch.device) -> dict[str, Any]:
             "convolution": torch.backends.cudnn.allow_tf32,
         },
         "threads": torch.get_num_threads(),
+        "affinity": sorted(cpus.granted()),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(TOLD)},
     }

@@ -7,48 +7,30 @@ What both read is the `environment` of a run's job (`relay.environment.asked`): 
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from relay.errors import UserError
 from relay.files import write_json
+from relay.node_folder import clear, in_one_line, new_version, node_disk, only_one, own_folder, point, use, versions
 from relay.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, python_version
+
+__all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
 MARKER = "relay-environment.json"  # in an environment that is complete; written last
 # Wheels of torch unpack to up to four times their size; files are linked from uv's cache, not copied.
 UNPACKED = 4
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
-
-
-def node_disk(text: str) -> Path:
-    """The node's own disk from the site's text, such as `$SLURM_TMPDIR` or `/tmp`; its variables are read here.
-
-    Raises UserError for a variable that is not set, and for a folder that is not there or not writable.
-    """
-    expanded = os.path.expandvars(text)
-    unset = re.search(r"\$\{?(\w+)", expanded)
-    where = f"node_disk: {text!r} on node {os.uname().nodename}"
-    if unset:
-        raise UserError(f"{where}: the variable {unset[1]} is not set there; name another folder in the site's file")
-    disk = Path(expanded)
-    if not disk.is_absolute() or not disk.is_dir():
-        raise UserError(f"{where}: {expanded!r} is no folder there; name an absolute one, such as /tmp")
-    if not os.access(disk, os.W_OK | os.X_OK):
-        raise UserError(f"{where}: {expanded} is not writable; name another folder in the site's file")
-    return disk
 
 
 def needs_preparation(environment: Mapping[str, Any]) -> bool:
@@ -66,10 +48,11 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
     if mode == "current":
         return [sys.executable]
     if mode == "wheels":
-        place = _place(environment, disk)
-        if not (place / MARKER).exists():
+        with in_one_line(disk):
+            version = use(place := _place(environment, disk))
+        if version is None or not (version / MARKER).exists():
             raise UserError(f"no environment at {place} on node {os.uname().nodename}: it was not prepared there")
-        return [str(place / "bin" / "python")]
+        return [str(version / "bin" / "python")]
     if mode in ("conda", "modules"):
         return [_on_path(mode)]
     if mode == "apptainer":
@@ -80,26 +63,37 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:
     """Make the environment of mode `wheels` on this node's disk, or keep the one there; other modes: nothing.
 
-    Jobs on one node wait for each other. What was cut short, or has lost files since, is made anew.
-    Raises UserError for a missing wheelhouse, an unfit Python, a full disk, and what the installer says.
+    Jobs on one node wait for each other. What was cut short, or has lost files since, is made anew, beside the old
+    one: a job that runs from it keeps its files.
+    Raises UserError for a missing wheelhouse, an unfit Python, a full or broken disk, and what the installer says.
     """
     if not needs_preparation(environment):
         return
     _check_modules(environment)
-    place = _place(environment, disk)
-    with _only_one(place.with_suffix(".lock")) as lock:
-        if _is_whole(place):
-            print(f"environment: {place} is there", flush=True)
-            return
-        started = time.monotonic()
-        if place.exists():
+    with in_one_line(disk), only_one(place := _place(environment, disk)) as lock:
+        if whole := _is_whole(place):
+            print(f"environment: {place.resolve()} is there", flush=True)
+        elif place.is_symlink() or versions(place):
             print(f"environment: {place} is incomplete, and made anew", flush=True)
-            shutil.rmtree(place)
-        install = _from_site if environment["site_wheels"] else _from_wheelhouse
-        install(environment, place, lock)
-        packages = sorted(path.name for path in place.glob("lib/python3*/site-packages/*.dist-info"))
-        write_json(place / MARKER, {"stack": environment["stack"], "packages": packages})
-        print(f"environment: {place} made in {time.monotonic() - started:.1f} s", flush=True)
+        clear(place, but=place.resolve() if whole else None)
+        if not whole:
+            _make(environment, place, lock)
+
+
+def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
+    """Build a new version, and have it used from now on. What cannot be finished is removed."""
+    started = time.monotonic()
+    folder = new_version(place)
+    install = _from_site if environment["site_wheels"] else _from_wheelhouse
+    try:
+        install(environment, folder, lock)
+        packages = sorted(path.name for path in folder.glob("lib/python3*/site-packages/*.dist-info"))
+        write_json(folder / MARKER, {"stack": environment["stack"], "packages": packages})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    point(place, folder)
+    print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
 
 
 def _check_modules(environment: Mapping[str, Any]) -> None:
@@ -117,14 +111,14 @@ def _check_modules(environment: Mapping[str, Any]) -> None:
 
 
 def _place(environment: Mapping[str, Any], disk: Path) -> Path:
-    """Where the environment belongs: a folder of this user's, named by what is installed and with which Python."""
+    """Where the environment belongs: a link in this user's folder, named by what is installed and with which Python."""
     if environment["site_wheels"]:
         content: Any = list(environment["packages"])
     else:
         content = _requirements(environment).read_text(encoding="utf-8")
     key = json.dumps([content, str(_python(environment).resolve())])
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-    return _own_folder(disk) / f"{environment['stack']}-{digest}"
+    return own_folder(disk) / f"{environment['stack']}-{digest}"
 
 
 def _requirements(environment: Mapping[str, Any]) -> Path:
@@ -140,32 +134,6 @@ def _python(environment: Mapping[str, Any]) -> Path:
     if not os.access(python, os.X_OK) or python.is_dir():
         raise UserError(f"environment.python: {str(python)!r} is no program on node {os.uname().nodename}")
     return python
-
-
-def _own_folder(disk: Path) -> Path:
-    """This user's folder on the disk. On a disk that all users share, another's is never taken for it."""
-    folder = disk / f"relay-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: remove it")
-    return folder
-
-
-@contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[int]:
-    """Holds a lock that the kernel gives back when this process, and the installer that inherits it, have ended."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"environment: another job on this node makes {path.stem}; waiting", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _is_whole(place: Path) -> bool:
@@ -204,7 +172,7 @@ def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> 
         raise UserError(
             f"node_disk: {place.parent.parent} is too small: {sizes}; name another folder in the site's file"
         )
-    uv, cache = _uv(), place.with_suffix(".uv")
+    uv, cache = _uv(), place.with_name(f"{place.name}.uv")
     shutil.rmtree(cache, ignore_errors=True)
     quietly = ["--quiet", "--no-config", "--offline", "--cache-dir", str(cache)]
     python = str(place / "bin" / "python")

@@ -80,8 +80,10 @@ class Plan:
         """What must be filled in before anything is submitted, a line for each; the plan stands without it."""
         if self.site is None:
             return []
-        found = (shapes.partition_for(setting.run, self.site, self.config)[0] for setting in self.settings)
-        return self.site.missing(self.config.runtime_minutes, [partition for partition in found if partition])
+        asking = [*(setting.run for setting in self.settings), *self.gates.values(), *self.references.values()]
+        found = (shapes.partition_for(run, self.site, self.config)[0] for run in asking)
+        used = [partition for partition in found if partition]
+        return [*self.site.missing(self.config.runtime_minutes, used), *environment.unready(self.site)]
 
     @cached_property
     def _by_setting(self) -> dict[str, Setting]:

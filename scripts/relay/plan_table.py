@@ -14,7 +14,7 @@ from rich.text import Text
 
 from relay import shapes, slurm
 from relay.config_errors import show
-from relay.errors import UserError
+from relay.errors import Unavailable, UserError
 from relay.plan import PREFLIGHT_MINUTES, Plan
 from relay.run import Run
 
@@ -154,6 +154,9 @@ def _starts(plan: Plan) -> Iterator[str]:
         shape = f"{preflight.nodes} nodes × {preflight.devices_per_node} {preflight.device}, {preflight.launcher}"
         try:
             start = slurm.expected_start(shapes.sbatch_flags(job, plan.site))
+        except Unavailable as error:
+            yield f"expected start of a job of {shape}: not known: {error}"
+            continue
         except UserError as error:
             yield f"refused by Slurm: a job of {shape}: {error}"
             continue

@@ -126,7 +126,7 @@ class _Planner:
 
     def _add(self, columns: dict[str, Any], index: int) -> None:
         comparison = self.config.comparisons[index]
-        run = self._run(columns, self.task, self.dataset)
+        run = self._placed(self._run(columns, self.task, self.dataset))
         name = f"{run.strategy}-{self.identity(run, leave_out=('repeat', 'seed'))}"
         setting = Setting(
             run=replace(run, setting=name),
@@ -144,6 +144,20 @@ class _Planner:
         place = "twice in" if known.comparison == index else f"in comparisons[{known.comparison}] and"
         other = "" if known.segment == setting.segment else ", with the segment of the former"
         self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
+
+    def _placed(self, run: Run) -> Run:
+        """The run with what the site says of its nodes and bears on its speed: the kind of GPU, and the software."""
+        site = self.here.site
+        if site is None:
+            return run
+        partition, _ = shapes.partition_for(run, site, self.config)
+        asked = environment.asked(site, run.stack, self.root)
+        software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+        return replace(
+            run,
+            gpu_name=partition.gpu_name if partition else None,
+            software=f"{asked['mode']}-{fingerprint.fingerprint(software)}",
+        )
 
     def _warn_of_short_jobs(self, setting: Setting) -> None:
         if setting.segment and setting.segment.minutes:
@@ -226,12 +240,16 @@ class _Planner:
                 made.preflight_of[run.id] = self._preflight(run, made)
                 # A gate's own shape differs in what does not bear on it: CPUs and threads.
                 made.preflight_of.setdefault(gates[run.setting], made.preflight_of[run.id])
+        for gate, reference in made.reference_of.items():
+            # A reference waits for the smallest shape that is compared with it: a large one's fault is none of its own.
+            candidates = [made.preflight_of[gate], made.preflight_of.get(reference, made.preflight_of[gate])]
+            made.preflight_of[reference] = min(candidates, key=lambda name: made.preflights[name].world_size)
         return made
 
     def _preflight(self, run: Run, made: Plan) -> str:
         """The id of the preflight of the run's shape and stack; it is entered into the plan."""
-        shape = checks.shape(run)
-        name = f"{run.device}-{run.nodes}x{run.processes_per_node}-{run.launcher}-{fingerprint.fingerprint(shape)}"
+        digest = fingerprint.fingerprint(checks.shape(run))
+        name = f"{run.device}-{run.nodes}x{run.processes_per_node}-{run.launcher}-{digest}"
         made.preflights.setdefault(name, checks.preflight(run, name))
         return name
 

@@ -22,16 +22,16 @@ class Meeting:
     node: int
 
     @classmethod
-    def of_slurm(cls, environment: Mapping[str, str]) -> Meeting:
+    def of_slurm(cls, environment: Mapping[str, str], nodes: int) -> Meeting:
         """From the variables of one of srun's tasks.
 
         The address is the launching node's: node names need not resolve. The port follows from the job's id, so that
         all nodes know it and two jobs on a node differ. Raises UserError where the other nodes could not reach it.
         """
         address = environment.get("SLURM_LAUNCH_NODE_IPADDR", "")
-        if not address or address.startswith("127."):
+        if not address or (nodes > 1 and address.startswith("127.")):
             raise UserError(
-                f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed with several nodes; allowed: an address that "
+                f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed with {nodes} nodes; allowed: an address that "
                 "they can reach (ask your site why Slurm gives nodes this one)"
             )
         port = FIRST_PORT + int(environment["SLURM_JOB_ID"]) % PORTS

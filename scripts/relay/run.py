@@ -18,6 +18,7 @@ class Run:
 
     `task` is already adapted to the run: its learning rate is the scaled one. Paths are relative to the working
     directory. `threads` are intra-op threads of each process. `steps_per_epoch` leaves out the last, partial batch.
+    `gpu_name` and `software` are the site's: the kind of GPU, and where Python comes from, as mode and digest.
     What does not bear on the result (account, partition, time limit) is the `Job` beside it in the same file.
     """
 
@@ -35,6 +36,8 @@ class Run:
     device: str = "cpu"
     backend: str = "gloo"
     site: str = "local"
+    gpu_name: str | None = None
+    software: str = "current"
     launcher: str = "none"
     nodes: int = 1
     devices_per_node: int = 1

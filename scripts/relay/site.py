@@ -173,6 +173,9 @@ class Site(Block):
                 yield f"partitions[{i}].gpus_per_node: 0 is not allowed with device: cuda; allowed: at least 1"
             if p.device == "cpu" and (p.gpus_per_node or p.gpu_name):
                 yield f"partitions[{i}].device: cpu is not allowed with gpus_per_node or gpu_name; allowed: cuda"
+        if (self.openmp.places or self.openmp.bind) and not self.confines_cpus:
+            # Unconfined, the processes of a node would all be bound to the same cores.
+            yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
         if self.mail_user and not self.mail_type:
             yield f"mail_user: {show(self.mail_user)} gets no mail without mail_type; give both, such as [END, FAIL]"
         if e.mode == "conda" and not e.conda:
@@ -221,10 +224,12 @@ class Site(Block):
     def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:
         """Memory to ask for on a node, in MB: the GPUs' share where the site gives one, else the CPUs'.
 
+        With GPUs that is at least of the CPUs that go with them: a process on a GPU needs it, however few its threads.
         Never more than the partition's nodes have: shares are often rounded up.
         """
         by_gpus = gpus_per_node * (self.memory_mb_per_gpu or 0)
-        share = by_gpus or cpus_per_node * self.memory_mb_per_cpu
+        cpus = max(cpus_per_node, gpus_per_node * (self.cpus_per_gpu or 1))
+        share = by_gpus or cpus * self.memory_mb_per_cpu
         most = partition.memory_mb_per_node if partition else None
         return min(share, most) if most else share
 

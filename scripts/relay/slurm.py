@@ -1,6 +1,7 @@
 """The one place that calls Slurm's commands. Standard library only: jobs read their end here, too.
 
-Every function raises UserError, one line, where a command is missing, refuses, or gives no answer in time.
+Every function raises UserError, one line, where a command is missing or refuses, and its subclass Unavailable where
+Slurm's controller gives no answer in time.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from relay.errors import UserError
+from relay.errors import Unavailable, UserError
 
-TIMEOUT_SECONDS = 60.0  # a busy controller answers late; one that is down, never
+TIMEOUT_SECONDS = 60.0  # for all tries of a command; a busy controller answers late, one that is down never
+TRIES = 4
+PAUSE_SECONDS = 5.0
+#: What the commands say where nothing is wrong with what was asked. scontrol's word for it is the last one.
+_TRANSIENT = re.compile(
+    "unable to contact|timed out|connection refused|socket|zero bytes|in standby mode|unexpected message received", re.I
+)
+KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no path, name or comment
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
@@ -45,20 +54,39 @@ def end_time(job_id: str) -> float | None:
 
     Asked of the queue because SLURM_JOB_END_TIME is not set in the steps of older versions.
     """
+    told = _of_job(job_id, "%e")
+    return _seconds(told) if told else None
+
+
+def state(job_id: str) -> str | None:
+    """The state of a job that waits, runs, or ended a while ago; None where Slurm does not know it any more."""
+    return _of_job(job_id, "%T")
+
+
+def _of_job(job_id: str, field: str) -> str | None:
     try:
-        lines = _output(["squeue", "--noheader", f"--jobs={job_id}", "--format=%e"]).split()
+        words = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format={field}"]).split()
     except UserError as error:
         if _UNKNOWN_JOB in str(error):
             return None
         raise
-    return _seconds(lines[0]) if lines else None
+    return words[0] if words else None
 
 
-def jobs_named(prefix: str, folder: Path) -> list[QueuedJob]:
+def seconds_remembered() -> float | None:
+    """How long Slurm lists a job after its end at least; None where it forgets none."""
+    for line in _output(["scontrol", "show", "config"]).splitlines():
+        if found := re.match(r"MinJobAge\s*=\s*(\d+)", line):
+            return float(found.group(1)) or None
+    return None
+
+
+def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's own jobs that are not over, named `{prefix}_…` and submitted for `folder`; oldest first."""
     fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k"])
     # All states, because the names of those that are not over differ between versions.
-    lines = _output(["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]).splitlines()
+    command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
+    lines = _call(command, tries=tries).stdout.splitlines()
     jobs = [QueuedJob(*line.replace("(null)", "").split(_SEPARATOR)) for line in lines if line.strip()]
     place = folder.resolve()
     return [
@@ -85,24 +113,39 @@ def show_job(job_id: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def cancel(ids: Sequence[str]) -> None:
+def cancel(ids: Sequence[str], tries: int = TRIES) -> None:
     """Cancel these jobs; those that are over already are no error."""
     for start in range(0, len(ids), _IDS_PER_CALL):
         try:
-            _call(["scancel", *ids[start : start + _IDS_PER_CALL]])
+            _call(["scancel", *ids[start : start + _IDS_PER_CALL]], tries=tries)
         except UserError as error:
             if _UNKNOWN_JOB not in str(error):
                 raise
 
 
 def requeue(job_id: str) -> None:
-    """Let Slurm end this batch job and start it again from its script, under the same id."""
-    _call(["scontrol", "requeue", job_id])
+    """Let Slurm end this batch job and start it again from its script, under the same id. Tried once."""
+    _call(["scontrol", "requeue", job_id], tries=1)
 
 
 def submit(script: str, flags: Sequence[str]) -> str:
-    """Submit a batch script (its text) with these flags of `sbatch`; returns the job's id."""
-    return _call(["sbatch", "--parsable", *flags], script).stdout.strip().split(";")[0]
+    """Submit a batch script (its text) with these flags of `sbatch`; returns the job's id. Tried once."""
+    try:
+        return _call(["sbatch", "--parsable", *flags], script, tries=1).stdout.strip().split(";")[0]
+    except Unavailable as error:
+        raise Unavailable(f"{error}; look with `squeue --me` whether it was submitted all the same") from None
+
+
+def keep_configuration() -> None:
+    """Let the jobs that this process submits know its SLURM_CONF, which Snakemake's step in a job removes."""
+    if "SLURM_CONF" in os.environ:
+        os.environ[KEPT_CONFIGURATION] = os.environ["SLURM_CONF"]
+
+
+def restore_configuration() -> None:
+    """Put back the SLURM_CONF that `keep_configuration` kept, where there is none."""
+    if KEPT_CONFIGURATION in os.environ:
+        os.environ.setdefault("SLURM_CONF", os.environ[KEPT_CONFIGURATION])
 
 
 def _seconds(text: str) -> float | None:
@@ -125,8 +168,23 @@ def _output(command: Sequence[str]) -> str:
     return _call(command).stdout
 
 
-def _call(command: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands to its end. Raises UserError in all the ways it can fail."""
+def _call(command: Sequence[str], stdin: str = "", tries: int = TRIES) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands to its end, again where its controller gives no answer, and there is time for it."""
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        started = time.monotonic()
+        try:
+            return _run(command, stdin, end - started)
+        except Unavailable:
+            tries -= 1
+            now = time.monotonic()
+            if tries < 1 or now + PAUSE_SECONDS + (now - started) > end:
+                raise
+            time.sleep(PAUSE_SECONDS)
+
+
+def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands once. Raises UserError in all the ways it can fail."""
     program = command[0]
     try:
         result = subprocess.run(
@@ -136,7 +194,7 @@ def _call(command: Sequence[str], stdin: str = "") -> subprocess.CompletedProces
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_SECONDS,
+            timeout=seconds,
             env=_environment(),
         )
     except FileNotFoundError:
@@ -145,9 +203,9 @@ def _call(command: Sequence[str], stdin: str = "") -> subprocess.CompletedProces
         raise UserError(f"{program}: cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         remedy = "Slurm's controller is busy or down (`scontrol ping`); try again later"
-        raise UserError(f"{program}: no answer within {TIMEOUT_SECONDS:g} s; {remedy}") from None
+        raise Unavailable(f"{program}: no answer within {TIMEOUT_SECONDS:g} s; {remedy}") from None
     if result.returncode:
         lines = [re.sub(rf"^{program}: (error: )?", "", line.strip()) for line in result.stderr.splitlines()]
         said = "; ".join(line for line in lines if line) or f"exit status {result.returncode}"
-        raise UserError(f"{program} failed: {said}")
+        raise (Unavailable if _TRANSIENT.search(said) else UserError)(f"{program} failed: {said}")
     return result

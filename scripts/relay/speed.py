@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from relay import faults
 from relay.errors import UserError
 from relay.files import read_json, write_json
 from relay.job import Job
@@ -16,14 +17,16 @@ from relay.summary import summarise
 MEASURED_STEPS = 100
 
 
-def measure(run: Run, job: Job | None, results: Path) -> float:
+def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1) -> float:
     """Seconds per step of the run's setting, from a short training that leaves nothing behind.
 
-    Raises UserError where it fails; its output tells why.
+    Raises UserError where it fails; its output tells why. A retry (`attempt` > 1) only repeats a fault in words.
     """
     steps = min(run.total_steps, run.warmup_steps + MEASURED_STEPS)
     probe = replace(run, id=f"speed-{run.setting}", evaluate_every_steps=run.total_steps)
     places = Places(results, probe.id)
+    if attempt > 1 and (fault := faults.recorded(places.work)):
+        raise UserError(f"setting {run.setting}: failed before, not tried again: {fault['error']}")
     shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
     try:
         probe.write(places.run / "run.json", job)
@@ -36,7 +39,8 @@ def measure(run: Run, job: Job | None, results: Path) -> float:
         return float(run.global_batch_size / speed)
     finally:
         shutil.rmtree(places.run, ignore_errors=True)
-        shutil.rmtree(places.work, ignore_errors=True)
+        if faults.recorded(places.work) is None:
+            shutil.rmtree(places.work, ignore_errors=True)
 
 
 def remember(measured: list[Path], speeds: Path) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from relay import faults
 from relay.cpus import BINDING, SHARE, VEILED
+from relay.fingerprint import fingerprint
 from relay.job import Job
-from relay.node_environment import interpreter, node_disk, prepare
+from relay.node_environment import interpreter, node_disk, own_folder, prepare
 from relay.processes import Meeting, command, rank_variables
 from relay.run import Run
 
@@ -29,13 +30,13 @@ def variables(run: Run, job: Job, disk: Path) -> dict[str, str]:
         # Only where a process has CPUs of its own: else all processes of a node would be bound to the same ones.
         together = run.launcher in ("torchrun", "spawn")
         named |= dict(zip(("places", "bind"), (VEILED * together + name for name in BINDING), strict=True))
-        if together:
-            found[SHARE] = str(run.cpus_per_task)
+        found[SHARE] = str(run.cpus_per_task)
     found |= {name: job.openmp[key] for key, name in named.items() if job.openmp.get(key)}
     if job.network_interface:
         found |= {"NCCL_SOCKET_IFNAME": job.network_interface, "GLOO_SOCKET_IFNAME": job.network_interface}
-    # What torch compiles must not be built, or locked, on a shared filesystem.
-    return found | {"TORCH_EXTENSIONS_DIR": str(disk / "torch-extensions"), "TRITON_CACHE_DIR": str(disk / "triton")}
+    # What torch compiles must not be built, or locked, on a shared filesystem, nor where others may write.
+    caches = own_folder(disk) / f"cache-{fingerprint(job.environment)}"
+    return found | {"TORCH_EXTENSIONS_DIR": str(caches / "torch"), "TRITON_CACHE_DIR": str(caches / "triton")}
 
 
 def start(specification: Path, program: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -44,7 +45,7 @@ def start(specification: Path, program: list[str], environment: Mapping[str, str
     assert job is not None
     disk = node_disk(job.node_disk)
     told = variables(run, job, disk)
-    meeting = Meeting.of_slurm(environment) if run.nodes > 1 or run.launcher == "srun" else None
+    meeting = Meeting.of_slurm(environment, run.nodes) if run.nodes > 1 or run.launcher == "srun" else None
     if run.launcher == "srun":
         assert meeting is not None
         told |= rank_variables(run, environment, meeting)

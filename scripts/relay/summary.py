@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -32,12 +33,12 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
     trained = sum(b[2] for b in blocks)
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
-    last_facts = [found[0]["ranks"] for found in lines if found][-1]
+    facts = [found[0]["ranks"] for found in lines if found]
     return {
         "run": run.id,
         "setting": run.setting,
         "status": "done",
-        "reason": _remarks(run, steps, last_facts),
+        "reason": _remarks(run, steps, facts),
         "segments": segments,
         "attempts": len(lines),
         "images_per_second": steps * run.global_batch_size / seconds if seconds else None,
@@ -54,9 +55,9 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "train_loss": losses[-1][1] if losses else None,
         "evaluations": evaluations,
         "losses": _thinned(losses),
-        "hosts": sorted({facts["host"] for facts in last_facts}),
-        "device_name": last_facts[0]["device_name"],
-        "versions": last_facts[0]["versions"],
+        "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
+        "device_name": " and ".join(_device_names(facts)),
+        "versions": facts[-1][0]["versions"],
         "code": chain["code"],
         "strategy_source": chain["strategy_source"],
         "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),
@@ -109,12 +110,21 @@ def _thinned(losses: list[tuple[int, float]]) -> dict[str, list[float]]:
     return {"steps": [step for step, _ in kept], "values": [value for _, value in kept]}
 
 
-def _remarks(run: Run, measured_steps: int, facts: list[dict[str, Any]]) -> str:
-    """What a reader has to know of a run that is done; empty where there is nothing."""
+def _device_names(facts: list[list[dict[str, Any]]]) -> list[str]:
+    """The kinds of device that the ranks of all attempts had."""
+    return sorted({str(rank["device_name"]) for ranks in facts for rank in ranks})
+
+
+def _remarks(run: Run, measured_steps: int, facts: list[list[dict[str, Any]]]) -> str:
+    """What a reader has to know of a run that is done, '' where there is nothing. `facts`: of all attempts' ranks."""
     remarks = []
     if not measured_steps:
         remarks.append(f"no step after the {run.warmup_steps} of warm-up: nothing was measured")
-    on_host = [f for f in facts if f["host"] == facts[0]["host"]]
+    if len(names := _device_names(facts)) > 1:
+        remarks.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
+    if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
+        remarks.append("its jobs had different versions of the software")
+    on_host = [rank for rank in facts[-1] if rank["host"] == facts[-1][0]["host"]]
     threads = sum(f["threads"] for f in on_host)
     if threads > on_host[0]["cpus"]:
         remarks.append(f"{threads} threads shared {on_host[0]['cpus']} CPUs")

@@ -40,7 +40,7 @@ wildcard_constraints:
 
 
 RUNS = {run.id: run for run in PLAN.runs}
-SPECIFICATIONS = {**RUNS, **PLAN.gates, **PLAN.references, **PLAN.preflights}
+SPECIFICATIONS = {**RUNS, **PLAN.gates, **PLAN.references}
 # Repeats are interleaved in a random order: earlier ones have the higher priority.
 PRIORITY = {run.id: len(PLAN.runs) - place for place, run in enumerate(PLAN.runs)}
 GATES_FIRST = len(PLAN.runs) + 1
@@ -90,7 +90,7 @@ MODULES = environment.modules_of(SITE)
 
 def conda_of(specification_of):
     """The conda environment of a job, where the profile deploys by conda. `specification_of`: a function of its wildcards."""
-    return lambda wildcards: environment.conda_of(
+    return lambda wildcards: environment.conda_directive(
         SITE, specification_of(wildcards).stack, Path(workflow.basedir)
     )
 
@@ -129,6 +129,13 @@ def show_plan(measured):
     speed.remember([Path(path) for path in measured], PLAN.speeds)
     # Anew: what was just measured tells how many jobs there are.
     print(plan_table.render(planning.plan(CONFIG, root=PLAN.root, site=SITE)))
+
+
+def preflight_page():
+    """Shows what the preflights found, of the shapes that are planned."""
+    return program(
+        "preflight.py", "--page", "results/preflight", "--only", *PLAN.preflights
+    )
 
 
 def asked_for(name):

@@ -59,4 +59,4 @@ onerror:
         Path("results/plan.json").touch()
         show_comparison()
     elif asked_for("preflight"):
-        shell(program("preflight.py") + " --page results/preflight || true")
+        shell(preflight_page() + " || true")

@@ -2,11 +2,15 @@
 # gate for each distinct task, strategy, shape and precision. A failed gate is a verdict, not a failed job.
 rule reference:
     input:
-        specification="results/equivalence/references/{reference}/reference.json",
+        # Ancient: all that bears on the result is in the name.
+        specification=ancient(
+            "results/equivalence/references/{reference}/reference.json"
+        ),
         dataset=lambda wildcards: dataset_of(PLAN.references[wildcards.reference]),
         environment=lambda wildcards: environment_of(
             PLAN.references[wildcards.reference]
         ),
+        preflight=lambda wildcards: preflight_of(PLAN.references[wildcards.reference]),
     output:
         "results/equivalence/references/{reference}/reference.pt",
     log:
@@ -30,7 +34,7 @@ rule reference:
 
 rule gate:
     input:
-        specification="results/equivalence/gates/{gate}/gate.json",
+        specification=ancient("results/equivalence/gates/{gate}/gate.json"),
         reference=lambda wildcards: (
             f"results/equivalence/references/{PLAN.reference_of[wildcards.gate]}/reference.pt"
         ),
@@ -56,7 +60,7 @@ rule gate:
     shell:
         program("gate.py")
         + " --spec {input.specification:q} --reference {input.reference:q}"
-        " --output {output:q} > {log:q} 2>&1"
+        " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
 # `snakemake equivalence`: all verdicts, without training a run.

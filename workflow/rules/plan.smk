@@ -30,7 +30,7 @@ rule speed:
         "printf '%s' {params.text:q} | "
         + program("measure_speed.py")
         + " --spec /dev/stdin"
-        " --output {output:q} > {log:q} 2>&1"
+        " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
 # Without any output, not even a benchmark's: it is shown each time.

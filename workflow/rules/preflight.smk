@@ -2,7 +2,6 @@
 # them. A fault that it finds fails it, with the remedy; what depends on it is then not submitted.
 rule preflight_job:
     input:
-        specification=ancient("results/preflight/{preflight}/preflight.json"),
         environment=lambda wildcards: environment_of(
             PLAN.preflights[wildcards.preflight]
         ),
@@ -20,10 +19,17 @@ rule preflight_job:
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.preflights[wildcards.preflight]),
         measured=1,
+    params:
+        # Not by rule specification: Snakemake leaves what hangs on a rewritten file as it is where that is ancient, and
+        # after another module, or another interface, the nodes have to be looked at anew.
+        text=lambda wildcards: specification_text(PLAN.preflights[wildcards.preflight]),
+        specification="results/preflight/{preflight}/preflight.json",
     message:
         "Preflight: is all right on the nodes for {wildcards.preflight}?"
     shell:
-        program("preflight.py") + " --spec {input.specification:q} --output {output:q}"
+        "printf '%s\\n' {params.text:q} > {params.specification:q};"
+        + program("preflight.py")
+        + " --spec {params.specification:q} --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
@@ -39,4 +45,4 @@ rule preflight:
     message:
         "Preflight"
     shell:
-        program("preflight.py") + " --page results/preflight 2> {log:q}"
+        preflight_page() + " 2> {log:q}"

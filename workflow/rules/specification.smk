@@ -7,9 +7,9 @@ rule specification:
     benchmark:
         "results/benchmarks/specification/{kind}/{id}/{name}.tsv"
     wildcard_constraints:
-        kind="runs|equivalence/gates|equivalence/references|preflight",
+        kind="runs|equivalence/gates|equivalence/references",
         id=r"[^/]+",
-        name="run|gate|reference|preflight",
+        name="run|gate|reference",
     localrule: True
     conda:
         no_environment

@@ -85,10 +85,10 @@ def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) ->
         return ""
     if problems := read_json(folder / "problems.json"):
         return "; ".join(map(str, problems))
-    asked = (folder / "preflight.json", results / "environments" / f"{stack}.json")
     log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
+    asked = (results / "environments" / f"{stack}.json").is_file()  # what the job waited for
     # A job says at least one word; where there is no log, Snakemake makes an empty one.
-    if all(path.is_file() for path in asked) and not (log.is_file() and log.stat().st_size):
+    if asked and not (log.is_file() and log.stat().st_size):
         return (
             "its job did not run: Slurm's reason, if it gave one, stands in Snakemake's log; if not, "
             f"{Path.cwd()} or {sys.executable} is not visible on the nodes: put both on a disk that they share"

@@ -49,12 +49,15 @@ def build(facts: Facts) -> Outcome | None:
 
 @check("driver", prevents_joining=True)
 def driver(facts: Facts) -> Outcome | None:
-    """No driver, or one that is too old for torch's CUDA."""
+    """No driver, or one that is too old for torch's CUDA, unless torch itself can use it."""
+    works = ""
     for rank in _on_gpus(facts):
         found, cuda = rank["driver"]["version"], rank["torch"]["cuda"]
         if cuda is None:
             continue
         if found is None:
+            if rank["cuda"]["available"]:
+                continue
             return stop(
                 f"no NVIDIA driver is loaded on {rank['node']}",
                 "ask for a partition with GPUs (config/sites), or tell your site: the node may be broken",
@@ -63,12 +66,18 @@ def driver(facts: Facts) -> Outcome | None:
         if oldest and int(found.split(".")[0]) < oldest:
             fitting = max((major for major, d in OLDEST_DRIVER.items() if d <= int(found.split(".")[0])), default=None)
             build = f"for CUDA {fitting}" if fitting else "for an older CUDA"
+            old = f"driver {found} on {rank['node']} is too old for torch's CUDA {cuda}, which needs {oldest} or newer"
+            if rank["cuda"]["available"]:
+                works = f"{old}, yet torch can use its GPUs: forward compatibility (cuda-compat, a container)"
+                continue
             return stop(
-                f"driver {found} on {rank['node']} is too old for torch's CUDA {cuda}, which needs {oldest} or newer",
+                old,
                 f"install a build of torch {build} (`torch:` of the site's environment), or ask for a newer driver",
             )
-    found = {rank["driver"]["version"] for rank in _on_gpus(facts)}
-    return fine(listed(sorted(found))) if found else None
+    if works:
+        return note(works, "where CUDA fails later: a newer driver, or a build of torch for an older CUDA")
+    told = {rank["driver"]["version"] or "one whose version is not told" for rank in _on_gpus(facts)}
+    return fine(listed(sorted(told))) if told else None
 
 
 @check("CUDA", prevents_joining=True)

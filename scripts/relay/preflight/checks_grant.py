@@ -73,8 +73,9 @@ def shared_cpus(facts: Facts) -> Outcome | None:
             if both and facts.confined:
                 return stop(
                     f"{who(one)} and rank {other['rank']} may both use CPUs {listed(both)}; the site confines CPUs",
-                    "bind each task to CPUs of its own (`srun --cpu-bind=cores --cpus-per-task=…`), or say "
-                    "`confines_cpus: false` in the site's file where it does not confine them",
+                    "each process is given CPUs of its own by `srun --cpu-bind=cores`, which needs Slurm's "
+                    "TaskPlugin=task/affinity, or a part of a mask that has enough for all: this one has not. Say "
+                    "`confines_cpus: false` in the site's file, or ask your site for task/affinity",
                 )
         together = set().union(*(rank["affinity"] for rank in ranks))
         threads = facts.run["threads"] * len(ranks)
@@ -123,8 +124,8 @@ def openmp_binding(facts: Facts) -> Outcome | None:
             return stop(
                 f"OMP_PROC_BIND={binding} bound both {who(one)} and rank {other['rank']} to CPU "
                 f"{listed(one['bound_affinity'])}",
-                "OpenMP binds within the mask, and theirs is the same: give each process a mask of its own, or set "
-                "OMP_PROC_BIND=false",
+                "OpenMP binds within the mask, and theirs is the same: give each process a mask of its own, or leave "
+                "`openmp` out of the site's file (OMP_PROC_BIND=false)",
             )
     found = f"loading torch left {who(first)} {len(first['bound_affinity'])} of {len(first['affinity'])} CPUs"
     if facts.run["data_workers"]:

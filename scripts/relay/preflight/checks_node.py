@@ -75,16 +75,32 @@ def _seen_elsewhere(facts: Facts, rank: int) -> bool:
 
 @check("caches")
 def caches(facts: Facts) -> Outcome | None:
-    """Compiled extensions on a network filesystem: builds lock each other out there, and every node waits."""
+    """Compiled extensions on a network filesystem, where builds lock each other out, or where others can write."""
+    compiles = facts.run["stack"] == "deepspeed" or facts.run["options"].get("compile")
+    tell = warn if compiles else note
+    own = "`node_disk` in the site's file names the disk: jobs keep their caches in a folder of your own below it"
     for rank in facts.ranks:
-        shared = {name: at for name, at in rank["caches"].items() if on_network(at["filesystem"])}
-        if shared:
-            name, at = next(iter(shared.items()))
-            compiles = facts.run["stack"] == "deepspeed" or facts.run["options"].get("compile")
-            return (warn if compiles else note)(
-                f"{name} is {at['path']}, on {at['filesystem']}", f"set {' and '.join(shared)} to the node's own disk"
-            )
-    return fine("not on a network filesystem")
+        for name, at in rank["caches"].items():
+            if on_network(at["filesystem"]):
+                found = f"{name} is {at['path']} on {rank['node']}, on {at['filesystem']}"
+                return tell(found, f"builds wait for each other there: set it to the node's own disk; {own}")
+            if at["open"]:
+                found = f"{name} is {at['path']} on {rank['node']}, and others can write to {at['open']}"
+                return tell(found, f"what they put there would be run: set it to a folder of your own; {own}")
+    return fine("on no network filesystem, and nobody else's")
+
+
+@check("locks")
+def locks(facts: Facts) -> Outcome | None:
+    """A results folder where a lock of one node is not known on another, or none can be taken."""
+    consequence = (
+        "two trainers of one run are not kept apart, nor two drivers: start the workflow once at a time on these "
+        "results, or keep them on a filesystem with flock on all nodes (Lustre: the mount option `flock`)"
+    )
+    for rank in facts.ranks:
+        if rank.get("lock"):
+            return warn(f"the results folder, locked from {who(rank)}: {rank['lock']}", consequence)
+    return fine("one lock, known to all ranks") if all("lock" in rank for rank in facts.ranks) else None
 
 
 @check("libaio")

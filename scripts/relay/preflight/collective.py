@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import secrets
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SIZES_BYTES = {"cpu": (64 * 2**10, 2**20, 16 * 2**20), "cuda": (64 * 2**10, 2**2
 REPEATS = 5
 SLOW_SECONDS = 0.5  # a size that takes longer is measured once, and one that would take MOST_SECONDS not at all:
 MOST_SECONDS = 5.0  # preflight is to be short
+LOCKED, BUSY = "locked", "busy"
 SEEN_WITHIN_SECONDS = 10.0  # a network filesystem may show a new file late
 
 
@@ -102,6 +104,36 @@ def files_seen(ranks: Ranks, folder: Path, *, wait_seconds: float = SEEN_WITHIN_
     ranks.barrier()  # not before all have looked
     mine.unlink(missing_ok=True)
     return seen
+
+
+def lock_fault(ranks: Ranks, folder: Path) -> str | None:
+    """What keeps this rank from locking a file in the folder, or from noticing rank 0's lock; None: all works.
+
+    Collective. Some network filesystems have no locks, and some none that other nodes know of.
+    """
+    path = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}"
+    with ExitStack() as held:
+        outcome = _lock(path, held) if ranks.rank == 0 else ""
+        expected = ranks.gather(outcome)[0]  # the others try while rank 0 has it
+        if ranks.rank > 0:
+            outcome = _lock(path, held)
+        ranks.barrier()
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+    if ranks.rank > 0 and outcome == expected == LOCKED:
+        return "rank 0 had locked it, and that is not known there"
+    return None if outcome in (LOCKED, BUSY) else outcome
+
+
+def _lock(path: Path, held: ExitStack) -> str:
+    """Lock a file as long as `held` is open: LOCKED, BUSY, or the system's words."""
+    try:
+        fcntl.flock(held.enter_context(path.open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return BUSY
+    except OSError as error:
+        return error.strerror or str(error)
+    return LOCKED
 
 
 def clock_ahead_seconds(ranks: Ranks) -> float:

@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> None:
         "work": collective.files_seen(ranks, work),
         "node_disk": collective.files_seen(ranks, Path(mine["node_disk"]["path"]), wait_seconds=1.0),
     }
+    mine["lock"] = collective.lock_fault(ranks, work)
     mine["clock_ahead_seconds"] = collective.clock_ahead_seconds(ranks)
     others = ranks.gather(mine)
     if ranks.rank == 0:

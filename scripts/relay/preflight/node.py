@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relay import cpus
+
 # Of the environment, only what these begin with is recorded: nothing that could be a secret.
 PREFIXES = ("CUDA_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TMPDIR", "PYTHONNOUSERSITE")
@@ -65,13 +67,13 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "infiniband": infiniband(Path("/sys/class/infiniband")),
         "slurm": {f"SLURM_{k}": environment[f"SLURM_{k}"] for k in SLURM if f"SLURM_{k}" in environment},
         "environment": {k: v for k, v in sorted(environment.items()) if k.startswith(PREFIXES) or k in NAMES},
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "affinity": sorted(cpus.granted()) if hasattr(os, "sched_getaffinity") else None,
         "node_cpus": os.cpu_count(),
         "node_memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "folder": str(Path.cwd()),
         "python": sys.executable,
         "node_disk": node_disk(job),
-        "caches": {name: located(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
+        "caches": {name: cache(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
         "home": located(Path("~")),
         "libaio": {
             "library": ctypes.util.find_library("aio"),
@@ -116,6 +118,22 @@ def located(path: Path) -> dict[str, Any]:
     """A path and its filesystem's type."""
     path = path.expanduser()
     return {"path": str(path), "filesystem": filesystem(path)}
+
+
+def cache(path: Path) -> dict[str, Any]:
+    """A cache's path, its filesystem's type, and the folder through which others can put their files there, or None.
+
+    Of a path that is not there yet, whoever can write to the folder above may make it first.
+    """
+    found = located(path)
+    for there in (at := Path(found["path"]).absolute(), *at.parents):
+        try:
+            status = there.stat()
+        except OSError:
+            continue
+        others = status.st_uid not in (0, os.getuid()) or status.st_mode & 0o002
+        return found | {"open": str(there) if others else None}
+    return found | {"open": None}
 
 
 def node_disk(job: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -14,18 +14,22 @@ from relay.preflight.job import COLLECTED, PROBLEMS
 
 COLUMNS = ("shape", "stack", "nodes", "torch", "driver", "transport", "GB/s", "node's disk", "verdict")
 WIDTH = 120
+PASSED, FAILED, NOT_RUN = "all right", "FAILED", "not run"
 
 
-def show(folder: Path) -> int:
+def show(folder: Path, only: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all preflights passed, 1 where one did not. Raises UserError where there is none."""
-    print(page(folder))
-    return 1 if any(folder.glob(f"*/{PROBLEMS}")) else 0
+    print(page(folder, only))
+    return 0 if all(_state(place) == PASSED for place in _places(folder, only)) else 1
 
 
-def page(folder: Path) -> str:
-    """A line for each preflight below the folder, what was found, each with its remedy, and a verdict."""
-    places = sorted({path.parent for name in ("facts.json", PROBLEMS) for path in folder.glob(f"*/{name}")})
-    if not places:
+def page(folder: Path, only: Sequence[str] | None = None) -> str:
+    """A line for each preflight below the folder, what was found, each with its remedy, and a verdict.
+
+    `only` names the preflights that count, such as those of the shapes that are planned now; None: all that ran.
+    """
+    places = _places(folder, only)
+    if all(_state(place) == NOT_RUN for place in places):
         raise UserError(
             f"{folder}: no preflight has run; start one with `snakemake --profile profiles/slurm preflight`"
         )
@@ -47,6 +51,18 @@ def page(folder: Path) -> str:
     return "\n".join([*lines, "", _verdict(places, findings)])
 
 
+def _places(folder: Path, only: Sequence[str] | None) -> list[Path]:
+    if only is not None:
+        return [folder / name for name in dict.fromkeys(only)]
+    return sorted({path.parent for name in ("facts.json", PROBLEMS) for path in folder.glob(f"*/{name}")})
+
+
+def _state(place: Path) -> str:
+    if (place / PROBLEMS).exists():
+        return FAILED
+    return PASSED if (place / "facts.json").exists() else NOT_RUN
+
+
 def _read(place: Path) -> dict[str, Any] | None:
     """A preflight's facts, of a failed one too."""
     facts: dict[str, Any] | None = read_json(place / "facts.json") or read_json(place / COLLECTED)
@@ -54,9 +70,8 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _row(place: Path) -> tuple[str, ...]:
-    facts = _read(place)
-    verdict = "FAILED" if (place / PROBLEMS).exists() else "all right"
-    if not facts:
+    facts, verdict = _read(place), _state(place)
+    if not facts or verdict == NOT_RUN:
         return (place.name, *["?"] * (len(COLUMNS) - 2), verdict)
     run, ranks = facts["run"], facts["ranks"]
     first: Mapping[str, Any] = ranks[0] if ranks else {}
@@ -93,7 +108,7 @@ def _bandwidth(rows: Iterable[Mapping[str, Any]]) -> str:
 def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[str]]:
     """Each finding that is not all right, as (severity, check, found, remedy), with the preflights that had it."""
     named: dict[tuple[str, str, str, str], list[str]] = {}
-    for place in places:
+    for place in (place for place in places if _state(place) != NOT_RUN):
         facts = _read(place)
         if not facts or "findings" not in facts:  # its job could not even judge
             for line in read_json(place / PROBLEMS) or []:
@@ -112,9 +127,11 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _verdict(places: Sequence[Path], findings: Iterable[tuple[str, str, str, str]]) -> str:
-    failed = [place for place in places if (place / PROBLEMS).exists()]
+    failed, open_ = ([place for place in places if _state(place) == state] for state in (FAILED, NOT_RUN))
     counts = {severity: sum(finding[0] == severity for finding in findings) for severity in SEVERITIES}
     also = f"{counts['warn']} warnings, {counts['note']} notes"
     if failed:
         return f"Verdict: NO: {len(failed)} of {len(places)} preflights failed ({counts['stop']} problems; {also})."
+    if open_:
+        return f"Verdict: not known: {len(open_)} of {len(places)} preflights did not run to their end ({also})."
     return f"Verdict: yes: nothing stops training in any of {len(places)} preflights ({also})."

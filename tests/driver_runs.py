@@ -1,0 +1,97 @@
+"""The toy workflow of `driver_workflow/`, driven on a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mini_slurm import MiniSlurm
+
+ROOT = Path(__file__).resolve().parents[1]
+PREFIX = "relay"
+OPTIONS = (
+    "--executor slurm --jobs 20 --slurm-status-command squeue --slurm-no-requeue --nolock --rerun-incomplete"
+    f" --slurm-jobname-prefix {PREFIX} --slurm-init-seconds-before-status-checks 1 --latency-wait 10"
+)
+JOBS = ["first.0.txt", "first.1.txt", "first.2.txt", "last.txt"]
+
+
+def until(seen: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
+        time.sleep(0.1)
+
+
+def as_in_a_terminal() -> None:
+    """In the child: signals as a shell gives them; tests that run in the background, or under nohup, ignore some."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Workplace:
+    """A folder in which the toy workflow is driven, and what its jobs wrote there."""
+
+    def __init__(self, cluster: MiniSlurm, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.started: list[subprocess.Popen[str]] = []
+
+    @staticmethod
+    def arguments(*targets: str, seconds: int = 1, first: int = 3) -> list[str]:
+        """Of Snakemake; `targets` may hold options, too, as long as they take one value or none."""
+        config = ["--config", f"seconds={seconds}", f"first={first}"]
+        return [*targets, *OPTIONS.split(), "--snakefile", f"{ROOT}/tests/driver_workflow/Snakefile", *config]
+
+    def drive(
+        self,
+        *targets: str,
+        seconds: int = 1,
+        first: int = 3,
+        fast: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        program = [f"{ROOT}/tests/fast_snakemake.py"] if fast else ["-m", "snakemake"]
+        command = [sys.executable, *program, *self.arguments(*targets, seconds=seconds, first=first)]
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment or self.cluster.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # it only sets signals
+        )
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        """No driver outlives the test."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def drive_to_end(self, *targets: str, seconds: int = 1) -> tuple[int, str]:
+        process = self.drive(*targets, seconds=seconds)
+        printed, _ = process.communicate(timeout=180)
+        return process.returncode, printed
+
+    def lines(self, name: str) -> list[str]:
+        """What jobs noted in started.txt or ended.txt, in order of their names."""
+        path = self.folder / name
+        return sorted(path.read_text().split()) if path.exists() else []
+
+    def submitted(self) -> list[dict[str, str]]:
+        """All jobs that Slurm ever got for this folder's results."""
+        jobs = self.cluster.jobs()
+        return [job for job in jobs if job["WorkDir"] == str(self.folder) and job["JobName"].startswith(f"{PREFIX}_")]
+
+    def left(self) -> list[str]:
+        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
+        return [job["JobId"] for job in self.submitted() if job["JobState"] not in over]

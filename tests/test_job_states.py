@@ -1,0 +1,171 @@
+"""Jobs that were preempted or forgotten, which the executor alone would wait for without an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import snakemake_executor_plugin_slurm as plugin
+
+import driver_runs
+import mini_slurm
+from driver_runs import Workplace, until
+from mini_slurm import MiniSlurm, Node, Partition
+from relay import job_states, slurm
+
+LOGGER = logging.getLogger(__name__)
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
+    """A node where jobs of the partition high preempt those of low."""
+    mini_slurm.require()
+    nodes, partitions = [Node("n1", cpus=4)], [Partition("low", ("n1",), default=True), Partition("high", ("n1",))]
+    with MiniSlurm(tmp_path_factory.mktemp("slurm"), nodes, partitions, namespaces=False) as cluster:
+        configure(cluster, "PartitionName=high", "PartitionName=high PriorityTier=9")
+        configure(cluster, "GresTypes", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nGresTypes")
+        yield cluster
+
+
+def configure(cluster: MiniSlurm, old: str, new: str) -> None:
+    conf = cluster.folder / "slurm.conf"
+    conf.write_text(re.sub(old, new, conf.read_text()))
+    cluster.run("scontrol", "reconfigure")
+
+
+@pytest.fixture
+def place(own_cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
+    monkeypatch.setenv("PATH", own_cluster.environment["PATH"])
+    place = Workplace(own_cluster, tmp_path)
+    yield place
+    place.end()
+    configure(own_cluster, r"(?m)^MinJobAge=\d+", "MinJobAge=600")
+    own_cluster.tidy()
+
+
+def preempt(place: Workplace) -> None:
+    place.cluster.run("sbatch", "--partition=high", "--cpus-per-task=4", "--wrap=sleep 3", cwd=place.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
+    driver = place.drive("--retries", "1", seconds=8, first=1)
+    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
+    preempt(place)
+    printed, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, printed
+    (first, *_) = (job["JobId"] for job in place.submitted())
+    assert f"Job {first}: preempted; " in printed
+    assert [job["JobState"] for job in place.submitted()] == ["PREEMPTED", "COMPLETED", "COMPLETED"]
+    assert place.lines("started.txt") == ["first.0.txt", "first.0.txt", "last.txt"]
+    assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_preempted_job_that_slurm_starts_again_is_left_to_it(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requeueing = driver_runs.OPTIONS.replace("--slurm-no-requeue", "--slurm-requeue")
+    monkeypatch.setattr(driver_runs, "OPTIONS", requeueing)
+    driver = place.drive(seconds=8, first=1)
+    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
+    preempt(place)
+    printed, _ = driver.communicate(timeout=150)
+    assert driver.returncode == 0, printed
+    assert ": preempted; " not in printed
+    assert [(job["JobState"], job["Restarts"]) for job in place.submitted()] == [("COMPLETED", "1"), ("COMPLETED", "0")]
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_a_job_that_slurm_has_forgotten_is_tried_again(place: Workplace) -> None:
+    """The driver is suspended while the job ends; and squeue is asked further on, though it forgets so soon."""
+    configure(place.cluster, "MinJobAge=600", "MinJobAge=2")
+    driver = place.drive("--retries", "3", seconds=2, first=1)
+    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
+    driver.send_signal(signal.SIGSTOP)
+    until(lambda: not place.submitted(), "Slurm has forgotten the job", 120)
+    driver.send_signal(signal.SIGCONT)
+    printed, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, printed
+    assert re.search(r"Job \d+: Slurm has forgotten it", printed)
+    assert "Falling back to 'sacct'" not in printed
+    assert len(re.findall("(?m)^warning: Slurm forgets a job 2 s after its end .* every 10 s; ", printed)) == 1
+    assert place.lines("ended.txt").count("first.0.txt") >= 2
+    assert place.lines("ended.txt")[-1] == "last.txt"
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.parametrize(("remembered", "longest"), [("60", 30), ("300", 170)])
+def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
+    place: Workplace, remembered: str, longest: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(place.cluster, "MinJobAge=600", f"MinJobAge={remembered}")
+    settings = plugin.ExecutorSettings(
+        status_command="squeue", no_requeue=True, init_seconds_before_status_checks=170, jobname_prefix="relay"
+    )
+    executor = object.__new__(plugin.Executor)
+    executor.workflow, executor.logger = SimpleNamespace(executor_settings=settings), LOGGER
+    names = ("query_job_status", "get_min_job_age", "Executor")
+    before = [getattr(plugin, name) for name in names], plugin.Executor.check_active_jobs
+
+    async def look() -> list[Any]:
+        return [job async for job in executor.check_active_jobs([])]
+
+    with job_states.completed(settings):
+        assert asyncio.run(look()) == []
+    assert executor.next_seconds_between_status_checks == longest
+    assert ("warning: " in capsys.readouterr().err) == (longest == 30)
+    assert ([getattr(plugin, name) for name in names], plugin.Executor.check_active_jobs) == before
+
+
+def test_other_executors_are_left_alone() -> None:
+    before = plugin.query_job_status
+    with job_states.completed(None):
+        assert plugin.query_job_status is before
+
+
+def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """A squeue that answers the question for one job."""
+    squeue = folder / "squeue"
+    squeue.write_text(f"#!/bin/sh\n{script}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0)
+
+
+FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+DOWN = "echo slurm_load_jobs error: Unable to contact slurm controller >&2; exit 1"
+
+
+def test_a_job_is_given_up_after_two_answers_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(tmp_path, monkeypatch, FORGOTTEN)
+    states = job_states.JobStates(preempted_is_final=True)
+    states.ask_for(["1", "2", "3_7"])
+    told = {"2": "RUNNING"}
+    assert states.complete(told, True, LOGGER) == told
+    assert states.complete({"1": "RUNNING", **told}, True, LOGGER) == {"1": "RUNNING", **told}  # it was a slip
+    assert states.complete(told, True, LOGGER) == told
+    assert states.complete(told, True, LOGGER) == {"1": "FAILED", **told}
+    assert states.complete(told, False, LOGGER) == told  # accounting may be late
+
+
+def test_a_job_is_not_given_up_on_the_word_of_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = job_states.JobStates(preempted_is_final=True)
+    states.ask_for(["1"])
+    answers(tmp_path, monkeypatch, DOWN)
+    assert [states.complete({}, True, LOGGER) for _ in range(3)] == [{}, {}, {}]
+    answers(tmp_path, monkeypatch, "echo PENDING")  # a site has given it another name
+    assert states.complete({}, True, LOGGER) == {"1": "PENDING"}
+    answers(tmp_path, monkeypatch, FORGOTTEN)
+    assert states.complete({}, True, LOGGER) == {"1": "FAILED"}
