@@ -36,7 +36,7 @@ try:
 except UserError as error:
     sys.exit(f"error: {error}")
 if workflow.is_main_process:
-    for warning in [*PLAN.warnings, *PLAN.unready]:
+    for warning in PLAN.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if SITE:
         leave_to_slurm(SITE, os.environ)
@@ -46,11 +46,11 @@ if workflow.is_main_process:
         reading=set() if PLAN.unmeasured else {"plan"},
         missing=PLAN.unready,
         cluster=SITE_NAME,
+        before=PLAN.prepare,
     )
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/specification.smk"
 include: "workflow/rules/dataset.smk"
 include: "workflow/rules/environment.smk"
 include: "workflow/rules/preflight.smk"

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from relay import entry, slurm
+from relay import driver, entry, slurm
 from relay.errors import UserError
 from relay.site import Site, load_site
 from relay.site import site_of as site_of_profile
@@ -99,6 +99,7 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
+    driver.claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
     program = [sys.executable, str(Path(__file__).resolve()), "inside", "--", *arguments]
     job_id = slurm.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
     print(f"The driver is job {job_id}; it writes to relay-driver-{job_id}.log. End it with: scancel {job_id}")

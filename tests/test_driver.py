@@ -332,7 +332,7 @@ def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: 
     assert found, done.stdout
     tmux = found.group(1).split()
     try:
-        until(lambda: "Pane is dead" in _screen(tmux), "the driver has ended, and its session stays")
+        until(lambda: _ended(tmux), "the driver has ended, and its session stays")
         assert "looked" in _screen(tmux)
         assert not [name for name in ("one", "two") if (place.folder / name).exists()]
         done = drive(place, "tmux", seconds=60)
@@ -346,6 +346,11 @@ def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: 
         assert place.lines("ended.txt") == []
     finally:
         subprocess.run([*tmux, "kill-server"], capture_output=True)
+
+
+def _ended(tmux: list[str]) -> bool:
+    shown = subprocess.run([*tmux, "list-panes", "-F", "#{pane_dead}"], capture_output=True, text=True)
+    return shown.stdout.split() == ["1"]
 
 
 def _screen(tmux: list[str]) -> str:

@@ -124,9 +124,10 @@ def test_an_edited_site_is_looked_at_anew_and_nothing_is_trained_again(
     edited = site_file(tmp_path, network_interface="eth0", mail_type=["END"])
     status, printed = slurm_snakemake(cluster, folder, config, "--dry-run", site=edited)
     assert status == 0, printed
-    counted = printed.split("Job stats:", 1)[1].split("total", 1)[0]
-    assert "preflight_job" in counted
-    assert not any(rule in counted for rule in ("segment", "gate", "reference", "summary"))
+    assert "Nothing to be done" in printed
+    status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--dry-run", site=edited)
+    assert status == 0, printed
+    assert "preflight_job" in printed.split("Job stats:", 1)[1]
 
 
 def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
@@ -310,7 +311,14 @@ def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path
     refused = SITE | {"partitions": [PARTITIONS[0] | {"name": "nowhere"}]}
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, **refused))
     assert status == 0, printed
-    assert "refused by Slurm: a job of 1 nodes" in " ".join(printed.split())
+    assert "Slurm refuses, for " in " ".join(printed.split())
+    before = known(cluster)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=tmp_path / "mini.yaml")
+    assert status == 1
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
+    assert "Slurm refuses" in line
+    assert "mini.yaml" in line
+    assert known(cluster) == before
 
 
 def test_after_kill_9_of_the_driver_nothing_runs_twice_and_the_report_is_right(

@@ -56,6 +56,17 @@ def test_a_dry_run_shows_every_job_of_every_chain(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_what_is_made_anew_hides_nothing_that_is_missing(tmp_path: Path) -> None:
+    """Snakemake's `ancient` would: with nothing but the environment made anew, nothing that waits for it was run."""
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
+    status, printed = snakemake(tmp_path, config, "results/environments/torch.json")
+    assert status == 0, printed
+    status, printed = snakemake(tmp_path, config | {"epochs": 3}, "--forcerun", "environment", "--dry-run")
+    assert status == 0, printed
+    counted = jobs(printed)
+    assert (counted["environment"], counted["segment"], counted["gate"], counted["comparison"]) == (1, 1, 1, 1)
+
+
 def test_a_strategy_is_a_target(tmp_path: Path) -> None:
     status, printed = snakemake(tmp_path, {"repeats": 1}, "ddp", "--dry-run")
     assert status == 0, printed
@@ -224,6 +235,6 @@ class TestComparison:
 
     def test_every_rule_leaves_a_log_and_a_benchmark(self, compared: tuple[Path, dict, str]) -> None:
         results = compared[0] / "results"
-        for rule in ("segment", "gate", "reference", "summary", "dataset", "environment", "start", "specification"):
+        for rule in ("segment", "gate", "reference", "summary", "dataset", "environment", "start"):
             assert list((results / "logs" / rule).rglob("*.log")), rule
             assert list((results / "benchmarks" / rule).rglob("*.tsv")), rule

@@ -64,5 +64,18 @@ def shape(run: Run) -> dict[str, Any]:
 def preflight(run: Run, name: str) -> Run:
     """The run as its preflight sees it: of the shape, and of no strategy."""
     return replace(
-        run, id=name, setting=name, repeat=0, seed=0, strategy="preflight", strategy_file="", options={}, divides=()
+        run,
+        id=name,
+        setting=name,
+        repeat=0,
+        seed=0,
+        strategy="preflight",
+        strategy_file="",
+        options={},
+        divides=(),
+        epochs=1.0,
+        total_steps=run.steps_per_epoch,
+        evaluate_every_steps=run.steps_per_epoch,
+        warmup_steps=0,
+        checkpoint_minutes=Run.checkpoint_minutes,
     )

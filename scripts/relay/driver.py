@@ -42,6 +42,7 @@ def guard(
     reading: Collection[str] = (),
     missing: Collection[str] = (),
     cluster: str | None = None,
+    before: Callable[[], None] = lambda: None,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Make this Snakemake workflow keep to the rules above. To be called in the Snakefile, by the main process alone.
@@ -49,6 +50,7 @@ def guard(
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
     cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
+    before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     poll_seconds: between two looks at the jobs of a killed driver.
 
     Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
@@ -66,7 +68,10 @@ def guard(
 
         targets = set(workflow.dag_settings.targets)
         if executor_plugin.common_settings.dryrun_exec or (targets and targets <= set(reading)):
-            return run()
+            run()
+            for line in missing:  # at the end, where it is seen
+                _say(f"warning: {line}")
+            return None
         wrong = [*missing, *_misplaced(cluster, executor_plugin.common_settings.non_local_exec)]
         if wrong:
             sys.exit("\n".join(f"error: {line}" for line in wrong))
@@ -76,8 +81,10 @@ def guard(
         try:
             left_by = claim(folder).left_by
             if not prefix:  # nothing is submitted, or nothing that could be told from others' jobs
+                before()
                 return run()
             wait_for_orphans(folder, prefix, left_by, poll_seconds=poll_seconds)
+            before()
             cancelling = CancelOnSignals(folder, prefix)
             at_start.append(cancelling.install)
             try:

@@ -5,20 +5,25 @@ It imports no torch, and takes milliseconds: it is made again inside every job.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from relay import environment, segments, shapes
+from relay import environment, segments, shapes, slurm
 from relay.config import Config, Segment
+from relay.errors import Unavailable, UserError
 from relay.job import Job
 from relay.run import Run
 from relay.site import Site
 
-SPEEDS = Path("results/speeds.json")
+RESULTS = Path("results")
+SPEEDS = RESULTS / "speeds.json"
+REFUSED = "Slurm refuses"
 PREFLIGHT_MINUTES = 10
 
 
@@ -68,6 +73,40 @@ class Plan:
         minutes = PREFLIGHT_MINUTES if specification.id in self.preflights else self.config.runtime_minutes
         found = self._environment(specification.stack, specification.device)
         return shapes.job(specification, self.site, self.config, minutes, found)
+
+    def prepare(self) -> None:
+        """Before anything runs: ask whether Slurm would take the jobs, and write down all that they have to know.
+
+        The specifications are no outputs of a rule: Snakemake would leave undone, in silence, what depends on a file
+        that is made anew and is no reason to train again. Raises UserError where Slurm refuses a job.
+        """
+        if refused := [line for line in self.expected_starts() if line.startswith(REFUSED)]:
+            raise UserError(refused[0])
+        kinds = {"runs": ("run", self.runs), "equivalence/gates": ("gate", self.gates.values())}
+        kinds |= {"equivalence/references": ("reference", self.references.values())}
+        for folder, (name, specifications) in kinds.items():
+            for specification in specifications:
+                specification.write(RESULTS / folder / specification.id / f"{name}.json", self.job(specification))
+
+    def expected_starts(self) -> Iterator[str]:
+        """When the queue would start a job of each shape if it were submitted now; why it would refuse it, if so."""
+        if self.site is None or not slurm.available():
+            return
+        now = datetime.now().astimezone()
+        jobs = {self.preflight_of[run.id]: self.job(run) for run in self.runs}
+        for name, job in jobs.items():
+            assert job is not None
+            look = self.preflights[name]
+            shape = f"{look.nodes} × {look.devices_per_node} {look.device}, {job.tasks} × {job.cpus_per_task} CPUs"
+            try:
+                start = slurm.expected_start(shapes.sbatch_flags(job, self.site))
+            except Unavailable as error:
+                yield f"expected start of a job of {shape}: not known: {error}"
+            except UserError as error:
+                yield f"{REFUSED}, for {self.site.file}, a job of {shape}: {error}"
+            else:
+                minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
+                yield f"expected start of a job of {shape}: in {minutes:.0f} minutes, says sbatch --test-only"
 
     def _environment(self, stack: str, device: str) -> dict[str, Any]:
         """What the nodes are told of a stack's environment; asked for every job, and the same for all."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay import shapes, slurm
 from relay.config_errors import show
-from relay.errors import Unavailable, UserError
 from relay.plan import PREFLIGHT_MINUTES, Plan
 from relay.run import Run
 
@@ -79,7 +76,12 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_column(name, justify="right", no_wrap=True)
     for row in _rows(plan):
         table.add_row(*row)
-    lines = [_totals(plan), *_starts(plan), *_skipped(plan), *(f"warning: {warning}" for warning in plan.warnings)]
+    lines = [
+        _totals(plan),
+        *plan.expected_starts(),
+        *_skipped(plan),
+        *(f"warning: {warning}" for warning in plan.warnings),
+    ]
     text = io.StringIO()
     console = Console(file=text, width=width, color_system=None, force_terminal=False)
     console.print(table, *(Text(line) for line in lines), sep="\n")
@@ -131,38 +133,19 @@ def _label(name: str, value: Any) -> str:
     return LABELS[name].format(value)
 
 
+def _hours(hours: float) -> str:
+    return f"{round(hours, 1):g}"
+
+
 def _totals(plan: Plan) -> str:
     total = cost(plan)
     line = (
-        f"{total.jobs} jobs; at most {total.cpu_hours:g} CPU-hours and {total.gpu_hours:g} GPU-hours per try "
-        f"(time limit of each job: {plan.config.runtime_minutes} minutes)"
+        f"{total.jobs} jobs; at most {_hours(total.cpu_hours)} CPU-hours and {_hours(total.gpu_hours)} GPU-hours "
+        f"per try (time limit of each job: {plan.config.runtime_minutes} minutes)"
     )
     if plan.unmeasured:
         line += "; without the settings marked ?, whose speed is not measured yet"
     return line
-
-
-def _starts(plan: Plan) -> Iterator[str]:
-    """When the queue would start a job of each shape if it were submitted now; why it would refuse it, if so."""
-    if plan.site is None or not slurm.available():
-        return
-    now = datetime.now().astimezone()
-    for name, preflight in plan.preflights.items():
-        run = next(run for run in plan.runs if plan.preflight_of[run.id] == name)
-        job = plan.job(run)
-        assert job is not None
-        shape = f"{preflight.nodes} nodes × {preflight.devices_per_node} {preflight.device}, {preflight.launcher}"
-        try:
-            start = slurm.expected_start(shapes.sbatch_flags(job, plan.site))
-        except Unavailable as error:
-            yield f"expected start of a job of {shape}: not known: {error}"
-            continue
-        except UserError as error:
-            yield f"refused by Slurm: a job of {shape}: {error}"
-            continue
-        if start:
-            minutes = max(0.0, (start - now).total_seconds() / 60)
-            yield f"expected start of a job of {shape}: in {minutes:.0f} minutes, says sbatch --test-only"
 
 
 def _skipped(plan: Plan) -> list[str]:

@@ -253,6 +253,18 @@ class Site(Block):
         return lines
 
 
+class _PlainNumbers(yaml.SafeLoader):
+    """YAML without numbers to base 60, which read a time limit of 2:00:00, as `sinfo` shows it, as 7,200 minutes."""
+
+
+_PlainNumbers.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in (("int", r"[-+]?(0|[1-9][0-9]*)$"), ("float", r"[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?$")):
+    _PlainNumbers.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
+
+
 def names(root: Path) -> list[str]:
     """The ready sites of the project in `root`."""
     return sorted(file.stem for file in (root / SITES).glob("*.yaml"))
@@ -297,7 +309,7 @@ def load_site(name_or_path: str, root: Path) -> Site:
 
 def _read(file: Path, shown: str) -> object:
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_PlainNumbers)
     except OSError as error:
         raise UserError(f"site: {shown}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -40,34 +40,28 @@ wildcard_constraints:
 
 
 RUNS = {run.id: run for run in PLAN.runs}
-SPECIFICATIONS = {**RUNS, **PLAN.gates, **PLAN.references}
 # Repeats are interleaved in a random order: earlier ones have the higher priority.
 PRIORITY = {run.id: len(PLAN.runs) - place for place, run in enumerate(PLAN.runs)}
 GATES_FIRST = len(PLAN.runs) + 1
 
 
-def dataset_of(specification):
-    """The manifest of what a run, gate or reference trains on.
+def waited_for(specification, output):
+    """What has to be there before the job is submitted: data, environment and, on a cluster, a look at its nodes.
 
-    Ancient, as the environment and run.json are: their identity is in the run's fingerprint, so that a newer
-    file is no reason to train again.
+    Nothing where the output is there: their identity is in the names of runs and gates, so that their being made
+    anew is no reason to train again. (Not `ancient`: with it Snakemake leaves undone, in silence, what depends on a
+    file that is made anew in the same call.)
     """
-    return ancient(
-        f"results/datasets/{specification.dataset.directory_name}/manifest.json"
-    )
-
-
-def environment_of(specification):
-    return ancient(f"results/environments/{specification.stack}.json")
-
-
-def preflight_of(specification):
-    """What has to be in order before the job is submitted: on a cluster, a look at the nodes in this shape."""
-    if SITE is None:
+    if Path(output).exists():
         return []
-    return ancient(
-        f"results/preflight/{PLAN.preflight_of[specification.id]}/facts.json"
-    )
+    found = [
+        f"results/datasets/{specification.dataset.directory_name}/manifest.json",
+        f"results/environments/{specification.stack}.json",
+    ]
+    if SITE is not None:
+        preflight = PLAN.preflight_of[specification.id]
+        found.append(f"results/preflight/{preflight}/facts.json")
+    return found
 
 
 def asked_of_slurm(specification_of):
@@ -101,6 +95,15 @@ def no_environment(wildcards):
 
 def verdict_of(run):
     return f"results/equivalence/gates/{PLAN.gate_of[run.id]}/verdict.json"
+
+
+# What a job of a cluster asks for, and where it tells how far it has come: a part of its message.
+ASKED = (
+    " ({resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs, {resources.mem_mb} MB a node,"
+    " {resources.runtime} minutes, {resources.slurm_extra}; see {log})"
+    if SITE
+    else ""
+)
 
 
 def skipped_message(strategy):

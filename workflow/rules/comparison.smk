@@ -58,5 +58,5 @@ onerror:
         # Newer than the report of what is there: the next call has to make it again, and what is missing before it.
         Path("results/plan.json").touch()
         show_comparison()
-    elif asked_for("preflight"):
+    elif asked_for("preflight_job"):
         shell(preflight_page() + " || true")

@@ -2,15 +2,10 @@
 # gate for each distinct task, strategy, shape and precision. A failed gate is a verdict, not a failed job.
 rule reference:
     input:
-        # Ancient: all that bears on the result is in the name.
-        specification=ancient(
-            "results/equivalence/references/{reference}/reference.json"
+        lambda wildcards: waited_for(
+            PLAN.references[wildcards.reference],
+            f"results/equivalence/references/{wildcards.reference}/reference.pt",
         ),
-        dataset=lambda wildcards: dataset_of(PLAN.references[wildcards.reference]),
-        environment=lambda wildcards: environment_of(
-            PLAN.references[wildcards.reference]
-        ),
-        preflight=lambda wildcards: preflight_of(PLAN.references[wildcards.reference]),
     output:
         "results/equivalence/references/{reference}/reference.pt",
     log:
@@ -26,21 +21,22 @@ rule reference:
         **asked_of_slurm(lambda wildcards: PLAN.references[wildcards.reference]),
         measured=1,
     message:
-        "Training the reference {wildcards.reference}"
+        "Training the reference {wildcards.reference}" + ASKED
     shell:
-        program("reference.py") + " --spec {input.specification:q} --output {output:q}"
+        program("reference.py")
+        + " --spec results/equivalence/references/{wildcards.reference:q}/reference.json --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
 rule gate:
     input:
-        specification=ancient("results/equivalence/gates/{gate}/gate.json"),
         reference=lambda wildcards: (
             f"results/equivalence/references/{PLAN.reference_of[wildcards.gate]}/reference.pt"
         ),
-        dataset=lambda wildcards: dataset_of(PLAN.gates[wildcards.gate]),
-        environment=lambda wildcards: environment_of(PLAN.gates[wildcards.gate]),
-        preflight=lambda wildcards: preflight_of(PLAN.gates[wildcards.gate]),
+        first=lambda wildcards: waited_for(
+            PLAN.gates[wildcards.gate],
+            f"results/equivalence/gates/{wildcards.gate}/verdict.json",
+        ),
     output:
         "results/equivalence/gates/{gate}/verdict.json",
     log:
@@ -57,9 +53,10 @@ rule gate:
         measured=1,
     message:
         "Gate: does {wildcards.gate} compute the same training as its reference?"
+        + ASKED
     shell:
         program("gate.py")
-        + " --spec {input.specification:q} --reference {input.reference:q}"
+        + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {input.reference:q}"
         " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 
 

@@ -6,9 +6,9 @@ UNMEASURED = {run.setting: run for run in PLAN.unmeasured}
 
 rule speed:
     input:
-        dataset=lambda wildcards: dataset_of(UNMEASURED[wildcards.setting]),
-        environment=lambda wildcards: environment_of(UNMEASURED[wildcards.setting]),
-        preflight=lambda wildcards: preflight_of(UNMEASURED[wildcards.setting]),
+        lambda wildcards: waited_for(
+            UNMEASURED[wildcards.setting], f"results/speeds/{wildcards.setting}.json"
+        ),
     output:
         "results/speeds/{setting}.json",
     log:

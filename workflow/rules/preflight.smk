@@ -2,9 +2,7 @@
 # them. A fault that it finds fails it, with the remedy; what depends on it is then not submitted.
 rule preflight_job:
     input:
-        environment=lambda wildcards: environment_of(
-            PLAN.preflights[wildcards.preflight]
-        ),
+        lambda wildcards: f"results/environments/{PLAN.preflights[wildcards.preflight].stack}.json",
     output:
         "results/preflight/{preflight}/facts.json",
     log:
@@ -20,12 +18,11 @@ rule preflight_job:
         **asked_of_slurm(lambda wildcards: PLAN.preflights[wildcards.preflight]),
         measured=1,
     params:
-        # Not by rule specification: Snakemake leaves what hangs on a rewritten file as it is where that is ancient, and
-        # after another module, or another interface, the nodes have to be looked at anew.
+        # After another module, or another interface, the nodes are looked at anew.
         text=lambda wildcards: specification_text(PLAN.preflights[wildcards.preflight]),
         specification="results/preflight/{preflight}/preflight.json",
     message:
-        "Preflight: is all right on the nodes for {wildcards.preflight}?"
+        "Preflight: is all right on the nodes for {wildcards.preflight}?" + ASKED
     shell:
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
         + program("preflight.py")

@@ -26,10 +26,10 @@ rule start:
 rule segment:
     input:
         previous=previous_state,
-        specification=ancient("results/runs/{run}/run.json"),
-        dataset=lambda wildcards: dataset_of(RUNS[wildcards.run]),
-        environment=lambda wildcards: environment_of(RUNS[wildcards.run]),
-        preflight=lambda wildcards: preflight_of(RUNS[wildcards.run]),
+        first=lambda wildcards: waited_for(
+            RUNS[wildcards.run],
+            f"results/runs/{wildcards.run}/step-{wildcards.end}.json",
+        ),
     output:
         "results/runs/{run}/step-{end}.json",
     log:
@@ -50,7 +50,7 @@ rule segment:
             RUNS[wildcards.run], int(wildcards.end)
         ),
     message:
-        "Training {wildcards.run} from step {params.first} to {wildcards.end}"
+        "Training {wildcards.run} from step {params.first} to {wildcards.end}" + ASKED
     shell:
         program("train.py")
         + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relay import attempts
 from relay.errors import UserError
 from relay.files import read_json
 from relay.run import Run
@@ -163,7 +164,17 @@ def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any
 
 
 def _fault(identity: str, results: Path) -> str:
-    return _told(results / "checkpoints" / identity) or f"no result: see {log_of(identity, results)}"
+    work = results / "checkpoints" / identity
+    return _told(work) or _interrupted(work) or f"no result: see {log_of(identity, results)}"
+
+
+def _interrupted(work: Path) -> str:
+    """How far the last attempt came that was stopped in order; '' where there is none."""
+    last = max((int(path.stem.split("-")[1]) for path in work.glob("records/attempt-*.jsonl")), default=0)
+    lines = attempts.read(work, last) if last else []
+    if not lines or not lines[-1].get("stopped"):
+        return ""
+    return f"interrupted after step {lines[-1]['end']} ({lines[-1]['stopped']}): the same call again goes on from there"
 
 
 def _told(work: Path) -> str:

@@ -127,7 +127,7 @@ def torchvision(facts: Facts) -> Outcome | None:
         what = f"torchvision {found['version']} does not fit torch {rank['torch']['version']}: {found['error']}"
         remedy = "install both from one index, in the versions that belong together (envs/ pins them)"
         if found["mended"]:
-            return note(f"{what}; the loader works around it", remedy)
+            return note(f"{what}; the loader works around it", "nothing is to be done for this project")
         return (stop if facts.run["loader"] == "dataloader" else warn)(what, remedy)
     versions = {str(r["torchvision"]["version"]) for r in facts.ranks if r.get("torchvision")} - {"None"}
     return fine(listed(sorted(versions))) if versions else None
