@@ -104,4 +104,5 @@ def srun(job: Job, tasks_per_node: int, cpus_per_task: int) -> list[str]:
     # Ranks of a node are neighbours, one's end is everybody's, and each sees all of the node's GPUs, which NCCL needs.
     words += ["--distribution=block", "--kill-on-bad-exit=1"]
     words += ["--cpu-bind=cores"] if job.confined else []
-    return [*words, *([job.gpus_flag, "--gpu-bind=none"] if job.gpus_flag else [])]
+    # No --gpu-bind=none: it takes CUDA_VISIBLE_DEVICES away, and with it other jobs' GPUs come into sight.
+    return [*words, *([job.gpus_flag] if job.gpus_flag else [])]
