@@ -89,7 +89,7 @@ def test_checks_bear_with_what_is_not_known_yet(known: str) -> None:
             "one GPU for each rank",
             "gloo",
         ),
-        ("RuntimeError: CUDA error: invalid device ordinal", "visible GPUs", "--gpu-bind=none"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "visible GPUs", "--gpus-per-node, bound to no task"),
         (
             "RuntimeError: CUDA error: no kernel image is available for execution on the device",
             "GPU architecture",

@@ -8,7 +8,6 @@ so that all this holds however Snakemake was started.
 from __future__ import annotations
 
 import atexit
-import errno
 import fcntl
 import os
 import signal
@@ -24,13 +23,13 @@ from typing import Any, TextIO
 
 from relay import job_states, slurm
 from relay.errors import UserError
+from relay.lock import NO_LOCKS
 
 LOCK = Path(".snakemake/relay-driver.lock")
 POLL_SECONDS = 15.0
 SETTLE_SECONDS = 5.0  # an sbatch that a killed driver had just started may still get through
 PROGRESS_SECONDS = 60.0
 CANCEL_SECONDS = 2.0
-_CANNOT_LOCK = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def _say(line: str) -> None:
@@ -144,7 +143,7 @@ def claim(folder: Path) -> Claim:
         remedy = "wait for its end or end it"
         raise UserError(f"{folder}: another driver ({who}) works on these results; {remedy}") from None
     except OSError as error:
-        if error.errno not in _CANNOT_LOCK:
+        if error.errno not in NO_LOCKS:
             raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
         _say(f"warning: {path}: this file system has no locks ({error.strerror}): start no second driver here")
     held = Claim(stream, _holder(stream))

@@ -17,7 +17,7 @@ EXPLANATIONS = (
     (
         r"invalid device ordinal",
         "visible GPUs",
-        "fewer GPUs are visible than the program counts on: ask for --gpus-per-node with --gpu-bind=none",
+        "fewer GPUs are visible than the program counts on: ask for --gpus-per-node, bound to no task",
     ),
     (
         r"no kernel image is available",

@@ -142,7 +142,7 @@ def count(facts: Facts) -> Outcome | None:
         if rank["cuda"]["available"] and found < needed:
             return stop(
                 f"{who(rank)} sees {found} GPUs, the run declares {needed} for one process",
-                f"ask for --gpus-per-node={needed}, not --gpus-per-task=1, and for --gpu-bind=none",
+                f"ask for --gpus-per-node={needed}, not --gpus-per-task=1, and bind no GPUs to tasks",
             )
     models = {device["name"] for rank in _on_gpus(facts) for device in _devices(rank)}
     if len(models) > 1:
@@ -161,7 +161,7 @@ def visibility(facts: Facts) -> Outcome | None:
         return None
     found = f"each rank sees one GPU only ({who(alone[0])}), of {facts.run['devices_per_node']} on the node"
     remedy = (
-        "ask for --gpus-per-node with --gpu-bind=none instead of --gpus-per-task=1; a program that takes its local "
+        "ask for --gpus-per-node, bound to no task, instead of --gpus-per-task=1; a program that takes its local "
         "rank as the device fails with `invalid device ordinal` (this one takes the remainder)"
     )
     if facts.run["backend"] != "nccl":
