@@ -113,10 +113,10 @@ def lock_fault(ranks: Ranks, folder: Path) -> str | None:
     """
     path = folder / f".relay-lock-{ranks.gather(secrets.token_hex(8))[0]}"
     with ExitStack() as held:
-        outcome = _lock(path, held) if ranks.rank == 0 else ""
+        outcome = _lock(path, held, fcntl.LOCK_EX) if ranks.rank == 0 else ""
         expected = ranks.gather(outcome)[0]  # the others try while rank 0 has it
         if ranks.rank > 0:
-            outcome = _lock(path, held)
+            outcome = _lock(path, held, fcntl.LOCK_SH)  # shared: rank 0 is in the way of them, not they of each other
         ranks.barrier()
     with suppress(OSError):
         path.unlink(missing_ok=True)
@@ -125,10 +125,11 @@ def lock_fault(ranks: Ranks, folder: Path) -> str | None:
     return None if outcome in (LOCKED, BUSY) else outcome
 
 
-def _lock(path: Path, held: ExitStack) -> str:
-    """Lock a file as long as `held` is open: LOCKED, BUSY, or the system's words."""
+def _lock(path: Path, held: ExitStack, kind: int) -> str:
+    """Lock a file, exclusively or shared, as long as `held` is open: LOCKED, BUSY, or the system's words."""
     try:
-        fcntl.flock(held.enter_context(path.open("w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # NFS makes a record lock of it, which is shared only on a file open for reading, exclusive only for writing.
+        fcntl.flock(held.enter_context(path.open("a+")), kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return BUSY
     except OSError as error:
