@@ -14,7 +14,7 @@ SNAKEFILES := $(wildcard Snakefile) workflow
 .DEFAULT_GOAL := help
 # The targets build upon one environment, and tests measure time: one at a time, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help install install-dev demo test test-quick test-long lint format lock schema clean
+.PHONY: help install install-dev demo prove test test-quick test-long lint format lock schema clean
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,9 @@ install-dev:  ## Install what running and testing need into .venv
 
 demo: install  ## Compare strategies on a small real dataset: at most 3 minutes on 2 cores
 	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml $(SNAKEMAKE_OPTIONS)
+
+prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
+	$(BIN)/python scripts/prove.py config/proof/*.yaml
 
 test: lint  ## Check style and types, then run the whole test suite but the long campaigns
 	$(BIN)/pytest -m "not long" $(PYTEST_OPTIONS)

@@ -3,6 +3,7 @@
 #   snakemake --profile profiles/local -n         what would run
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
 #   snakemake --profile profiles/local ddp        one strategy only
+#   snakemake --profile profiles/local probe      the largest batches that fit, as a config
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
 import os
 import sys
@@ -31,7 +32,7 @@ try:
     SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
     PLAN = planning.plan(CONFIG, root=Path(workflow.basedir), site=SITE)
     # Snakemake tells its targets only after this file is read.
-    if workflow.is_main_process and "plan" not in sys.argv:
+    if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
         PLAN.check_measured()
 except UserError as error:
     sys.exit(f"error: {error}")
@@ -58,6 +59,7 @@ include: "workflow/rules/equivalence.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/probe.smk"
 
 
 rule all:

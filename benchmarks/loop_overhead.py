@@ -20,7 +20,7 @@ from relay.trainer import Trainer
 
 def bare(run: Run, dataset: Path) -> float:
     """Seconds for the run's steps in a loop that does nothing else."""
-    task = Task(run.task, run.dataset.classes, run.seed, torch.float32, run.steps_per_epoch, run.total_steps)
+    task = Task.of(run)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
     data = Resident(Split(dataset, "train", run.task), torch.device("cpu"), torch.float32)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import site_files
 from relay.catalogue import TASKS
-from relay.config import Comparison, Config, Gate, Segment, Synthetic
+from relay.config import Comparison, Config, Gate, Probe, Segment, Synthetic
 from relay.config_errors import Schema, describe
 from relay.errors import UserError
 
@@ -145,7 +145,7 @@ def readme() -> str:
     """`config/README.md`: every key as tables."""
     whole = Config.model_json_schema()
     parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
-    for title, block in (("segment", Segment), ("synthetic", Synthetic), ("gate", Gate)):
+    for title, block in (("segment", Segment), ("synthetic", Synthetic), ("gate", Gate), ("probe", Probe)):
         parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
     parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]
     return "\n".join(parts)

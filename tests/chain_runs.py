@@ -24,7 +24,7 @@ import pytest
 from relay.catalogue import DatasetSpec, TaskSpec, dataset, task
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.run import Run
+from relay.run import Run, write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "scripts" / "train.py"
@@ -35,7 +35,8 @@ DIGITS = dataset("digits")
 LIKE_CIFAR = dataset("synthetic", train_count=301, test_count=77)
 LIKE_MNIST = dataset("synthetic", shape=(1, 28, 28), train_count=487, test_count=101)
 VECTORS = dataset("random-10")
-DATASETS = (DIGITS, LIKE_CIFAR, LIKE_MNIST, VECTORS)
+TEXT = dataset("relay-text")
+DATASETS = (DIGITS, LIKE_CIFAR, LIKE_MNIST, VECTORS, TEXT)
 
 # Dropout makes the state of the random generators count; Adadelta has a state of its own.
 DROPOUT = replace(
@@ -47,12 +48,13 @@ from pathlib import Path
 import os
 import time
 {imports}
-from relay.strategies import {base}
-from relay.strategies.base import Requirements
+from relay import strategies
+
+Base = strategies.load({base!r})
 
 
-class Made({base}.{parent}):
-    requirements = Requirements({requirements})
+class Made(Base):
+    requirements = Base.requirements
 
     def train_step(self, inputs, targets):
         self.steps = getattr(self, "steps", 0) + 1
@@ -99,19 +101,9 @@ class Bench:
 
     def strategy(self, name: str, before: str = "pass", *, base: str = "cpu", imports: str = "") -> dict[str, str]:
         """A strategy of a further folder that does something `before` each step of a built-in one."""
-        parent = {"cpu": "CPU", "ddp": "DDP"}[base]
-        alone = "processes='one', devices=('cpu',), backends=('gloo',)"
         path = self.folder / "strategies" / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(
-            STRATEGY.format(
-                base=base,
-                parent=parent,
-                before=before,
-                imports=imports,
-                requirements=alone if base == "cpu" else "least_devices=2, divides=('samples',)",
-            )
-        )
+        path.write_text(STRATEGY.format(base=base, before=before, imports=imports))
         return {"strategy": name, "strategy_file": str(path)}
 
     def processes(self) -> list[psutil.Process]:
@@ -140,7 +132,12 @@ def _words(process: psutil.Process) -> str:
 
 def short_run(spec: TaskSpec, **values: Any) -> Run:
     """A run of the task on one CPU process, with the dataset of `DATASETS` that fits its network."""
-    fitting: DatasetSpec = {"synthetic": LIKE_MNIST, "digits": DIGITS, "random-10": VECTORS}[spec.dataset]
+    fitting: DatasetSpec = {
+        "synthetic": LIKE_MNIST,
+        "digits": DIGITS,
+        "random-10": VECTORS,
+        "relay-text": TEXT,
+    }[spec.dataset]
     batch = spec.global_batch_size
     per_epoch = fitting.train_count // batch
     defaults: dict[str, Any] = {
@@ -186,6 +183,19 @@ class Chain:
     def start_anew(self, generation: str) -> None:
         """What the rule `start` does."""
         (self.declared / "chain.json").write_text(json.dumps({"generation": generation}))
+
+    def planned(self, name: str, spec: TaskSpec | None = None, **values: Any) -> Chain:
+        """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
+        alike = ("precision", "total_steps", "evaluate_every_steps")
+        chosen = {key: getattr(self.run, key) for key in alike} | values | {"id": name, "setting": name}
+        made = Chain(self.results, short_run(spec or self.run.task, **chosen))
+        made.run.write(made.declared / "run.json")
+        made.start_anew("first")
+        return made
+
+    def measured(self, values: dict[str, Any]) -> None:
+        """What an earlier job of this chain would have measured."""
+        write_measured(self.declared / "run.json", values)
 
     def begin(
         self, first: int = 0, last: int | None = None, *, attempt: int = 1, **environment: str

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relay import config, requirements
-from relay.catalogue import DATASETS
+from relay.catalogue import DATASETS, DatasetSpec
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
 from relay.equivalence import run_gate, run_reference
@@ -20,7 +20,9 @@ FOLDER = Path(__file__).resolve().parent / "strategies"
 FEW_STEPS = 20
 
 
-def planned(strategy: str, devices: int | None = None, **comparison: Any) -> tuple[Run, Run]:
+def planned(
+    strategy: str, devices: int | None = None, *, task: str = "lenet-digits", **comparison: Any
+) -> tuple[Run, Run]:
     """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them.
 
     `devices` are two where nothing is said, or one for a strategy of a single process.
@@ -31,6 +33,7 @@ def planned(strategy: str, devices: int | None = None, **comparison: Any) -> tup
     asked = {
         "strategy_folders": [str(FOLDER)],
         "device": "cpu",
+        "task": task,
         "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],
     }
     made = plan(config.load(asked), gpus=0)
@@ -54,18 +57,24 @@ class Gates:
 
     @classmethod
     def below(cls, results: Path) -> Gates:
-        """Prepare the digits there."""
-        digits = DATASETS["digits"]
-        prepare(Request.from_mapping(vars(digits)), results / "datasets" / digits.directory_name)
-        return cls(results)
+        """Prepare the digits there; other datasets follow when they are asked for."""
+        gates = cls(results)
+        gates.dataset(DATASETS["digits"])
+        return gates
 
     @property
     def digits(self) -> Path:
         """The prepared dataset."""
         return self.results / "datasets" / "digits"
 
+    def dataset(self, spec: DatasetSpec) -> None:
+        """Prepare the dataset where it is not there yet."""
+        place = self.results / "datasets" / spec.directory_name
+        if not place.is_dir():
+            prepare(Request.from_mapping(vars(spec)), place)
+
     def verdict(self, strategy: str, devices: int | None = None, *, steps: int | None = None, **comparison: Any) -> Any:
-        """The strategy's verdict after so many steps (None: as many as the gate has); its options by name."""
+        """The strategy's verdict after so many steps (None: as many as the gate has); `task` and axes by name."""
         status, output = self.judge(strategy, devices, steps=steps, **comparison)
         assert status == 0
         return read_json(output)
@@ -77,6 +86,7 @@ class Gates:
         gate, reference = planned(strategy, devices, **comparison)
         if steps is not None:
             gate, reference = shortened(gate, steps), shortened(reference, steps)
+        self.dataset(gate.dataset)
         place = self.results / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         output = place / "verdict.json"

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+from chain_results import assert_same, result
 from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
 from relay import networks, speed
 from relay.catalogue import task
@@ -30,39 +30,6 @@ pytest_plugins = ["chain_runs"]
 # Slow enough to be cut in the middle, without keeping a CPU busy.
 SLOWLY = "time.sleep(0.05)"
 CPUS = len(os.sched_getaffinity(0))
-
-
-def result(chain: Chain) -> dict[str, Any]:
-    """All that a run computed: parameters and optimizer, the generators of each rank, losses, evaluations."""
-    place = chain.work / f"step-{chain.run.total_steps}"
-    whole = chain.results / "whole.pt"
-    dcp_to_torch_save(place / "strategy", whole)
-    summary = summarise(chain.run, chain.work, 1)
-    assert len(summary["losses"]["steps"]) == chain.run.total_steps <= 200
-    return {
-        "state": torch.load(whole, weights_only=False),
-        "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rng-*.pt"))],
-        "losses": summary["losses"],
-        "evaluations": summary["evaluations"],
-    }
-
-
-def assert_same(found: Any, wanted: Any, where: str = "result") -> None:
-    """Bit for bit."""
-    if isinstance(wanted, dict):
-        assert list(found) == list(wanted), where
-        for name, value in wanted.items():
-            assert_same(found[name], value, f"{where}.{name}")
-    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
-        assert len(found) == len(wanted), where
-        for index, value in enumerate(wanted):
-            assert_same(found[index], value, f"{where}[{index}]")
-    elif isinstance(wanted, torch.Tensor):
-        assert torch.equal(found, wanted), where
-    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], torch.Tensor):
-        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), where
-    else:
-        assert str(found) == str(wanted), where
 
 
 def one_line(ended: Ended) -> str:
@@ -369,14 +336,15 @@ def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench
 @pytest.mark.slow
 def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
     """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
-    kill = "import os, signal; from pathlib import Path; import relay.checkpoint as c; whole = c.Checkpoints.save"
+    kill = "import os, signal; from pathlib import Path; import relay.checkpoint as c; whole = c.Checkpoints.finish"
     patch = (
-        "def save(self, strategy, step):\n"
-        "    whole(self, strategy, step)\n"
-        "    if not Path(FLAG).exists():\n"
+        "def finish(self):\n"
+        "    saving = self._saving\n"
+        "    whole(self)\n"
+        "    if saving and not Path(FLAG).exists():\n"
         "        Path(FLAG).touch()\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "c.Checkpoints.save = save"
+        "c.Checkpoints.finish = finish"
     )
     flag = f"FLAG = {str(bench.folder / 'killed')!r}"
     strategy = bench.strategy("killed", imports=f"{kill}\n{flag}\n{patch}")

@@ -7,6 +7,8 @@ import fcntl
 import json
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
-from relay import checkpoint, strategies
+from relay import strategies
 from relay.catalogue import DatasetSpec, TaskSpec, task
-from relay.checkpoint import MANIFEST, Checkpoints, damage, generators, restore_generators
+from relay.checkpoint import DONE, WRITING, Checkpoints, generators, restore_generators
 from relay.data import Resident, Split, batch_indices
 from relay.errors import UserError
 from relay.evaluation import Evaluation
+from relay.files import sha256
 from relay.lock import exclusive
 from relay.ranks import Ranks
+from relay.sealed import MANIFEST, complete, damage
 from relay.strategies.base import Strategy
 from relay.task import Task
 
@@ -46,9 +52,16 @@ def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
 class Training:
     """A strategy with its batches, trained step by step."""
 
-    def __init__(self, ranks: Ranks, prepared: Path, spec: TaskSpec = DROPOUT, its: DatasetSpec = LIKE_MNIST) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        prepared: Path,
+        spec: TaskSpec = DROPOUT,
+        its: DatasetSpec = LIKE_MNIST,
+        precision: str = "fp32",
+    ) -> None:
         self.batch = spec.global_batch_size
-        its_task = Task(spec, its.classes, 5, torch.float32, its.train_count // self.batch, 100)
+        its_task = Task(spec, its.classes, 5, precision, its.train_count // self.batch, 100)
         self.strategy: Strategy = strategies.load("cpu")(its_task, ranks, self.batch, {})
         self.split = Split(prepared / its.directory_name, "train", spec)
         self.data = Resident(self.split, ranks.device, torch.float32)
@@ -122,7 +135,7 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     manifest = json.loads((place / MANIFEST).read_text())
     manifest["files"]["rng-0.pt"] = {
         "bytes": (place / "rng-0.pt").stat().st_size,
-        "sha256": checkpoint.sha256(place / "rng-0.pt"),
+        "sha256": sha256(place / "rng-0.pt"),
     }
     (place / MANIFEST).write_text(json.dumps(manifest))
     assert damage(place) is None
@@ -212,6 +225,107 @@ def test_a_training_that_starts_again_keeps_its_own_checkpoints(
     assert names(checkpoints) == ["step-3"]
     filled(checkpoints, again, 6, 9)
     assert names(checkpoints) == ["step-6", "step-9"]
+
+
+# In the background
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No file of a checkpoint is written until this is set."""
+    go, write = threading.Event(), FileSystemWriter.write_data
+
+    def write_data(*given: Any) -> Any:
+        assert go.wait(60)
+        return write(*given)
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", write_data)
+    yield go
+    go.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at_which_it_began(
+    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path, held: threading.Event
+) -> None:
+    """Parameters, optimizer and generators, though all of them have moved on before the first byte was written."""
+    training.train(4)
+    checkpoints.begin(training.strategy, 4)
+    expected = training.train(3)
+    time.sleep(0.3)
+    assert checkpoints.progress == WRITING
+    assert not checkpoints.agree(WRITING)
+    assert complete(checkpoints.directory) == []
+    held.set()
+    checkpoints.finish()
+    assert checkpoints.progress == DONE
+    assert checkpoints.agree(DONE)
+    assert checkpoints.longest_save_seconds > 0.3
+    again = Training(ranks, prepared)
+    again.step = checkpoints.resume(again.strategy, 0, 10) or 0
+    assert again.step == 4
+    assert again.train(3) == expected
+
+
+def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
+    checkpoints: Checkpoints, training: Training
+) -> None:
+    filled(checkpoints, training, 2)
+    training.train(1)
+    (checkpoints.directory / "partial-3").mkdir()
+    (checkpoints.directory / "partial-3" / "strategy").write_text("where a folder should be")
+    checkpoints.begin(training.strategy, 3)
+    with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: FileExistsError.*rank 0"):
+        checkpoints.finish()
+    assert complete(checkpoints.directory) == [2]
+
+
+def test_a_checkpoint_holds_tensors_alone(checkpoints: Checkpoints, training: Training) -> None:
+    """All else torch would read back with pickle; what may run code is the metadata, whose checksum is known."""
+    filled(checkpoints, training, 1)
+    saved = FileSystemReader(checkpoints.directory / "step-1" / "strategy").read_metadata().state_dict_metadata
+    assert {type(entry) for entry in saved.values()} == {TensorStorageMetadata}
+    assert {name.split(".")[0] for name in saved} == {"model", "optimizer"}
+
+
+def test_the_scale_of_fp16_goes_on_where_it_was(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
+    """And a run that has none yet, because it goes on from another precision's, keeps its first."""
+    first, second, third = (Training(ranks, prepared, precision="fp16") for _ in range(3))
+    assert first.strategy.scaler
+    assert second.strategy.scaler
+    assert third.strategy.scaler
+    first.train(2)
+    first.strategy.scaler.update(8192.0)
+    checkpoints.save(first.strategy, 2)
+    assert checkpoints.resume(second.strategy, 0, 10) == 2
+    assert second.strategy.scaler.state_dict() == first.strategy.scaler.state_dict()
+    assert second.strategy.scaler.get_scale() == 8192.0
+    other = Training(ranks, prepared)
+    other.train(3)
+    checkpoints.save(other.strategy, 3)
+    scale = third.strategy.scaler.get_scale()
+    assert checkpoints.resume(third.strategy, 0, 10) == 3
+    assert third.strategy.scaler.get_scale() == scale
+    third.step = 3
+    third.train(1)
+
+
+def test_a_parameter_without_state_has_none_after_resuming(
+    ranks: Ranks, prepared: Path, checkpoints: Checkpoints
+) -> None:
+    """One that no gradient has reached yet: torch would give it the state of a step that it never made."""
+    spec = task("lenet-digits")
+    first, second = (Training(ranks, prepared, spec, DIGITS) for _ in range(2))
+    for trained in (first, second):
+        next(trained.strategy.model.parameters()).requires_grad_(False)
+    first.train(2)
+    for trained in (first, second):
+        next(trained.strategy.model.parameters()).requires_grad_(True)
+    checkpoints.save(first.strategy, 2)
+    expected = first.train(3)
+    second.step = checkpoints.resume(second.strategy, 0, 10) or 0
+    states = [len(trained.strategy.optimizer.state) for trained in (first, second)]
+    assert second.train(3) == expected
+    assert states[1] == states[0] - 1
 
 
 # Damage
@@ -328,7 +442,7 @@ def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("batch", [64, 77, 101, 128])
 def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, prepared: Path, batch: int) -> None:
     """Batches that do not divide it, one larger than all of it: always the plain mean over its 101 samples."""
-    its_task = Task(DROPOUT, LIKE_MNIST.classes, 5, torch.float64, 1, 1)
+    its_task = Task(DROPOUT, LIKE_MNIST.classes, 5, "fp64", 1, 1)
     strategy = strategies.load("cpu")(its_task, ranks, batch, {})
     split = Split(prepared / LIKE_MNIST.directory_name, "test", DROPOUT)
     assert len(split) == 101

@@ -20,7 +20,7 @@ from scipy import stats
 
 import compare
 import show_comparison
-from relay import entry
+from relay import entry, requirements
 from relay.catalogue import TASKS, dataset
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
@@ -44,6 +44,8 @@ REQUIRED = [
     "precision",
     "repeats",
     "segments",
+    "samples_per_second",
+    "tokens_per_second",
     "images_per_second",
     "images_per_second_low",
     "images_per_second_high",
@@ -99,7 +101,6 @@ class Tree:
     ) -> list[str]:
         """One setting with a repeat for each speed; returns the runs' ids."""
         task = TASKS[changes.pop("task", "lenet-digits")]
-        digits = dataset("digits")
         setting = name or f"{strategy}-{len(self.runs)}"
         devices = changes.get("devices_per_node", 1)
         several = {"processes_per_node": devices, "launcher": "torchrun" if devices > 1 else "none"}
@@ -108,7 +109,8 @@ class Tree:
         for repeat, speed in enumerate(speeds):
             run = Run(
                 id=f"{setting}-r{repeat}", setting=setting, repeat=repeat, seed=1 + repeat, task=task,
-                dataset=digits, strategy=strategy, strategy_file=str(SCRIPTS / f"relay/strategies/{strategy}.py"),
+                dataset=dataset(task.dataset), strategy=strategy,
+                strategy_file=str(SCRIPTS / f"relay/strategies/{strategy}.py"),
                 evaluate_every_steps=22, **fields,
             )  # fmt: skip
             run.write(self.root / "runs" / run.id / "run.json")
@@ -123,7 +125,7 @@ class Tree:
     def _summary(run: Run, speed: float | None, accuracy: float | None) -> dict[str, Any]:
         return {
             "run": run.id, "setting": run.setting, "status": "done", "segments": 2, "attempts": 2,
-            "images_per_second": speed, "measured_steps": 24, "step_seconds": {"median": 0.003, "p95": 0.004},
+            "samples_per_second": speed, "measured_steps": 24, "step_seconds": {"median": 0.003, "p95": 0.004},
             "data_wait_fraction": 0.02, "train_seconds": 3.0, "allocated_seconds": 10.0 * (1 + run.repeat),
             "goodput": 0.5 + 0.1 * run.repeat, "peak_memory_bytes": 1000 + run.repeat, "test_accuracy": accuracy,
             "test_loss": 0.1, "train_loss": 0.05,
@@ -274,6 +276,11 @@ def test_columns_and_pooled_figures(tree: Tree) -> None:
     assert row["images_per_second_low"] == pytest.approx(110 * math.exp(-half))
     assert row["images_per_second_high"] == pytest.approx(110 * math.exp(half))
     assert row["images_per_second_per_device"] == pytest.approx(55)
+    assert (row["samples_per_second"], row["samples_per_second_low"]) == (
+        row["images_per_second"],
+        row["images_per_second_low"],
+    )
+    assert (row["unit"], row["tokens_per_second"]) == ("images", None)
     assert (row["world_size"], row["repeats"], row["segments"], row["status"]) == (2, 3, 2, "done")
     assert row["test_accuracy"] == pytest.approx(0.93)
     assert row["peak_memory_bytes"] == 1002
@@ -307,6 +314,49 @@ def test_best_tie_slower_and_unclear(tree: Tree) -> None:
     half = rows["half"]
     assert half["relative_speed_low"] == pytest.approx(math.exp(interval.low))
     assert half["relative_speed_high"] == pytest.approx(math.exp(interval.high))
+
+
+def test_text_is_told_in_tokens(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample of text is 64 tokens; how settings compare does not depend on what is counted."""
+    tree.setting("ddp", [10.0, 11.0, 12.1], task="gpt-tiny", devices_per_node=2)
+    tree.setting("cpu", [5.0, 5.5, 6.05], task="gpt-tiny")
+    tree.skipped.append({"task": "gpt-tiny", "strategy": "single_gpu", "device": "cuda", "reason": "no GPU here"})
+    assert tree.compare() == 0
+    row, slower, skipped = tree.rows()
+    assert (row["unit"], row["images_per_second"], row["images_per_second_low"]) == ("tokens", None, None)
+    assert row["samples_per_second"] == pytest.approx(11)
+    for part in ("", "_low", "_high", "_per_device"):
+        assert row[f"tokens_per_second{part}"] == pytest.approx(64 * row[f"samples_per_second{part}"])
+    assert row["tokens_per_second_low"] < row["tokens_per_second"] < row["tokens_per_second_high"]
+    assert slower["relative_speed"] == pytest.approx(0.5)
+    assert (skipped["unit"], skipped["tokens_per_second"]) == (None, None)
+    with (tree.root / "runs.csv").open(newline="") as stream:
+        runs = list(csv.DictReader(stream))
+    assert [float(run["tokens_per_second"]) for run in runs[:3]] == pytest.approx([640, 704, 774.4])
+    assert {run["images_per_second"] for run in runs} == {""}
+    out = shown(tree, capsys, monkeypatch)
+    for place in (out, tree.html, tree.headline()):
+        assert "tokens/s" in place
+        assert "images" not in place
+        assert "704" in place
+    assert "tokens per second" in tree.html
+
+
+def test_regression_is_told_in_samples(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0], task="linear-random10")
+    row = tree.row("cpu")
+    assert (row["unit"], row["images_per_second"], row["tokens_per_second"]) == ("samples", None, None)
+    assert "samples/s" in tree.headline()
+
+
+def test_a_task_of_which_all_was_skipped_is_shown(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.skipped.append({"task": "gpt-tiny", "strategy": "single_gpu", "device": "cuda", "reason": "no GPU here"})
+    assert tree.compare() == 0
+    assert "no GPU here" in shown(tree, capsys, monkeypatch)
 
 
 def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
@@ -475,7 +525,7 @@ def spoil_margin(tree: Tree, identity: str) -> None:
         (remove_verdict, "verdict.json: is missing"),
         (remove_run, "run.json: is missing"),
         (spoil_run, "run.json: is no run of this version"),
-        (shorten_summary, "summary.json: lacks 'images_per_second'"),
+        (shorten_summary, "summary.json: lacks 'samples_per_second'"),
         (spoil_margin, "margin: 3 is not allowed"),
     ],
 )
@@ -529,6 +579,18 @@ def test_strategy_that_fails_in_the_gate_is_struck_out(tree: Tree) -> None:
     assert tree.row("ddp")["reason"] == "the strategy failed in the gate: KeyError: 'x'"
     assert tree.compare() == 0
     assert "the strategy failed in the gate: KeyError: &#39;x&#39;" in tree.html
+
+
+def test_a_lossy_setting_is_marked_as_such_wherever_it_stands(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.setting("ddp", [100.0, 101.0], devices_per_node=2, verdict={"lossy": "compression fp16"})
+    row = tree.row("ddp")
+    assert (row["equivalent"], row["lossy"]) == (True, "compression fp16")
+    assert "compression fp16 is lossy" in row["reason"]
+    assert tree.compare() == 0
+    assert "passed, lossy" in tree.html
+    assert "lossy" in shown(tree, capsys, monkeypatch)
 
 
 def test_reader_sees_the_old_table_or_the_new_one_whole(tree: Tree) -> None:
@@ -598,7 +660,7 @@ def test_numbers_have_three_digits_that_mean_something(value: float | None, expe
 
 @pytest.mark.parametrize(("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "×÷2.0"), (None, None, "")])
 def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
-    assert spread({"images_per_second_low": low, "images_per_second_high": high}) == expected
+    assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected
 
 
 def test_headline_names_the_fastest_and_by_how_much(tree: Tree) -> None:
@@ -793,3 +855,25 @@ def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
     assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
     assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
     assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"
+
+
+def test_only_options_that_are_not_the_defaults_name_a_setting(tree: Tree) -> None:
+    defaults = requirements.read(SCRIPTS / "relay/strategies/ddp.py").options
+    name, value = next((name, value) for name, value in defaults.items() if type(value) is int)
+    tree.setting("ddp", [200.0, 201.0], options={**defaults, name: value + 1})
+    tree.setting("ddp", [100.0, 101.0], options=dict(defaults))
+    tree.skipped.append({"task": "lenet-digits", "strategy": "ddp", "options": dict(defaults), "reason": "no"})
+    rows = tree.rows()
+    assert [row["chosen_options"] for row in rows] == [f"{name}={value + 1}", None, None]
+    assert all(f"{name}={value}" in row["options"] for row in rows[1:])
+    labels = setting_labels(rows)
+    assert labels[0].endswith(f"resident, {name}={value + 1}")
+    assert labels[1] == "1 proc, 1 thread, resident"
+
+
+def test_settings_that_differ_in_how_they_are_computed_are_told_apart(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    tree.setting("cpu", [200.0, 201.0], compile=True, channels_last=True, activation_checkpointing=True)
+    faster, slower = setting_labels(tree.rows())
+    assert faster == "1 proc, 1 thread, resident, compiled, channels last, activations recomputed"
+    assert slower == "1 proc, 1 thread, resident, not compiled, channels first, activations kept"

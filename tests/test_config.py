@@ -78,7 +78,7 @@ REFUSED = {
     "segment: {step: 2}": (
         "config: segment.step: 2 stands at an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
-    "gate: {seeds: 2}": "config: gate.seeds: 2 stands at an unknown key; did you mean 'seed'? allowed: seed",
+    "gate: {seeds: 2}": "config: gate.seeds: 2 stands at an unknown key; did you mean 'seed'? allowed: seed, steps",
     "comparisons: [{strategy: cpu, segment: {foo: 2}}]": (
         "config: comparisons[0].segment.foo: 2 stands at an unknown key; allowed: epochs, minutes, steps"
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, VECTORS
+from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, TEXT, VECTORS
 from relay import data
 from relay.catalogue import DatasetSpec, TaskSpec, task
 from relay.data import Resident, Split, Streamed, batch_indices, feeder
@@ -25,6 +25,7 @@ FITTING = {
     "like-cifar": (LIKE_CIFAR, task("lenet-synthetic")),
     "like-mnist": (LIKE_MNIST, DROPOUT),
     "vectors": (VECTORS, task("linear-random10")),
+    "text": (TEXT, task("gpt-tiny")),
 }
 
 
@@ -114,7 +115,7 @@ def compare_loaders(split: Split, its_task: TaskSpec, dtype: torch.dtype, worker
     streamed = list(feeder("dataloader", split, CPU, dtype, workers).batches(iter(indices)))
     assert len(resident) == len(streamed) == len(steps)
     for (inputs, targets), (other_inputs, other_targets) in zip(resident, streamed, strict=True):
-        assert inputs.dtype == other_inputs.dtype == dtype
+        assert inputs.dtype == other_inputs.dtype == (torch.int64 if its_task.network == "gpt" else dtype)
         assert inputs.shape == (50, *its_task.input_shape)
         assert torch.equal(inputs, other_inputs)
         assert torch.equal(targets, other_targets)
@@ -172,6 +173,17 @@ def test_the_targets_are_those_of_the_samples(prepared: Path) -> None:
         assert np.array_equal(targets.numpy(), split.targets[indices.numpy()])
 
 
+@pytest.mark.parametrize("kind", ["resident", "dataloader"])
+def test_tokens_are_whole_numbers_and_targets_the_next_ones(prepared: Path, kind: str) -> None:
+    """Never cast to the training's type: bfloat16 has no 257."""
+    split = split_of(prepared, "text")
+    ((inputs, targets),) = feeder(kind, split, CPU, torch.bfloat16, 0).batches(iter([torch.tensor([5, 0, 3583])]))
+    assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
+    assert inputs.shape == targets.shape == (3, 64)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert np.array_equal(inputs.numpy(), split.inputs[[5, 0, 3583]])
+
+
 @pytest.mark.parametrize(
     ("spec", "input_shape"),
     [
@@ -181,6 +193,8 @@ def test_the_targets_are_those_of_the_samples(prepared: Path) -> None:
         (LIKE_MNIST, (10,)),  # images for a network of vectors
         (VECTORS, (20,)),  # vectors of another length
         (VECTORS, (3, 32, 32)),  # vectors for a network of images
+        (TEXT, (256,)),  # windows shorter than the network's
+        (TEXT, (3, 32, 32)),  # text for a network of images
     ],
 )
 def test_a_dataset_that_does_not_fit_the_network_is_one_line(

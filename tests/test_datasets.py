@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from datasets_server import StandIn, known, serving, small_cifar, small_mnist, tar_gz
-from relay.datasets import generate, load_split, verify
+from relay.catalogue import dataset
+from relay.datasets import generate, load_split, text, verify
 from relay.datasets.download import Patience, download
 from relay.datasets.files import check_file
 from relay.datasets.formats import read_cifar_batch
@@ -158,6 +159,41 @@ def test_random_regression_is_standard_normal(tmp_path: Path) -> None:
     assert abs(np.corrcoef(inputs[:, 0], targets[:, 0])[0, 1]) < 0.1
     assert not np.isin(test_inputs, inputs).any()
     assert made.mean is made.std is made.classes is None
+
+
+@pytest.mark.parametrize(("name", "length"), [("relay-text", 64), ("relay-text-256", 256)])
+def test_text_is_cut_into_windows_and_their_next_bytes(tmp_path: Path, name: str, length: int) -> None:
+    made = prepare(Request.from_mapping(dataclasses.asdict(dataset(name))), tmp_path / "text")
+    assert (made.shape, made.classes, made.mean, made.std) == ((length,), 256, None, None)
+    assert made.source == "relay_text.txt"
+    train, test = load_split(tmp_path / "text", "train"), load_split(tmp_path / "text", "test")
+    assert [array.dtype for array in (*train, *test)] == [np.uint8, np.int64] * 2
+    assert len(test[0]) * 7 == len(train[0])
+    # Put together again, every eighth window from the test split, it is the text.
+    windows = np.concatenate([train[0].reshape(-1, 7, length), test[0].reshape(-1, 1, length)], axis=1).reshape(-1)
+    following = np.concatenate([train[1].reshape(-1, 7, length), test[1].reshape(-1, 1, length)], axis=1).reshape(-1)
+    content = text.TEXT.read_bytes()
+    assert windows.tobytes() == content[:-1]
+    assert following.astype(np.uint8).tobytes() == content[1:]
+
+
+def test_the_text_is_the_frozen_one(tmp_path: Path) -> None:
+    """What results are compared by must not move; and it is text, of which a model can learn something."""
+    content = text.TEXT.read_bytes()
+    assert content.decode().startswith("# Torch Relay\n")
+    assert 150_000 < len(content) < 400_000
+    changed = tmp_path / "relay_text.txt"
+    changed.write_bytes(content.replace(b"Relay", b"relay", 1))
+    with pytest.raises(UserError, match=r"relay_text\.txt: changed: SHA-256 is [0-9a-f]{64}, expected [0-9a-f]{64}"):
+        text.windows(64, changed)
+    with pytest.raises(UserError, match=r"missing\.txt: cannot be read: No such file"):
+        text.windows(64, tmp_path / "missing.txt")
+
+
+def test_windows_longer_than_the_text_allows_are_refused() -> None:
+    assert text.windows(32_768)[0]["test-inputs"].shape == (1, 32_768)
+    with pytest.raises(UserError, match=r"shape: \[32769\] is longer .* allowed is up to 32768"):
+        text.windows(32_769)
 
 
 # A copy that the user has
@@ -524,8 +560,12 @@ def test_a_manifest_that_is_none_is_one_line(tmp_path: Path, content: str) -> No
         ({"classes": None}, "classes: None must be"),
         ({"train_count": 0}, "train_count: 0 must be a whole number of at least 1"),
         ({"test_count": 1.5}, r"test_count: 1\.5 must be"),
-        ({"kind": "sounds"}, "kind: 'sounds' is unknown; allowed are images, vectors"),
+        ({"kind": "sounds"}, "kind: 'sounds' is unknown; allowed are images, vectors, text"),
         ({"name": "random-10"}, "kind: 'images' does not fit 'random-10'; allowed is vectors"),
+        ({"name": "relay-text"}, "kind: 'images' does not fit 'relay-text'; allowed is text"),
+        ({"kind": "text", "shape": (8, 8), "classes": 256}, r"shape: \[8, 8\] must be 1 .*\(length\)"),
+        ({"kind": "text", "shape": (8,), "classes": 255}, "classes: 255 must be 256"),
+        ({"kind": "text", "shape": (8,), "classes": 256}, "kind: 'text' does not fit 'synthetic'; allowed is images"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_one_line(tmp_path: Path, changes, said) -> None:

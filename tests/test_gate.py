@@ -124,7 +124,7 @@ def _receive(connection: socket.socket, count: int) -> None:
 @pytest.mark.parametrize("name", ["lenet-digits", "linear-random10"])
 def test_ids_ride_in_the_targets(name: str) -> None:
     run = of_task(name)
-    task = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
+    task = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
     ids = torch.tensor([7, 0, run.dataset.train_count - 1, 59_999, 3])
     if run.dataset.classes:
         outputs, targets = torch.randn(5, 10, dtype=torch.float64), torch.tensor([0, 9, 9, 0, 5])
@@ -144,7 +144,7 @@ def test_scaled_is_the_same_training_bit_for_bit(gates: Gates) -> None:
     data = TrialData(run, gates.digits, torch.device("cpu"))
     curves = []
     for scale in (1.0, scaled.scale):
-        task = TrialTask.of(run, scaled, scale=scale)
+        task = TrialTask.in_trial(run, scaled, scale=scale)
         model = task.model()
         optimizer = task.optimizer(model.parameters())
         losses = []
@@ -163,7 +163,7 @@ def test_scaled_is_the_same_training_bit_for_bit(gates: Gates) -> None:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_slices_of_real_data_are_the_global_batch(gates: Gates, count: int) -> None:
     run, _ = planned("cpu")
-    task = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
+    task = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
     data = TrialData(run, gates.digits, torch.device("cpu"))
     whole = list(data.batches(task, 25, 0, 1))  # into the second epoch
     slices = [list(data.batches(task, 25, index, count)) for index in range(count)]
@@ -177,9 +177,9 @@ def test_slices_of_real_data_are_the_global_batch(gates: Gates, count: int) -> N
 @pytest.mark.parametrize("name", ["utsa-mnist", "princeton-mnist"])
 def test_dropout_is_off_in_the_gate_and_the_verdict_says_so(name: str) -> None:
     run = of_task(name)
-    task = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
+    task = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
     inputs = torch.randn(4, *run.task.input_shape, dtype=torch.float64)
-    plain, stilled = Task.model(task).double(), task.model()
+    plain, stilled = Task.of(run).model().double(), task.model()
     assert not torch.equal(plain(inputs), plain(inputs))
     assert torch.equal(stilled(inputs), stilled(inputs))
     assert torch.equal(stilled(inputs), stilled.eval()(inputs))
@@ -189,7 +189,7 @@ def test_dropout_is_off_in_the_gate_and_the_verdict_says_so(name: str) -> None:
 
 def test_batch_normalisation_is_frozen_in_the_gate_and_the_verdict_says_so() -> None:
     run = of_task("resnet18-cifar10")
-    task = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
+    task = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
     model = task.model()
     inputs = torch.randn(6, *run.task.input_shape, dtype=torch.float64)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -204,22 +204,22 @@ def test_batch_normalisation_is_frozen_in_the_gate_and_the_verdict_says_so() -> 
     assert _same({name: before[name] for name in statistics}, {name: after[name] for name in statistics})
     assert not torch.equal(after["norm1.weight"], before["norm1.weight"])  # weight and bias are trained
 
-    assert list(before) == list(Task.model(task).state_dict())
+    assert list(before) == list(Task.of(run).model().state_dict())
     (note,) = task.notes
     assert note.startswith("BatchNorm's statistics are frozen in the gate, and the task's learning rate is a tenth;")
     assert task.learning_rate(0) == run.task.learning_rate / 10
-    scaled = TrialTask.of(run, trial(run, "scaled"), scale=1.0)
+    scaled = TrialTask.in_trial(run, trial(run, "scaled"), scale=1.0)
     assert scaled.learning_rate(0) == trial(run, "scaled").sgd_learning_rate  # the trial's own
     group = of_task("resnet18-group-cifar10")
-    assert TrialTask.of(group, trial(group, "algorithm"), scale=1.0).learning_rate(0) == group.task.learning_rate
+    assert TrialTask.in_trial(group, trial(group, "algorithm"), scale=1.0).learning_rate(0) == group.task.learning_rate
 
 
 def test_a_network_without_either_is_left_alone() -> None:
     run, _ = planned("cpu")
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     assert still(model, (1, 2, 2), seed=1) == []
-    task = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
-    assert _same(task.model().state_dict(), Task.model(task).state_dict())
+    task = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
+    assert _same(task.model().state_dict(), Task.of(run).model().state_dict())
     assert task.notes == []
 
 
@@ -227,7 +227,7 @@ def test_a_network_without_either_is_left_alone() -> None:
 def test_the_smooth_twin_has_no_kinks_and_the_same_parameters(name: str) -> None:
     run = of_task(name)
     rough, smooth = (
-        TrialTask.of(run, trial(run, name), scale=1.0).model() for name in ("own precision", "smooth twin")
+        TrialTask.in_trial(run, trial(run, name), scale=1.0).model() for name in ("own precision", "smooth twin")
     )
     kinds = {type(module) for module in smooth.modules()}
     assert nn.Tanh in kinds
@@ -242,12 +242,12 @@ def test_a_schedule_by_epochs_moves_within_the_gate() -> None:
     """Otherwise a strategy that ignores the learning rate it is told would pass, and train wrong from epoch 2 on."""
     run = of_task("princeton-mnist")
     assert run.steps_per_epoch > run.total_steps
-    algorithm = TrialTask.of(run, trial(run, "algorithm"), scale=1.0)
+    algorithm = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
     rates = [algorithm.learning_rate(step) for step in range(run.total_steps)]
     assert rates[0] == run.task.learning_rate
     assert len(set(rates)) == 4
     slow = replace(run, task=replace(run.task, schedule={"kind": "step", "every_epochs": 30, "gamma": 0.1}))
-    algorithm = TrialTask.of(slow, trial(slow, "algorithm"), scale=1.0)
+    algorithm = TrialTask.in_trial(slow, trial(slow, "algorithm"), scale=1.0)
     assert len({algorithm.learning_rate(step) for step in range(run.total_steps)}) > 1
 
 
@@ -267,7 +267,10 @@ def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     whole, halves = (reference.train(run, algorithm, data, parts) for parts in (1, 2))
     assert torch.allclose(whole["losses"], halves["losses"], rtol=0, atol=1e-13)
     moved = distance(
-        [(whole["parameters"][n], p) for n, p in TrialTask.of(run, algorithm, scale=1.0).model().state_dict().items()]
+        [
+            (whole["parameters"][name], parameter)
+            for name, parameter in TrialTask.in_trial(run, algorithm, scale=1.0).model().state_dict().items()
+        ]
     )
     assert whole["update"] == pytest.approx(moved, rel=1e-12)
 
@@ -296,7 +299,7 @@ def test_the_smooth_twin_tells_lossy_gradients_from_rounding(name: str, tmp_path
 
 def _in_slices(run: Run, asked: Trial, data: TrialData, count: int, sent: torch.dtype) -> dict[str, torch.Tensor]:
     """The parameters after a trial in which slices' gradients are averaged in that type."""
-    task = TrialTask.of(run, asked, scale=1.0)
+    task = TrialTask.in_trial(run, asked, scale=1.0)
     model = task.model()
     parameters = dict(model.named_parameters())
     optimizer = task.optimizer(parameters.values())
@@ -477,6 +480,7 @@ WRONG = [
 
 def test_every_wrong_strategy_has_its_test() -> None:
     tested = {planted.strategy for planted in WRONG} | {"wrong_killed"}
+    tested.add("wrong_pipeline_static_graph")  # in test_pipelines.py: it takes four processes
     assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
 
 

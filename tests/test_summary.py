@@ -87,7 +87,7 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     found = written.summary(run)
     assert found["status"] == "done"
     assert found["reason"] == ""
-    assert found["images_per_second"] == pytest.approx(640)
+    assert found["samples_per_second"] == pytest.approx(640)
     assert found["measured_steps"] == 10
     assert found["step_seconds"]["median"] == pytest.approx(0.1)
     assert found["train_seconds"] == pytest.approx(1.0)
@@ -174,7 +174,7 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     written.attempt(begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6)
     found = written.summary(replace(run, warmup_steps=2), segments=2)
     assert found["measured_steps"] == 6
-    assert found["images_per_second"] == pytest.approx(640)
+    assert found["samples_per_second"] == pytest.approx(640)
     assert found["train_seconds"] == pytest.approx(4.6)
     assert found["segments"] == 2
 
@@ -188,7 +188,7 @@ def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Writt
     written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
     found = written.summary(replace(run, warmup_steps=10))
     assert found["reason"] == "no step after the 10 of warm-up: nothing was measured"
-    assert found["images_per_second"] is None
+    assert found["samples_per_second"] is None
     assert found["step_seconds"] is None
     assert found["data_wait_fraction"] is None
     assert found["goodput"] == pytest.approx(0.5)

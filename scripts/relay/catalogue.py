@@ -13,13 +13,14 @@ from relay.errors import UserError
 class DatasetSpec:
     """A dataset as the dataset stage prepares it.
 
-    `shape` is one sample's: (channels, height, width) of uint8 images, or (features,) of float32 vectors.
-    `classes` is None for regression. `version` changes whenever the prepared arrays would.
+    `shape` is one sample's: (channels, height, width) of uint8 images, (features,) of float32 vectors, or (length,) of
+    a text's bytes, whose targets are the bytes that come next. `classes` is None for regression. `version` changes
+    whenever the prepared arrays would.
     """
 
     name: str
     version: str
-    kind: Literal["images", "vectors"]
+    kind: Literal["images", "vectors", "text"]
     shape: tuple[int, ...]
     classes: int | None
     train_count: int
@@ -33,6 +34,16 @@ class DatasetSpec:
         shape = "x".join(map(str, self.shape))
         return f"synthetic-{shape}-{self.train_count}-{self.test_count}-{self.classes}"
 
+    @property
+    def unit(self) -> str:
+        """What its speed counts: images, tokens of a text, or samples."""
+        return {"images": "images", "text": "tokens", "vectors": "samples"}[self.kind]
+
+    @property
+    def units_per_sample(self) -> int:
+        """Tokens in a sample of text; else 1."""
+        return self.shape[0] if self.kind == "text" else 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
@@ -42,12 +53,18 @@ class TaskSpec:
     `schedule` multiplies it: {"kind": "constant"}, {"kind": "step", "every_epochs": n, "gamma": g} or
     {"kind": "cosine"}.
     `shrunken` holds network options for the equivalence gate where the whole network would take too long in float64.
+    `layers` counts those of the network that have parameters (a pipeline has at most so many stages), `experts` those
+    of each of its mixtures of experts (0 for a network without). `matrices`: whether linear layers have a part of the
+    parameters that is worth splitting.
     """
 
     name: str
     network: str
     dataset: str
     input_shape: tuple[int, ...]
+    layers: int
+    experts: int = 0
+    matrices: bool = True
     loss: Literal["cross_entropy", "mean_squared_error"] = "cross_entropy"
     optimizer: Literal["sgd", "adam", "adamw", "adadelta"]
     learning_rate: float
@@ -107,6 +124,19 @@ DATASETS: dict[str, DatasetSpec] = {
             train_count=2048,
             test_count=512,
         ),
+        # The project's own text, 262,145 bytes, in windows for smaller and larger networks.
+        *(
+            DatasetSpec(
+                name=name,
+                version="1",
+                kind="text",
+                shape=(length,),
+                classes=256,
+                train_count=7 * 2**15 // length,
+                test_count=2**15 // length,
+            )
+            for name, length in (("relay-text", 64), ("relay-text-256", 256))
+        ),
         # For benchmarks: the config's `synthetic` block says shape and counts.
         DatasetSpec(
             name="synthetic",
@@ -124,6 +154,7 @@ DATASETS: dict[str, DatasetSpec] = {
 _LENET: dict[str, Any] = {
     "network": "lenet",
     "input_shape": (3, 32, 32),
+    "layers": 5,
     "optimizer": "sgd",
     "optimizer_options": {"momentum": 0.9},
 }
@@ -131,6 +162,8 @@ _RESNET: dict[str, Any] = {
     "network": "resnet18",
     "dataset": "cifar10",
     "input_shape": (3, 32, 32),
+    "layers": 11,
+    "matrices": False,
     "optimizer": "sgd",
     "optimizer_options": {"momentum": 0.9, "weight_decay": 5e-4},
     "learning_rate": 0.1,
@@ -138,6 +171,25 @@ _RESNET: dict[str, Any] = {
     "schedule": {"kind": "cosine"},
     "shrunken": {"width": 4},
 }
+
+
+def _gpt(name: str, width: int, depth: int, heads: int, *, experts: int = 0, **values: Any) -> TaskSpec:
+    """A GPT on the bytes of the project's text; the smallest ones need no shrinking and take shorter windows."""
+    tiny = width <= 64
+    return TaskSpec(
+        name=name,
+        network="gpt",
+        dataset="relay-text" if tiny else "relay-text-256",
+        input_shape=(64,) if tiny else (256,),
+        layers=depth + 3,  # the embedding, the last norm and the head
+        experts=experts,
+        optimizer="adamw",
+        optimizer_options={"weight_decay": 0.1},
+        network_options={"width": width, "depth": depth, "heads": heads} | ({"experts": experts} if experts else {}),
+        shrunken={} if tiny else {"width": 8 * heads},  # as many layers and heads: it is split in the same way
+        **values,
+    )
+
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
@@ -157,6 +209,7 @@ TASKS: dict[str, TaskSpec] = {
             network="lenet",
             dataset="cifar10",
             input_shape=(3, 32, 32),
+            layers=5,
             optimizer="adam",
             learning_rate=0.001,
             global_batch_size=128,
@@ -167,6 +220,7 @@ TASKS: dict[str, TaskSpec] = {
             network="utsa_cnn",
             dataset="mnist",
             input_shape=(1, 28, 28),
+            layers=4,
             optimizer="sgd",
             optimizer_options={"momentum": 0.5},
             learning_rate=0.01,
@@ -177,6 +231,7 @@ TASKS: dict[str, TaskSpec] = {
             network="princeton_cnn",
             dataset="mnist",
             input_shape=(1, 28, 28),
+            layers=4,
             optimizer="adadelta",
             learning_rate=1.0,
             global_batch_size=64,
@@ -189,6 +244,7 @@ TASKS: dict[str, TaskSpec] = {
             network="linear",
             dataset="random-10",
             input_shape=(10,),
+            layers=1,
             loss="mean_squared_error",
             optimizer="sgd",
             learning_rate=0.01,
@@ -199,11 +255,22 @@ TASKS: dict[str, TaskSpec] = {
             network="linear",
             dataset="random-20",
             input_shape=(20,),
+            layers=1,
             loss="mean_squared_error",
             optimizer="sgd",
             learning_rate=0.001,
             global_batch_size=32,
         ),
+        # 0.24, 0.64 and 0.12 M parameters, for tests.
+        _gpt("gpt-tiny", 64, 4, 4, learning_rate=1e-3, global_batch_size=32),
+        _gpt("gpt-moe-tiny", 64, 4, 4, experts=4, learning_rate=1e-3, global_batch_size=32),
+        _gpt("gpt-deep-tiny", 32, 8, 4, learning_rate=1e-3, global_batch_size=32),
+        # 11 M; 86 M, GPT-2's smallest shape (its 124 M are due to 50,257 tokens in place of 256 bytes); 1.0 G; and
+        # 4.4 G, which with AdamW in float32 (16 bytes for each) fill a GPU of 80 GB. Learning rates as GPT-3's.
+        _gpt("gpt-small", 384, 6, 8, learning_rate=1e-3, global_batch_size=64),
+        _gpt("gpt-86m", 768, 12, 12, learning_rate=6e-4, global_batch_size=64),
+        _gpt("gpt-1b", 2048, 20, 16, learning_rate=2e-4, global_batch_size=32),
+        _gpt("gpt-large", 4096, 22, 32, learning_rate=1.2e-4, global_batch_size=8),
     )
 }
 

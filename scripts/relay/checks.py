@@ -8,15 +8,14 @@ from typing import Any
 from relay.run import Run
 from relay.settings import BACKENDS
 
-GATE_STEPS = 200
 # What a preflight looks at; runs that agree in it share one.
 SHAPE = (
     *("site", "stack", "device", "backend", "launcher"),
-    *("nodes", "devices_per_node", "processes_per_node", "cpus_per_task", "threads"),
+    *("nodes", "devices_per_node", "processes_per_node", "cpus_per_task", "threads", "compile"),
 )
 
 
-def gate(run: Run, seed: int) -> Run:
+def gate(run: Run, seed: int, steps: int) -> Run:
     """The run's gate, without a name yet: all that does not bear on equivalence is set to one value.
 
     Those are the loader, CPUs and threads, the repeat, the length and the segments of the run.
@@ -31,9 +30,9 @@ def gate(run: Run, seed: int) -> Run:
         cpus_per_task=1,
         threads=1,
         interop_threads=1,
-        epochs=GATE_STEPS / run.steps_per_epoch,
-        total_steps=GATE_STEPS,
-        evaluate_every_steps=GATE_STEPS,
+        epochs=steps / run.steps_per_epoch,
+        total_steps=steps,
+        evaluate_every_steps=steps,
         warmup_steps=0,
         checkpoint_minutes=Run.checkpoint_minutes,
     )
@@ -47,6 +46,10 @@ def reference(gate: Run) -> Run:
         strategy_file="",
         options={},
         divides=(),
+        lossy={},
+        compile=False,
+        channels_last=False,
+        activation_checkpointing=False,
         stack="torch",
         backend=BACKENDS[gate.device][0],
         launcher="none",
@@ -73,6 +76,7 @@ def preflight(run: Run, name: str) -> Run:
         strategy_file="",
         options={},
         divides=(),
+        lossy={},
         epochs=1.0,
         total_steps=run.steps_per_epoch,
         evaluate_every_steps=run.steps_per_epoch,

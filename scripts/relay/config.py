@@ -109,6 +109,19 @@ class Gate(Block):
     """The equivalence gate: a short training that each strategy must compute as the reference does."""
 
     seed: Seed = Field(default=20260, description="the gate's own seed, so that repeats share a gate")
+    steps: Annotated[int, Field(ge=20)] = Field(
+        default=200, description="steps of the training in float64; fewer are for trying things out"
+    )
+
+
+class Probe(Block):
+    """What `snakemake probe` may use in its search for the largest batch per device that fits."""
+
+    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.9, description="part of the memory to fill: of the GPU's, or of the process's share of the node's"
+    )
+    minutes: Positive = Field(default=5.0, description="how long to search, for each setting")
+    most: Natural = Field(default=4096, description="the largest batch per device to try")
 
 
 class Comparison(Block):
@@ -136,7 +149,10 @@ class Comparison(Block):
         default=["resident"],
         description="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
     )
-    data_workers: Axis[Whole] = Field(default=[0], description="worker processes of each process's dataloader")
+    data_workers: Axis[Whole | None] = Field(
+        default=[None],
+        description="worker processes of each process's dataloader; null: on GPUs as many as cpus_per_task, on CPUs 0",
+    )
     cpus_per_task: Axis[Natural | None] = Field(
         default=[None], description="CPU cores of each process; null: the site's share of its GPUs, else 1"
     )
@@ -144,8 +160,16 @@ class Comparison(Block):
         default=[None], description="threads within an operation, per process; null: as many as cpus_per_task"
     )
     interop_threads: Axis[Natural] = Field(default=[1], description="operations at once, per process")
-    precision: Axis[Literal["fp32", "fp64"]] = Field(
-        default=["fp32"], description="floating-point numbers of the training"
+    precision: Axis[Literal["fp32", "tf32", "bf16", "fp16", "fp64"]] = Field(
+        default=["fp32"],
+        description="floating-point numbers of matrix products and convolutions; parameters are fp32 but for fp64",
+    )
+    compile: Axis[bool] = Field(default=[False], description="whether the network is compiled by torch.compile")
+    channels_last: Axis[bool] = Field(
+        default=[False], description="whether convolutions keep an image's channels side by side in memory"
+    )
+    activation_checkpointing: Axis[bool] = Field(
+        default=[False], description="whether a layer's activations are computed again, not kept (less memory)"
     )
     launcher: Axis[Literal["torchrun", "srun", "spawn", "none"] | None] = Field(
         default=[None],
@@ -215,11 +239,22 @@ class Config(Block):
     )
     margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
+    probe: Probe = Field(default=Probe(), description="the search for the largest batch that fits: `snakemake probe`")
     strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
     comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(
         default_factory=_default_comparisons,
         description="what to compare: strategies with their axes",
     )
+
+    @model_validator(mode="after")
+    def _probe_fits_its_job(self) -> Config:
+        if self.probe.minutes > self.runtime_minutes:
+            raise PydanticCustomError(
+                "exceeds",
+                "probe.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
+                {"minutes": f"{self.probe.minutes:g}", "limit": self.runtime_minutes},
+            )
+        return self
 
     @model_validator(mode="after")
     def _segments_fit_their_jobs(self) -> Config:

@@ -41,15 +41,15 @@ def batch_indices(count: int, global_batch_size: int, seed: int, step: int) -> t
 class Split:
     """One split of a prepared dataset, shaped for a task's network.
 
-    `inputs` stay uint8 (images) or float32 (vectors) until a batch is made of them; `normalise` is then the same
-    arithmetic whichever way the batch came.
+    `inputs` stay uint8 (images, a text's bytes) or float32 (vectors) until a batch is made of them; `normalise` is then
+    the same arithmetic whichever way the batch came.
     """
 
     def __init__(self, directory: Path, name: SplitName, task: TaskSpec) -> None:
         """Maps the files. Raises UserError where the dataset is damaged or does not fit the task's network."""
         self.inputs, self.targets = load_split(directory, name)
         manifest = verify(directory)
-        self.images = self.inputs.dtype == np.uint8
+        self.images, self.tokens = manifest.kind == "images", manifest.kind == "text"
         self.repeats, self.magnification = 1, 1
         if self.images:
             # Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders.
@@ -72,7 +72,12 @@ class Split:
         return images.repeat_interleave(self.magnification, -1).repeat_interleave(self.magnification, -2)
 
     def normalise(self, inputs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """uint8 images to zero mean and unit deviation; vectors are only cast. Computed in float32, then cast."""
+        """uint8 images to zero mean and unit deviation, computed in float32, then cast; vectors are only cast.
+
+        Tokens are int64 whatever the training's type.
+        """
+        if self.tokens:
+            return inputs.long()
         if self.images:
             inputs = (
                 inputs.to(torch.float32).div_(255).sub_(self.mean.to(inputs.device)).div_(self.std.to(inputs.device))
@@ -90,7 +95,7 @@ class Resident:
         self.targets = torch.from_numpy(np.array(split.targets)).to(device)
 
     def fetch(self, indices: torch.Tensor) -> Batch:
-        """Inputs (n, *input_shape) and targets of these samples, on the device."""
+        """Inputs (n, *input_shape) and targets of these samples, on the device; for text both are int64 (n, length)."""
         indices = indices.to(self.device)
         return self.split.normalise(self.inputs[indices], self.dtype), self.targets[indices]
 
@@ -140,7 +145,8 @@ class Streamed:
     """torch's DataLoader over torchvision's transforms, with worker processes and pinned memory."""
 
     def __init__(self, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> None:
-        self.samples, self.device, self.dtype, self.workers = _Samples(split), device, dtype, workers
+        self.samples, self.device, self.workers = _Samples(split), device, workers
+        self.dtype = torch.int64 if split.tokens else dtype
 
     def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
         """A batch for each list of samples, in order; one stream across epochs, so that workers start only once."""

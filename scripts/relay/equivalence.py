@@ -64,9 +64,12 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             print(f"gate {run.id}: {fault['error']}", file=sys.stderr)
             return 1
+        if run.world_size > 1:  # among what the other processes print of it, the first word is lost
+            print(fault["traceback"], file=sys.stderr)
         problems = [f"the strategy failed in the gate: {fault['error']}"]
         verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
         verdict |= {"problems": problems}
+    verdict["exit_status"] = status  # of the launcher: processes may still abort at their end
     verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy_file)))
     write_json(output, verdict)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])

@@ -9,5 +9,9 @@ class Busy(UserError):
     """Another process is at work there: no fault of this one, and worth a retry."""
 
 
+class PeerFailed(RuntimeError):
+    """Another process of the run has failed and told it: no fault of this one."""
+
+
 class Unavailable(UserError):
     """Slurm gives no answer now: no fault of whoever asks, and worth a retry."""

@@ -18,13 +18,13 @@ class Evaluation:
         self.count = len(split)
 
     def measure(self) -> tuple[float, float | None]:
-        """The mean loss, and the accuracy in 0..1 (None for regression). Collective.
+        """The mean loss, and the accuracy in 0..1 (None for regression; for text, of tokens). Collective.
 
         The last batch is filled up with repeated samples, because some strategies need equal shapes; these are not
         counted.
         """
         replica = self.strategy.replica
-        loss, correct = 0.0, 0
+        loss, correct = 0.0, 0.0
         for start in range(0, self.count, self.batch):
             positions = torch.arange(start, start + self.batch).chunk(replica.count)[replica.index]
             inputs, targets = self.data.fetch(positions % self.count)
@@ -33,7 +33,7 @@ class Evaluation:
             if replica.reports and real:
                 loss += self.task.loss(outputs[:real], targets[:real]).item() * real
                 if self.task.classes is not None:
-                    correct += int((outputs[:real].argmax(1) == targets[:real]).sum())
+                    correct += self.task.correct(outputs[:real], targets[:real])
         told = self.strategy.ranks.gather((loss, correct))
         accuracy = sum(c for _, c in told) / self.count if self.task.classes is not None else None
         return sum(part for part, _ in told) / self.count, accuracy

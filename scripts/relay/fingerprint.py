@@ -20,8 +20,18 @@ from relay.run import Run
 NO_IDENTITY = ("id", "setting", "strategy_file", "checkpoint_minutes", "evaluate_every_steps", "warmup_steps")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Whose code decides, below `scripts/relay/`, what the reference computes, and what a gate's verdict is.
-REFERENCE_SOURCES = ("reference.py", "trials.py", "task.py", "data.py")
-GATE_SOURCES = (*REFERENCE_SOURCES, "gate.py", "sent.py", "ranks.py", "strategies/base.py")
+REFERENCE_SOURCES = ("reference.py", "trials.py", "task.py", "network.py", "data.py")
+GATE_SOURCES = (*REFERENCE_SOURCES, "gate.py", "division.py", "verdict.py", "sent.py", "ranks.py", "strategies/base.py")
+# Modules that are a part of the strategy, or of the network, that imports them.
+FOLLOWED = (
+    "relay.strategies.",
+    "relay.networks.",
+    "relay.network",
+    "relay.scaler",
+    "relay.schedules",
+    "relay.stages",
+    "relay.tensor_plan",
+)
 # Such as `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`: name and version count.
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
@@ -49,7 +59,8 @@ def identity(run: Run, *, leave_out: Iterable[str] = (), **sources: Any) -> str:
 
 def task_sources(root: Path, network: str) -> list[Path]:
     """The files whose code is a task: its network's, and how model, loss and optimiser are made of it."""
-    return package_sources(root, (f"networks/{network}.py", "task.py"))
+    package = root / "scripts" / "relay"
+    return sorted(_with_imported({package / "networks" / f"{network}.py", package / "task.py"}, package))
 
 
 def package_sources(root: Path, names: Iterable[str]) -> list[Path]:
@@ -58,26 +69,31 @@ def package_sources(root: Path, names: Iterable[str]) -> list[Path]:
 
 
 def strategy_sources(path: Path) -> list[Path]:
-    """A strategy's file, the contract, its folder's `_*.py`, and the project's strategies that it imports."""
+    """A strategy's file, the contract, its folder's `_*.py`, and the modules for strategies that it imports."""
     path = path.resolve()
     found = {path, BUILT_IN.resolve() / "base.py"}
-    found.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
-    waiting = sorted(found)
+    if path.parent != BUILT_IN.resolve():  # whose helpers are found below it only in a run's snapshot of the code
+        found.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
+    return sorted(_with_imported(found, BUILT_IN.resolve().parent))
+
+
+def _with_imported(paths: set[Path], package: Path) -> set[Path]:
+    """The files, and those of the package's `FOLLOWED` that they import by name, at any remove."""
+    found, waiting = set(paths), sorted(paths)
     while waiting:
-        more = _imported_strategies(_read(waiting.pop())) - found
+        more = {file for file in _imported(_read(waiting.pop()), package) if file not in found}
         found |= more
         waiting += sorted(more)
-    return sorted(found)
+    return found
 
 
-def _imported_strategies(source: str) -> set[Path]:
-    """Files of the project's strategies that the source imports by name, such as `relay.strategies.ddp`."""
+def _imported(source: str, package: Path) -> set[Path]:
+    """Files of the package that the source imports by name, such as `relay.strategies.ddp`."""
     nodes = list(ast.walk(ast.parse(source)))
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
     modules |= {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
     modules |= {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
-    prefix, folder = "relay.strategies.", BUILT_IN.resolve()
-    paths = (folder / f"{module.removeprefix(prefix)}.py" for module in modules if module.startswith(prefix))
+    paths = (package / f"{m.removeprefix('relay.').replace('.', '/')}.py" for m in modules if m.startswith(FOLLOWED))
     return {path for path in paths if path.is_file()}
 
 

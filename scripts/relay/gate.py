@@ -8,78 +8,35 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from relay import machine, sent, strategies
+from relay.division import Trained, divided
 from relay.files import write_json
 from relay.job import Job
 from relay.ranks import Ranks
-from relay.requirements import DIVISIBLE
 from relay.run import Run
 from relay.strategies.base import Strategy
+from relay.task import set_precision
 from relay.trials import Trial, TrialData, TrialTask, trials
+from relay.verdict import Verdict
 
-# Of what is divided, no rank may hold this much: stages and shards are never exactly even, but a whole is no part.
-WHOLE_SHARE = 0.95
-# A rank that takes part in averaging gradients sends at least about their size; lossy compression sends less.
-LEAST_SENT_SHARE = 0.1
 # How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
 ROUNDING_MARGIN = 10
 MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see nothing
 
 
-@dataclass
-class Trained:
-    """What one rank saw of a trial."""
-
-    losses: list[float]
-    seen: list[list[int]]  # the samples that reached this rank's loss, for each step
-    always_training: bool  # in training mode, where dropout is on, after each step
-    bytes_sent: int | None  # None where the kernel does not tell
-    footprint: dict[str, int]
-    strategy: Strategy
-
-
-@dataclass
-class Verdict:
-    """Gathers parts and problems; equivalent where every part passed and there is no problem."""
-
-    gate: str
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    def compare(self, name: str, what: str, figure: float, limit: float) -> None:
-        """A part passes where its figure is at most the limit; no number never passes."""
-        passed = figure <= limit
-        self.parts.append({"name": name, "what": what, "figure": figure, "limit": limit, "passed": passed})
-        if not passed:
-            self.problems.append(f"{name}: {what}: {figure:.1e}, allowed is {limit:.0e}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it is written to verdict.json."""
-        losses = [part["figure"] for part in self.parts if part["name"] == "algorithm: losses"]
-        return {
-            "gate": self.gate,
-            "equivalent": not self.problems,
-            "max_loss_difference": losses[0] if losses else None,
-            "parts": self.parts,
-            "problems": self.problems,
-            "notes": self.notes,
-            **self.figures,
-        }
-
-
 def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
     """Train one trial under the strategy, through the same contract as a run's training. Collective."""
-    task = TrialTask.of(run, trial, scale=trial.scale)
-    strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
+    if run.compile:
+        torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
+    task = TrialTask.in_trial(run, trial, scale=trial.scale)
+    built = strategies.load(run.strategy)
+    exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.lossy}
+    strategy = built(task, ranks, run.global_batch_size, {**run.options, **exact})
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
     training: list[bool] = []
@@ -189,67 +146,6 @@ def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dic
         verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
 
 
-def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: TrialData, footprint: dict[str, int],
-            ranks: Ranks) -> None:  # fmt: skip
-    """Check that the work is divided as the strategy says: samples, bytes held, bytes sent. Collective."""
-    replica = trained.strategy.replica
-    told = ranks.gather((replica, trained.seen, trained.footprint, trained.bytes_sent))
-    if ranks.rank != 0:
-        return
-    reporting = [rank for rank in told if rank[0].reports]
-    if sorted(rank[0].index for rank in reporting) != list(range(replica.count)):
-        verdict.problems.append("division of work: not exactly one process reports for each replica")
-    verdict.problems += _samples(trial.steps, [rank[1] for rank in reporting], data)[:1]
-    per_step = [sum(map(len, rank[1])) / trial.steps for rank in told]
-    verdict.figures["samples_per_rank"] = per_step
-    shares = {kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole}
-    verdict.figures["bytes_held_share"] = shares
-    if ranks.world_size > 1:
-        samples = {"samples": [count / run.global_batch_size for count in per_step]}
-        verdict.problems += _undivided(run.divides, samples | shares)
-        _communication(verdict, run, trial, [rank[3] for rank in told], footprint["gradients"])
-
-
-def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]]) -> list[str]:
-    """What some rank has all of, though the strategy says that it is divided; or that nothing is, whatever it says."""
-    whole = {kind: max(shares[kind]) for kind in shares if max(shares[kind]) > WHOLE_SHARE}
-    claimed = [kind for kind in DIVISIBLE if kind in divides and kind in whole]
-    if not claimed and len(whole) == len(shares):
-        return [f"division of work: nothing is divided: a rank has all {', '.join(whole)}"]
-    return [f"division of work: {kind} should be divided, but a rank has {whole[kind]:.0%}" for kind in claimed]
-
-
-def _communication(verdict: Verdict, run: Run, trial: Trial, bytes_sent: list[int | None], gradient_bytes: int) -> None:
-    """Check that every rank sent something of the gradients' size; what NCCL sends passes no TCP counter."""
-    known = [round(count / trial.steps) for count in bytes_sent if count is not None]
-    if len(known) < len(bytes_sent):
-        verdict.notes.append("the kernel does not tell bytes sent: it is not shown that the ranks communicate")
-        return
-    verdict.figures["bytes_sent_per_step"] = known
-    least = LEAST_SENT_SHARE * gradient_bytes
-    if run.backend == "gloo" and min(known) < least:
-        verdict.problems.append(
-            f"division of work: a rank sent {min(known)} bytes a step; expected {least:.0f} or more"
-        )
-
-
-def _samples(steps: int, seen: list[list[list[int]]], data: TrialData) -> list[str]:
-    """Steps whose samples at the loss, over all replicas, are not the global batch, each exactly once."""
-    problems = []
-    for step in range(steps):
-        got, expected = (
-            sorted(i for replica in seen for i in (replica[step] if step < len(replica) else ())),
-            sorted(data.indices(step).tolist()),
-        )
-        if got != expected:
-            twice, missing = len(got) - len(set(got)), len(set(expected) - set(got))
-            problems.append(
-                f"division of work: step {step}: {len(got)} samples reached the loss, the global batch has "
-                f"{len(expected)}: {twice} more than once, {missing} never"
-            )
-    return problems
-
-
 def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> int:
     """NCCL's kernels that the profiler sees in a few steps: their bytes do not pass the kernel's TCP counters."""
     with torch.profiler.profile() as profiler:
@@ -261,7 +157,7 @@ def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdic
     """All trials and the division of work. Collective; only rank 0's verdict is complete."""
     reference = torch.load(reference_file, weights_only=True)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id)
-    for trial in trials(run):
+    for trial in trials(run, lossy=bool(run.lossy)):
         trained = train(run, trial, data, ranks)
         known = reference[trial.name]
         compare(verdict, trial, trained, known, ranks)
@@ -273,8 +169,12 @@ def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdic
         if ranks.rank == 0:
             for part in [part for part in verdict.parts if part["name"].startswith(trial.name)]:
                 print(f"{part['name']}: {part['figure']:.1e} of {part['limit']:.0e} allowed", flush=True)
-    if dist.get_backend() == "nccl" and ranks.world_size > 1 and communicated(run, data, ranks) == 0:
+    if ranks.backend == "nccl" and ranks.world_size > 1 and communicated(run, data, ranks) == 0:
         verdict.problems.append("division of work: the profiler saw no NCCL kernel")
+    if run.lossy:
+        named = ", ".join(f"{name} {run.options[name]}" for name in run.lossy)
+        verdict.figures["lossy"] = named
+        verdict.notes.append(f"{named} is lossy: the algorithm is proven without it, its update is only bounded")
     if run.task.shrunken:
         verdict.notes.append(f"the network is shrunken for the gate: {dict(run.task.shrunken)}")
     return verdict
@@ -291,10 +191,13 @@ def main(arguments: list[str]) -> None:
 
     run = Run.read(given.spec)
     machine.set_threads(run.threads, run.interop_threads)
+    set_precision(run.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    ranks = Ranks.join(run.device, run.backend)
-    machine.check_granted(run, ranks, Job.read(given.spec))
-    verdict = judge(run, given.dataset, given.reference, ranks)
-    if ranks.rank == 0:
-        write_json(given.output, verdict.as_dict())
+    with strategies.load(run.strategy).service(run.id, run.device):
+        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
+        machine.check_granted(run, ranks, Job.read(given.spec))
+        verdict = judge(run, given.dataset, given.reference, ranks)
+        if ranks.rank == 0:
+            write_json(given.output, verdict.as_dict())
+        ranks.barrier()  # not before all are done with the device
     ranks.leave()

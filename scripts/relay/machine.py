@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from relay.ranks import Ranks
 from relay.run import Run
 
 # Variables that tell a process who it is, and what it may use: kept with the run.
-TOLD = ("CUDA_VISIBLE_DEVICES", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
+TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
 _UNLIMITED = 2**62  # version 1 of control groups says about 2**63
 
 
@@ -26,9 +27,6 @@ def set_threads(threads: int, interop_threads: int) -> None:
     """PyTorch's thread pools, before their first use."""
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(interop_threads)
-    # Explicit, because PyTorch's defaults differ: off for matrix products, on for convolutions since 1.12.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
 
 
 def check_granted(run: Run, ranks: Ranks, job: Job | None = None) -> None:
@@ -77,10 +75,10 @@ def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     return None if least >= _UNLIMITED else least // 2**20
 
 
-def peak_memory_bytes(device: torch.device) -> int:
-    """The most memory this process has held: of the GPU where it has one, else resident memory of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
+    """The most memory this process has held: of the fullest of its GPUs, else resident memory of the process."""
+    if devices[0].type == "cuda":
+        return max(torch.cuda.max_memory_allocated(device) for device in devices)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -112,6 +110,7 @@ def facts(device: torch.device) -> dict[str, Any]:
             "convolution": torch.backends.cudnn.allow_tf32,
         },
         "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
         "affinity": sorted(cpus.granted()),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(TOLD)},
     }

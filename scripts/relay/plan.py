@@ -186,7 +186,7 @@ class Plan:
 
 def _columns(run: Run) -> dict[str, Any]:
     """A run as a row of the table: its task by name, and no paths."""
-    left_out = ("task", "dataset", "strategy_file", "divides")
+    left_out = ("task", "dataset", "strategy_file", "divides", "lossy")
     columns = {name: value for name, value in vars(run).items() if name not in left_out}
     return {
         **columns,

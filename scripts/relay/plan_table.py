@@ -29,6 +29,9 @@ LABELS = {
     "threads": "threads {}",
     "interop_threads": "inter-op {}",
     "precision": "{}",
+    "compile": "compile {}",
+    "channels_last": "channels last {}",
+    "activation_checkpointing": "activation checkpointing {}",
     "launcher": "{}",
     "options": "{}",
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relay import checks, environment, fingerprint, requirements, segments, settings, shapes
+from relay import checks, environment, fingerprint, requirements, segments, settings, shapes, skips
 from relay.catalogue import DatasetSpec, TaskSpec
 from relay.config import Config
 from relay.errors import UserError
@@ -100,8 +100,14 @@ class _Planner:
             row = {str(name): value for name, value in record.items()}
             needs = self.needs[row["strategy"]]
             columns = settings.resolve(row, config=self.config, needs=needs, task=self.task, here=self.here)
-            reasons = settings.problems(
-                row, columns, config=self.config, needs=needs, dataset=self.dataset, here=self.here
+            reasons = skips.problems(
+                row,
+                columns,
+                config=self.config,
+                needs=needs,
+                task=self.task,
+                dataset=self.dataset,
+                here=self.here,
             )
             if self.here.site and not reasons:
                 reasons += self._site_problems(self._run(columns, self.task, self.dataset), self.here.site)
@@ -188,7 +194,7 @@ class _Planner:
 
     def _run(self, columns: dict[str, Any], task: TaskSpec, dataset: DatasetSpec) -> Run:
         """The setting as a run whose id, setting and repeat are still to be filled in."""
-        config, batch = self.config, columns["global_batch_size"]
+        config, batch, needs = self.config, columns["global_batch_size"], self.needs[columns["strategy"]]
         steps_per_epoch = dataset.train_count // batch
         return Run(
             id="",
@@ -198,7 +204,8 @@ class _Planner:
             task=settings.scaled(task, columns["learning_rate_scaling"], batch),
             dataset=dataset,
             strategy_file=_short(self.files[columns["strategy"]]),
-            divides=tuple(self.needs[columns["strategy"]].divides),
+            divides=tuple(needs.divides),
+            lossy=needs.lossy_options(columns["options"]),
             epochs=config.epochs,
             steps_per_epoch=steps_per_epoch,
             total_steps=round(config.epochs * steps_per_epoch),
@@ -255,7 +262,7 @@ class _Planner:
 
     def _gate(self, run: Run, made: Plan) -> str:
         """The id of the gate that the run goes through; it and its reference are entered into the plan."""
-        gate = checks.gate(run, self.config.gate.seed)
+        gate = checks.gate(run, self.config.gate.seed, self.config.gate.steps)
         strategy_source = self.strategy_source[run.strategy]
         name = f"{run.strategy}-{self.identity(gate, strategy=strategy_source, gate=self.gate_source)}"
         if name not in made.gates:

@@ -13,6 +13,7 @@ import torch
 
 from relay import machine
 from relay.run import Run
+from relay.task import FIRST_SCALE, set_precision
 from relay.trials import Trial, TrialData, TrialTask, trials
 
 
@@ -24,10 +25,11 @@ def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, 
     `outputs` are those of the trained model, in evaluation mode, for the first global batch; `update` is the L2 norm
     of what training has changed in the parameters.
     """
-    task = TrialTask.of(run, trial, scale=1.0)
+    task = TrialTask.in_trial(run, trial, scale=1.0)
     model = task.model().to(data.device)
     before = [p.detach().double().clone() for p in model.parameters()]
     optimizer = task.optimizer(model.parameters())
+    scaler = torch.amp.GradScaler(data.device.type, init_scale=FIRST_SCALE, enabled=trial.precision == "fp16")
     losses = []
     slices = (data.batches(task, trial.steps, part, parts) for part in range(parts))
     for step, batch in enumerate(zip(*slices, strict=True)):
@@ -37,9 +39,10 @@ def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, 
         losses.append(torch.zeros((), dtype=torch.float64))
         for inputs, targets in batch:
             loss = task.loss(model(inputs), targets) * (len(targets) / run.global_batch_size)
-            loss.backward()
+            scaler.scale(loss).backward()
             losses[-1] += loss.detach().double().cpu()
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
     parameters = list(model.parameters())
     state = [t for held in optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
     model.eval()
@@ -75,10 +78,11 @@ def main(arguments: list[str]) -> None:
 
     run = Run.read(given.spec)
     machine.set_threads(run.threads, run.interop_threads)
+    set_precision(run.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = TrialData(run, given.dataset, torch.device("cuda" if run.device == "cuda" else "cpu"))
     trained = {}
-    for trial in trials(run):
+    for trial in trials(run, lossy=True):
         trained[trial.name] = train(run, trial, data)
         if trial.allows_rounding:
             trained[trial.name]["rounding"] = rounding(run, trial, data, trained[trial.name]["losses"])

@@ -9,10 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from relay.errors import UserError
+from relay.schedules import SCHEDULES
 
 BUILT_IN = Path(__file__).parent / "strategies"
 RULES = {"all", "comparison", "dataset", "environment", "equivalence", "gate", "plan", "record_plan", "reference"}
-RULES |= {"preflight", "preflight_job", "segment", "specification", "speed", "start", "summary"}
+RULES |= {
+    "preflight",
+    "preflight_job",
+    "probe",
+    "probe_job",
+    "probed",
+    "segment",
+    "specification",
+    "speed",
+    "start",
+    "summary",
+}
+NEEDS = ("layers", "heads", "experts", "matrices")
 DIVISIBLE = ("samples", "parameters", "gradients", "optimizer")
 
 
@@ -25,6 +38,22 @@ class Requirements:
     `devices`: kinds of device it is made for. `twin`: the strategy that stands for it where those are missing.
     `divides`: which of samples, parameters, gradients and optimizer state are split over the processes.
     `options`: its own options with their defaults.
+
+    `group`: which processes hold one replica together. None: each holds one of its own; "all": all of the run; else
+    the option that says how many neighbouring ranks do.
+    `pipelined`: the option `schedule` names one of `relay.schedules`, which the group's processes follow with so many
+    `micro_batches` as that option says.
+    `needs`: what the task must have: "layers" (one with parameters for each stage), "heads" (attention heads that the
+    group divides, where it has any), "experts" (which the processes divide), "matrices" (most of its parameters).
+    `choices`: the values allowed for an option. `lossy`: those that knowingly round what is sent, with the part of its
+    length by which an update may then miss the exact one. `gpu_only`: those that need GPUs. `low_precision_only`: those
+    for bf16 and fp16.
+    `cross_entropy_only`: those for tasks with such a loss. `divisors`: options whose value divides the processes, into
+    groups of two or more.
+    `least`: of options that are numbers, where it is not 1 (0 for those whose default is 0). `not_in`: for an option's
+    value, the precisions in which it cannot be. `compiles`: whether torch.compile can be had with it.
+    `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
+    that slice.
     """
 
     stack: str = "torch"
@@ -35,6 +64,37 @@ class Requirements:
     divides: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     twin: str | None = None
+    group: str | None = None
+    pipelined: bool = False
+    needs: tuple[str, ...] = ()
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lossy: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+    gpu_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    low_precision_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    cross_entropy_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    divisors: tuple[str, ...] = ()
+    least: Mapping[str, float] = field(default_factory=dict)
+    not_in: Mapping[str, Mapping[Any, tuple[str, ...]]] = field(default_factory=dict)
+    compiles: bool = True
+    whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
+
+    def group_size(self, world_size: int, options: Mapping[str, Any]) -> int:
+        """How many processes hold one replica together."""
+        if self.group is None:
+            return 1
+        return world_size if self.group == "all" else int(options[self.group])
+
+    def allowed(self, option: str) -> tuple[str, ...] | None:
+        """The values that an option may have; None where its type alone decides."""
+        return tuple(SCHEDULES) if self.pipelined and option == "schedule" else self.choices.get(option)
+
+    def stages_per_process(self, options: Mapping[str, Any]) -> int:
+        """Stages of a pipeline that each process has."""
+        return SCHEDULES[options["schedule"]].stages if self.pipelined else 1
+
+    def lossy_options(self, options: Mapping[str, Any]) -> dict[str, float]:
+        """The options whose value knowingly rounds what is sent, and by how much an update may miss the exact one."""
+        return {name: limits[options[name]] for name, limits in self.lossy.items() if options[name] in limits}
 
 
 def read(path: Path) -> Requirements:
@@ -75,12 +135,18 @@ def _check(path: Path, stated: Requirements) -> None:
         "devices": ("cpu", "cuda"),
         "backends": ("gloo", "nccl"),
         "divides": DIVISIBLE,
+        "needs": NEEDS,
     }
     for name, values in allowed.items():
         given = getattr(stated, name)
         for value in (given,) if isinstance(given, str) else given:
             if value not in values:
                 raise UserError(f"{path}: requirements.{name}: {value!r} is not allowed; allowed: {', '.join(values)}")
+    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in")
+    named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
+    named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
+    if unknown := sorted(str(name) for name in named - set(stated.options)):
+        raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
     if type(stated.least_devices) is not int or stated.least_devices < 1:
         raise UserError(
             f"{path}: requirements.least_devices: {stated.least_devices!r} is no whole number of at least 1"

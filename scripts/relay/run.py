@@ -9,13 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from relay.catalogue import DatasetSpec, TaskSpec
+from relay.files import read_json, write_json
 from relay.job import Job
+
+MEASURED = "measured"
+
+
+def read_measured(path: Path) -> dict[str, Any]:
+    """What a run's first processes have measured for all later ones, from the third part of its `run.json`."""
+    measured: dict[str, Any] = (read_json(path) or {}).get(MEASURED) or {}
+    return measured
+
+
+def write_measured(path: Path, measured: Mapping[str, Any]) -> None:
+    """Keep it there, where it is not known yet."""
+    known = read_json(path)
+    if measured and known.get(MEASURED) != measured:
+        write_json(path, known | {MEASURED: dict(measured)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One strategy in one setting, one repeat; `id` carries the fingerprint of all that changes the result.
 
+    `divides` and `lossy` are the strategy's: what it splits, and which of its options knowingly round what is sent,
+    with the part of its length by which an update may then miss the exact one.
     `task` is already adapted to the run: its learning rate is the scaled one. Paths are relative to the working
     directory. `threads` are intra-op threads of each process. `steps_per_epoch` leaves out the last, partial batch.
     `gpu_name` and `software` are the site's: the kind of GPU, and where Python comes from, as mode and digest.
@@ -32,6 +50,7 @@ class Run:
     strategy_file: str
     options: Mapping[str, Any] = field(default_factory=dict)
     divides: tuple[str, ...] = ()
+    lossy: Mapping[str, float] = field(default_factory=dict)
     stack: str = "torch"
     device: str = "cpu"
     backend: str = "gloo"
@@ -50,6 +69,9 @@ class Run:
     threads: int = 1
     interop_threads: int = 1
     precision: str = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    activation_checkpointing: bool = False
     epochs: float
     steps_per_epoch: int
     total_steps: int
@@ -67,10 +89,17 @@ class Run:
         """Devices of the whole run; they differ from its processes where one process holds several."""
         return self.nodes * self.devices_per_node
 
+    @property
+    def devices_per_process(self) -> int:
+        """Devices that each process holds: several where one process holds all; 1 where several share one."""
+        return max(1, self.devices_per_node // self.processes_per_node)
+
     def write(self, path: Path, job: Job | None = None) -> None:
-        """Write `run.json`: the run, and the job that it goes to."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(job), indent=2) + "\n", encoding="utf-8")
+        """Write `run.json`: the run, and the job that it goes to. What its processes have measured there stays."""
+        measured = read_measured(path)
+        declared = self.to_dict(job) | ({MEASURED: measured} if measured else {})
+        if json.loads(json.dumps(declared)) != read_json(path):  # each call of the workflow comes here, for every run
+            write_json(path, declared)
 
     def to_dict(self, job: Job | None = None) -> dict[str, Any]:
         """What `run.json` holds: everything that a job has to know."""
@@ -87,7 +116,7 @@ class Run:
         task, dataset = dict(values["task"]), dict(values["dataset"])
         task["input_shape"] = tuple(task["input_shape"])
         dataset["shape"] = tuple(dataset["shape"])
-        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides", "job")}
+        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides", "job", MEASURED)}
         return cls(
             **rest,
             task=TaskSpec(**task),

@@ -9,45 +9,19 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relay import attempts, faults
+from relay.adoption import ADOPTED
 from relay.errors import UserError
 from relay.files import read_json, write_json
 from relay.fingerprint import source_digest, strategy_sources
 from relay.launch import INTERRUPTED, launch
 from relay.lock import exclusive
+from relay.places import Places
 from relay.run import Run
 from relay.snapshot import freeze
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a run's files lie below the results directory."""
-
-    results: Path
-    run_id: str
-
-    @property
-    def run(self) -> Path:
-        """Declared files: run.json, chain.json and a state file for each segment."""
-        return self.results / "runs" / self.run_id
-
-    @property
-    def work(self) -> Path:
-        """Rolling checkpoints and records."""
-        return self.results / "checkpoints" / self.run_id
-
-    @property
-    def code(self) -> Path:
-        """Snapshots of the code, shared by all runs."""
-        return self.results / "code"
-
-    def state(self, step: int) -> Path:
-        """The state file of the segment that ends at this step."""
-        return self.run / f"step-{step}.json"
 
 
 def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
@@ -66,6 +40,10 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         return 1
     faults.forget(places.work)
     chain = _chain(places, run, first)
+    first = max(first, (chain.get("adopted_from") or {}).get("step", 0))
+    if first >= last:  # another run has done it
+        _write_state(places, run, last, chain)
+        return 0
     number = len(chain["attempts"]) + 1
     entry = {"number": number, "first": first, "last": last, "started": time.time()}
     chain["attempts"].append(entry)
@@ -97,17 +75,21 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
                 f"run {run.id}: the checkpoints in {places.work} do not belong to this chain; "
                 f"delete {places.run} to train it from the start"
             )
-        with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
-            shutil.rmtree(places.work)
-        places.work.mkdir(parents=True)
+        adopted = read_json(places.work / ADOPTED) if chain is None else None
+        if adopted is None:
+            with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
+                shutil.rmtree(places.work)
+            places.work.mkdir(parents=True)
         strategy_file = Path(run.strategy_file)
         code = freeze(strategy_file, places.code)
         chain = {
             "generation": declared,
             "code": code.name,
             "strategy_source": source_digest(strategy_sources(strategy_file)),
+            "adopted_from": adopted,
             "attempts": [],
         }
+        write_json(places.work / "chain.json", chain)
     if not (places.code / chain["code"]).is_dir():
         raise UserError(
             f"run {run.id}: the snapshot {places.code / chain['code']} of its code is gone; "
@@ -122,14 +104,15 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
     ending = lines[-1] if lines and "end" in lines[-1] else None
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
     if ending and ending["end"] == last:
-        state = {"run": run.id, "step": last, "attempts": number}
-        write_json(places.state(last), state | {key: chain[key] for key in ("generation", "code", "strategy_source")})
+        _write_state(places, run, last, chain)
         return 0
     if ending and ending["stopped"]:
         print(f"run {run.id}: stopped at step {ending['end']} of {last} ({ending['stopped']})", file=sys.stderr)
         return INTERRUPTED
     fault = faults.collect(places.work)
     if fault:
+        if run.world_size > 1 and not fault["mistake"]:
+            print(fault["traceback"], file=sys.stderr)  # again, because others have spoken since
         print(f"run {run.id} failed: {fault['error']} (rank {fault['rank']})", file=sys.stderr)
         return 1
     print(
@@ -137,3 +120,9 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
         file=sys.stderr,
     )
     return INTERRUPTED
+
+
+def _write_state(places: Places, run: Run, last: int, chain: dict[str, Any]) -> None:
+    """The declared file that tells the workflow: the segment is done."""
+    state = {"run": run.id, "step": last, "attempts": len(chain["attempts"])}
+    write_json(places.state(last), state | {key: chain[key] for key in ("generation", "code", "strategy_source")})

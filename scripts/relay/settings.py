@@ -1,9 +1,9 @@
-"""From the config's axes to settings: every combination, resolved, or with the reason why it cannot run."""
+"""From the config's axes to settings: every combination, with every default filled in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from relay.site import Site
 AXES = tuple(n for n, f in Comparison.model_fields.items() if any(isinstance(m, OneOrSeveral) for m in f.metadata))
 # The backends that a device offers, the preferred one first.
 BACKENDS = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
-DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +82,39 @@ def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
                 text = f"{show(values[0])} is for no option of {comparison.strategy}"
                 wrong.append(place + unknown(text, name, defaults))
                 continue
-            allowed = f"{_kind(defaults[name])}, such as {show(defaults[name])}"
+            choices = needs[comparison.strategy].allowed(name)
+            least = needs[comparison.strategy].least.get(name)
+            allowed = f"{_kind(defaults[name], least)}, such as {show(defaults[name])}"
+            if choices:
+                allowed = ", ".join(map(str, choices))
             wrong += [
                 f"{place}{show(value)} is not allowed; allowed: {allowed}"
                 for value in values
-                if not _fits(value, defaults[name])
+                if not (value in choices if choices else _fits(value, defaults[name], least))
             ]
     if wrong:
         raise UserError("\n".join(wrong))
 
 
-def _kind(default: Any) -> str:
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+def _kind(default: Any, least: float | None) -> str:
+    if type(default) is int:
+        return f"a whole number of at least {_least(default, least):g}"
+    number = "a number" if least is None else f"a number of at least {least:g}"
+    kinds = {bool: "true or false", float: number, str: "text"}
     return kinds.get(type(default), "a single value")
 
 
-def _fits(value: Any, default: Any) -> bool:
+def _least(default: int, least: float | None) -> float:
+    return min(1, default) if least is None else least
+
+
+def _fits(value: Any, default: Any, least: float | None) -> bool:
     if default is None:
         return True
     if isinstance(default, float):
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and math.isfinite(value) and (least is None or value >= least)
+    if type(default) is int:
+        return type(value) is int and value >= _least(default, least)
     return type(value) is type(default)
 
 
@@ -162,13 +174,23 @@ def resolve(
         "global_batch_size": batch or config.global_batch_size or task.global_batch_size,
         "learning_rate_scaling": row["learning_rate_scaling"] or config.learning_rate_scaling,
         "loader": row["loader"],
-        "data_workers": row["data_workers"],
+        "data_workers": _workers(row, device, cpus_per_task),
         "cpus_per_task": cpus_per_task,
         "threads": row["threads"] or cpus_per_task,
         "interop_threads": row["interop_threads"],
         "precision": row["precision"],
+        "compile": row["compile"],
+        "channels_last": row["channels_last"],
+        "activation_checkpointing": row["activation_checkpointing"],
         "options": {**needs.options, **options},
     }
+
+
+def _workers(row: Mapping[str, Any], device: str, cpus_per_task: int) -> int:
+    """Worker processes of a dataloader where the config gives none: on CPUs they would compete with the training."""
+    if row["data_workers"] is not None:
+        return int(row["data_workers"])
+    return cpus_per_task if row["loader"] == "dataloader" and device == "cuda" else 0
 
 
 def _share_of_cpus(device: str, devices: int, processes: int, site: Site | None) -> int:
@@ -176,90 +198,3 @@ def _share_of_cpus(device: str, devices: int, processes: int, site: Site | None)
     if device == "cpu" or site is None or site.cpus_per_gpu is None:
         return 1
     return max(1, devices * site.cpus_per_gpu // processes)
-
-
-def problems(
-    row: Mapping[str, Any],
-    setting: Mapping[str, Any],
-    *,
-    config: Config,
-    needs: Requirements,
-    dataset: DatasetSpec,
-    here: Here,
-) -> list[str]:
-    """Why the setting cannot run, each reason with its remedy; empty where it can."""
-    if setting["device"] not in needs.devices:
-        twin = f"; {needs.twin} is its twin" if needs.twin else ""
-        wanted = " or ".join(DEVICE_NAMES.get(d, d) for d in needs.devices)
-        return [f"{setting['strategy']} needs {wanted}, device is {setting['device']}{twin}"]
-    return [
-        *_device_problems(setting, needs, here),
-        *_process_problems(row, setting, needs, here),
-        *_batch_problems(row, setting, config, needs, dataset),
-    ]
-
-
-def _device_problems(setting: Mapping[str, Any], needs: Requirements, here: Here) -> Iterator[str]:
-    nodes, per_node, strategy = setting["nodes"], setting["devices_per_node"], setting["strategy"]
-    if nodes > 1 and needs.processes == "one":
-        yield f"{strategy} is one process, which cannot span {nodes} nodes"
-    elif nodes > 1 and here.site is None:
-        yield f"{nodes} nodes: needs a cluster profile; on one machine give devices_per_node"
-    if nodes * per_node < needs.least_devices:
-        yield f"{strategy} needs at least {needs.least_devices} devices, has {nodes * per_node}"
-    if needs.processes == "one" and not needs.divides and per_node > 1:
-        remedy = "; give cpus_per_task instead" if setting["device"] == "cpu" else ""
-        yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"
-    if setting["device"] == "cuda" and here.gpus is not None and per_node > here.gpus:
-        yield f"devices_per_node is {per_node}, this machine has {here.gpus} GPU{'s' * (here.gpus > 1)}"
-    if setting["backend"] == "none":
-        offered = " or ".join(BACKENDS[setting["device"]])
-        yield f"{strategy} needs {' or '.join(needs.backends)}, device {setting['device']} offers {offered}"
-
-
-def _process_problems(
-    row: Mapping[str, Any], setting: Mapping[str, Any], needs: Requirements, here: Here
-) -> Iterator[str]:
-    threads, cpus, workers = setting["threads"], setting["cpus_per_task"], setting["data_workers"]
-    launcher, world_size = setting["launcher"], setting["world_size"]
-    if threads > cpus:
-        yield f"threads {threads} exceed cpus_per_task {cpus}"
-    if workers and setting["loader"] == "resident":
-        yield f"data_workers {workers} have nothing to do with loader resident; use loader dataloader"
-    if launcher != "none" and world_size == 1:
-        yield f"launcher {launcher} is for several processes, this is one; use launcher none"
-    if launcher == "none" and world_size > 1:
-        yield f"launcher none starts one process, {world_size} are needed; use launcher torchrun"
-    if launcher == "srun" and here.site is None:
-        yield "launcher srun needs a cluster profile; use launcher torchrun"
-    if launcher == "spawn" and setting["nodes"] > 1:
-        yield f"launcher spawn starts the processes of one node, these are {setting['nodes']}; use launcher torchrun"
-    shared = row["processes_per_device"]
-    if shared > 1 and needs.processes != "several per device":
-        has = needs.processes.replace("one", "one process")
-        yield f"{setting['strategy']} has {has}, processes_per_device is {shared}"
-
-
-def _batch_problems(
-    row: Mapping[str, Any],
-    setting: Mapping[str, Any],
-    config: Config,
-    needs: Requirements,
-    dataset: DatasetSpec,
-) -> Iterator[str]:
-    batch = setting["global_batch_size"]
-    # One process with several devices gives each a part; else each process has its own.
-    parts = setting["nodes"] * setting["devices_per_node"] if needs.processes == "one" else setting["world_size"]
-    if row["global_batch_size"] is not None and row["batch_per_device"] is not None:
-        yield f"global_batch_size {batch} contradicts batch_per_device {row['batch_per_device']}; give one"
-    if "samples" in needs.divides and batch % parts:
-        what = "devices" if needs.processes == "one" else "processes"
-        yield f"global_batch_size {batch} is not divisible by {parts} {what}"
-    if batch > dataset.train_count:
-        yield f"global_batch_size {batch} exceeds {dataset.name}'s {dataset.train_count} training samples"
-        return
-    steps = round(config.epochs * (dataset.train_count // batch))
-    if steps < 1:
-        yield f"epochs {config.epochs:g} make no whole step of {dataset.train_count // batch} in an epoch"
-    elif steps <= config.warmup_steps:
-        yield f"warmup_steps {config.warmup_steps} leave nothing to time of {steps} steps"

@@ -21,6 +21,9 @@ from relay.node_environment import interpreter, node_disk, own_folder, prepare
 from relay.processes import Meeting, command, rank_variables
 from relay.run import Run
 
+# Tells the processes where the node's own disk is.
+NODE_DISK = "TORCH_RELAY_NODE_DISK"
+
 
 def variables(run: Run, job: Job, disk: Path) -> dict[str, str]:
     """What the processes find in their environment: threads and their places, the network's interface, caches."""
@@ -36,7 +39,8 @@ def variables(run: Run, job: Job, disk: Path) -> dict[str, str]:
         found |= {"NCCL_SOCKET_IFNAME": job.network_interface, "GLOO_SOCKET_IFNAME": job.network_interface}
     # What torch compiles must not be built, or locked, on a shared filesystem, nor where others may write.
     caches = own_folder(disk) / f"cache-{fingerprint(job.environment)}"
-    return found | {"TORCH_EXTENSIONS_DIR": str(caches / "torch"), "TRITON_CACHE_DIR": str(caches / "triton")}
+    found |= {"TORCH_EXTENSIONS_DIR": str(caches / "torch"), "TRITON_CACHE_DIR": str(caches / "triton")}
+    return found | {NODE_DISK: str(disk)}
 
 
 def start(specification: Path, program: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

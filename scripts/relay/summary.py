@@ -38,10 +38,10 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "run": run.id,
         "setting": run.setting,
         "status": "done",
-        "reason": _remarks(run, steps, facts),
+        "reason": _remarks(run, steps, facts, chain.get("adopted_from")),
         "segments": segments,
         "attempts": len(lines),
-        "images_per_second": steps * run.global_batch_size / seconds if seconds else None,
+        "samples_per_second": steps * run.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
         "warmup_steps": run.warmup_steps,
         "step_seconds": _quantiles(measured),
@@ -115,9 +115,14 @@ def _device_names(facts: list[list[dict[str, Any]]]) -> list[str]:
     return sorted({str(rank["device_name"]) for ranks in facts for rank in ranks})
 
 
-def _remarks(run: Run, measured_steps: int, facts: list[list[dict[str, Any]]]) -> str:
+def _remarks(
+    run: Run, measured_steps: int, facts: list[list[dict[str, Any]]], adopted: dict[str, Any] | None = None
+) -> str:
     """What a reader has to know of a run that is done, '' where there is nothing. `facts`: of all attempts' ranks."""
     remarks = []
+    if adopted:
+        whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
+        remarks.append(f"went on from step {adopted['step']} of {whose}")
     if not measured_steps:
         remarks.append(f"no step after the {run.warmup_steps} of warm-up: nothing was measured")
     if len(names := _device_names(facts)) > 1:

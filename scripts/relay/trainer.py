@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,8 +23,8 @@ from relay.job import Job
 from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.records import Recorder
-from relay.run import Run
-from relay.task import DTYPES, Task
+from relay.run import Run, read_measured, write_measured
+from relay.task import Task, set_precision
 from relay.timing import Stopwatch
 
 AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
@@ -33,21 +34,17 @@ FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
 class Trainer:
     """The loop around a strategy's steps: everything that happens between them."""
 
-    def __init__(self, run: Run, ranks: Ranks, dataset: Path, work: Path, attempt: int) -> None:
+    def __init__(
+        self, run: Run, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
+    ) -> None:
         self.run, self.ranks = run, ranks
         self.interruption = Interruption.watch()
-        task = Task(
-            run.task,
-            run.dataset.classes,
-            run.seed,
-            DTYPES[run.precision],
-            run.steps_per_epoch,
-            run.total_steps,
-        )
-        self.task = task
-        self.strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
-        # Each rank its own stream for dropout; the model's initial parameters come from the seed alone.
-        seed_generators(run.seed * 1_000_003 + ranks.rank)
+        self.task = task = Task.of(run)
+        strategy = strategies.load(run.strategy)
+        self.strategy = strategy(task, ranks, run.global_batch_size, run.options, measured)
+        # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
+        # must be dropped alike. The model's initial parameters come from the seed alone.
+        seed_generators(run.seed * 1_000_003 + self.strategy.replica.index)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
         self.count = len(train)
         self.feeder = feeder(run.loader, train, ranks.device, task.dtype, run.data_workers)
@@ -67,7 +64,7 @@ class Trainer:
                 f"delete results/runs/{self.run.id} to train it from the start"
             )
         self.step, self.last = resumed or 0, last
-        self.saved_at, self.saved_step = time.monotonic(), self.step
+        self.saved_at, self.saved_step = time.monotonic(), self.step  # when, and of which step, a save was last begun
         self.flushed_at = self.agreed_at = time.monotonic()
         self.next_agreement = self.agreed_step = self.step
         self.stopped: str | None = None
@@ -76,7 +73,7 @@ class Trainer:
             self.strategy.set_learning_rate(self.task.learning_rate(self.step))
             self.stopwatch = Stopwatch(self.ranks.device, self.step)
             self.strategy.train(self.stopwatch.waiting(self._batches()), self._after_step)
-        self.recorder.end(self.step, self.stopped, machine.peak_memory_bytes(self.ranks.device))
+        self.recorder.end(self.step, self.stopped, machine.peak_memory_bytes(self.ranks.devices))
 
     def _batches(self) -> Iterator[Batch]:
         """This replica's slice of every global batch still to come."""
@@ -109,23 +106,29 @@ class Trainer:
         self.stopwatch.resume()
 
     def _agree(self, done: bool) -> None:
-        """All ranks learn whether to stop, to save and to flush, and when to ask next. Collective.
+        """All ranks learn whether to stop, to save and to flush, when to ask next, and how the save in the
+        background goes. Collective.
 
-        Rank 0's clock decides the latter three; any rank's reason stops all.
+        Rank 0's clock decides on saving, flushing and asking; any rank's reason stops all, and so does a save that
+        failed on any.
         """
         now, reason = time.monotonic(), self.interruption.reason
-        wanted = [float(reason is not None), 0.0, 0.0, 0.0]
+        wanted = [self.checkpoints.progress, float(reason is not None), 0.0, 0.0, 0.0]
         if self.ranks.rank == 0:
             per_step = (now - self.agreed_at) / max(1, self.step - self.agreed_step)
-            wanted[1:] = [
+            wanted[2:] = [
                 float(now - self.saved_at >= self.run.checkpoint_minutes * 60),
                 float(now - self.flushed_at >= FLUSH_SECONDS),
                 max(1.0, AGREE_SECONDS // max(per_step, 1e-4)),
             ]
-        stop, save, flush, interval = self.ranks.largest(wanted)
+        progress, stop, save, flush, interval = self.ranks.largest(wanted)
+        free = self.checkpoints.agree(progress)
+        self.interruption.saw_save(self.checkpoints.longest_save_seconds)
         if stop and not done:
             self.stopped = next(given for given in self.ranks.gather(reason) if given)
-        if save or done or stop:
+        if done or stop:
+            self._save(wait=True)
+        elif save and free:
             self._save()
         elif flush:
             self.stopwatch.pause()
@@ -139,15 +142,17 @@ class Trainer:
         self.recorder.flush(self.stopwatch.take())
         self.flushed_at = time.monotonic()
 
-    def _save(self) -> None:
-        """A checkpoint of this step, outside the measured time."""
+    def _save(self, *, wait: bool = False) -> None:
+        """Begin a checkpoint of this step, outside the measured time; `wait` for it, and for the one before."""
         self.stopwatch.pause()
         self._flush()  # before the checkpoint: whoever goes on from it does not record these steps again
-        started = time.monotonic()
+        if wait:
+            self.checkpoints.finish()
         if self.step > self.saved_step:
-            self.checkpoints.save(self.strategy, self.step)
-        self.saved_at, self.saved_step = time.monotonic(), self.step
-        self.interruption.saw_save(self.saved_at - started)
+            self.checkpoints.begin(self.strategy, self.step)
+            self.saved_at, self.saved_step = time.monotonic(), self.step
+        if wait:
+            self.checkpoints.finish()
         self.stopwatch.resume()
 
 
@@ -164,11 +169,18 @@ def main(arguments: list[str]) -> None:
 
     run = Run.read(given.spec)
     machine.set_threads(run.threads, run.interop_threads)
-    ranks = Ranks.join(run.device, run.backend)
-    machine.check_granted(run, ranks, Job.read(given.spec))
-    held = exclusive(given.work) if ranks.rank == 0 else None
-    ranks.barrier()
-    Trainer(run, ranks, given.dataset, given.work, given.attempt).train(given.first, given.last)
-    if held:
-        held.close()
+    set_precision(run.precision)
+    with strategies.load(run.strategy).service(run.id, run.device):
+        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
+        machine.check_granted(run, ranks, Job.read(given.spec))
+        held = exclusive(given.work) if ranks.rank == 0 else None
+        ranks.barrier()
+        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, read_measured(given.spec))
+        ranks.barrier()  # all have read it
+        if ranks.rank == 0:
+            write_measured(given.spec, trainer.strategy.measured)
+        trainer.train(given.first, given.last)
+        if held:
+            held.close()
+        ranks.barrier()  # nobody needs the service any more
     ranks.leave()

@@ -7,7 +7,7 @@ in either direction. Each trial below sees what the others cannot.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import torch
@@ -17,9 +17,14 @@ from torch import nn
 from relay import networks
 from relay.catalogue import TaskSpec
 from relay.data import Batch, Resident, Split, batch_indices
+from relay.networks.gpt import MoE
 from relay.run import Run
-from relay.task import DTYPES, Task
+from relay.task import Task
 
+# How far the gradients of a right strategy may be from the reference's in one step, relative to their length: both
+# round, each in its own order. And how far the losses may be, after 20 steps.
+GRADIENT_LIMITS = {"tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
+LOSS_LIMITS = {"tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
 # Frozen statistics do not follow the activations, so that a network made for BatchNorm diverges at its own rate.
 FROZEN_SLOWDOWN = 10
 
@@ -31,7 +36,8 @@ class Trial:
     `limit` bounds the largest absolute difference to the reference; or, where `relative`, the parameters' difference
     divided by how far training has moved them (both as L2 norms over all parameters). `sgd_learning_rate` replaces the
     task's optimizer by SGD with momentum 0.9. `allows_rounding`: where sums in another order move the reference itself
-    by a tenth of the limit or more, ten times that is the limit (deep networks, adaptive optimizers).
+    by a tenth of the limit or more, ten times that is the limit (deep networks, adaptive optimizers). `lossy`: with
+    the strategy's lossy options, in whose place all others take the exact ones.
     """
 
     name: str
@@ -45,11 +51,32 @@ class Trial:
     smooth: bool = False
     sgd_learning_rate: float | None = None
     scale: float = 1.0
+    lossy: bool = False
 
 
-def trials(run: Run) -> list[Trial]:
-    """The trials for a run of this task and precision."""
-    chosen = [
+def trials(run: Run, *, lossy: bool = False) -> list[Trial]:
+    """The trials for a run of this task and precision; with or without that of lossy options."""
+    bounded = [replace(_LOSSY, limit=sum(run.lossy.values()))] if lossy else []
+    return [*_algorithm(run), *_precision(run), *bounded]
+
+
+_LOSSY = Trial(
+    name="lossy",
+    what="tanh and average pooling, SGD, with the lossy options, relative to the update",
+    precision="fp32",
+    steps=10,
+    limit=0.0,  # the run's options say it
+    compares=("parameters",),
+    relative=True,
+    smooth=True,
+    sgd_learning_rate=0.005,
+    lossy=True,
+)
+
+
+def _algorithm(run: Run) -> list[Trial]:
+    """In float64, where a right strategy's differences stay far below a wrong one's."""
+    return [
         Trial(
             name="algorithm",
             what="the task's own training in float64",
@@ -69,31 +96,41 @@ def trials(run: Run) -> list[Trial]:
             scale=1024.0,
         ),
     ]
-    if run.precision != "fp64":
-        own = Trial(
-            name="own precision",
-            what=f"the task's own training in {run.precision}",
-            precision=run.precision,
-            steps=min(20, run.total_steps),
-            limit=1e-5,
-            compares=("losses",),
-            allows_rounding=True,
-        )
-        # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
-        # gradients by 1e-4 or more. After 200 larger steps chaos has overtaken both in deep networks.
-        smooth = Trial(
-            name="smooth twin",
-            what=f"tanh and average pooling, SGD, {run.precision}, relative to the update (sees lossy communication)",
-            precision=run.precision,
-            steps=min(20, run.total_steps),
-            limit=5e-5,
-            compares=("parameters",),
-            relative=True,
-            smooth=True,
-            sgd_learning_rate=0.005,
-        )
-        chosen += [own, smooth]
-    return chosen
+
+
+def _precision(run: Run) -> list[Trial]:
+    """In the run's own precision; chaos lets these see less, the less the lower it is."""
+    if run.precision == "fp64":
+        return []
+    own = Trial(
+        name="own precision",
+        what=f"the task's own training in {run.precision}",
+        precision=run.precision,
+        steps=min(20, run.total_steps),
+        limit=LOSS_LIMITS.get(run.precision, 1e-5),
+        compares=("losses",),
+        allows_rounding=True,
+    )
+    if run.precision in GRADIENT_LIMITS:
+        return [own, replace(_SMOOTH, name="gradient", steps=1, precision=run.precision,
+            what=f"one step of SGD in {run.precision}, tanh and average pooling, relative to the update",
+            limit=GRADIENT_LIMITS[run.precision])]  # fmt: skip
+    # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
+    # gradients by 1e-4 or more. After 200 larger steps chaos has overtaken both in deep networks.
+    return [own, replace(_SMOOTH, steps=min(20, run.total_steps))]
+
+
+_SMOOTH = Trial(
+    name="smooth twin",
+    what="tanh and average pooling, SGD, fp32, relative to the update (sees lossy communication)",
+    precision="fp32",
+    steps=20,
+    limit=5e-5,
+    compares=("parameters",),
+    relative=True,
+    smooth=True,
+    sgd_learning_rate=0.005,
+)
 
 
 @dataclass
@@ -110,8 +147,9 @@ class TrialTask(Task):
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: Run, trial: Trial, *, scale: float) -> TrialTask:
+    def in_trial(cls, run: Run, trial: Trial, *, scale: float) -> TrialTask:
         """The run's task in that trial; networks too large for float64 come shrunken."""
+        given = Task.of(run)
         spec = replace(run.task, network_options={**run.task.network_options, **run.task.shrunken})
         if trial.sgd_learning_rate is not None:
             spec = replace(
@@ -125,30 +163,25 @@ class TrialTask(Task):
             spec = replace(spec, learning_rate=spec.learning_rate / FROZEN_SLOWDOWN)
         # Epochs so short that a schedule by epochs moves the learning rate within the gate's few steps.
         a_quarter = run.total_steps // (4 * spec.schedule.get("every_epochs", 1))
-        return cls(
-            spec,
-            run.dataset.classes,
-            run.seed,
-            DTYPES[trial.precision],
-            min(run.steps_per_epoch, max(1, a_quarter)),
-            run.total_steps,
-            smooth=trial.smooth,
-            scale=scale,
-        )
+        task = {f.name: getattr(given, f.name) for f in fields(Task)} | {"spec": spec, "precision": trial.precision}
+        task["steps_per_epoch"] = min(run.steps_per_epoch, max(1, a_quarter))
+        return cls(**task, smooth=trial.smooth, scale=scale)
 
-    def model(self) -> nn.Sequential:
-        """The network, stilled, and smooth where the trial asks for it."""
-        built = super().model().double()
+    def layers(self) -> nn.Sequential:
+        """The network's layers, stilled, and smooth where the trial asks for it."""
+        built = super().layers().double()
         if self.smooth:
             _replace(built, nn.ReLU, lambda _: nn.Tanh())
             _replace(built, nn.MaxPool2d, lambda pool: nn.AvgPool2d(pool.kernel_size, pool.stride, pool.padding))
+            for mixture in (module for module in built.modules() if isinstance(module, MoE)):
+                mixture.chosen = mixture.experts  # no token is sent elsewhere by rounding
         self.notes = still(built, self.spec.input_shape, self.seed)
-        return built.to(self.dtype)
+        return built
 
     def with_ids(self, targets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Targets that carry their samples' ids: as multiples of the classes, or as a second column (regression)."""
         if self.classes is not None:
-            return targets + ids.to(targets.device) * self.classes
+            return targets + ids.to(targets.device).view(-1, *[1] * (targets.dim() - 1)) * self.classes
         return torch.cat([targets.double(), ids.to(targets.device).double().unsqueeze(1)], 1)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -157,7 +190,7 @@ class TrialTask(Task):
             ids, targets = targets // self.classes, targets % self.classes
         else:
             ids, targets = targets[:, 1].long(), targets[:, :1]
-        self.seen += ids.tolist()
+        self.seen += ids.reshape(len(ids), -1)[:, 0].tolist()  # a text's tokens carry the same id
         return super().loss(outputs, targets) * self.scale
 
 

@@ -15,11 +15,16 @@ from relay.files import sync_directory
 
 Row = dict[str, Any]
 
+# Speeds are compared in samples; they are told in what the task's dataset counts: images, tokens of a text, or samples.
+UNITS = ("samples", "images", "tokens")
+SPEED_PARTS = ("", "_low", "_high", "_per_device")
+
 # One row per strategy and setting, repeats pooled.
 COMPARISON: dict[str, type] = {
     "task": str,
     "strategy": str,
     "options": str,  # the strategy's own, as "name=value; name=value"
+    "chosen_options": str,  # those of them that are not the strategy's defaults
     "stack": str,
     "nodes": int,
     "devices_per_node": int,
@@ -29,13 +34,16 @@ COMPARISON: dict[str, type] = {
     "data_workers": int,
     "threads": int,
     "precision": str,
+    "compile": bool,
+    "channels_last": bool,
+    "activation_checkpointing": bool,
     "repeats": int,  # finished ones
     "repeats_planned": int,
     "segments": int,
-    "images_per_second": float,  # geometric mean of the repeats
-    "images_per_second_low": float,  # 95 % interval; empty for one repeat
-    "images_per_second_high": float,
-    "images_per_second_per_device": float,
+    "unit": str,  # of UNITS: what the task's speed is told in
+    # Of samples and of the unit, the others empty: the repeats' geometric mean, its 95 % interval (empty for one
+    # repeat), and per device.
+    **{f"{unit}_per_second{part}": float for unit in UNITS for part in SPEED_PARTS},
     "relative_speed": float,  # to the fastest equivalent setting of the same task
     "relative_speed_low": float,
     "relative_speed_high": float,
@@ -48,6 +56,7 @@ COMPARISON: dict[str, type] = {
     "test_loss": float,
     "max_loss_difference": float,  # the equivalence gate's
     "equivalent": bool,
+    "lossy": str,  # the options that knowingly round what is sent
     "goodput": float,  # of all repeats together
     "data_wait_fraction": float,
     "status": str,  # done, failed, skipped
@@ -78,7 +87,7 @@ RUNS: dict[str, type] = {
     "reason": str,
     "segments": int,
     "attempts": int,
-    "images_per_second": float,
+    **{f"{unit}_per_second": float for unit in UNITS},
     "measured_steps": int,
     "step_seconds_median": float,
     "step_seconds_p95": float,
@@ -143,6 +152,26 @@ def write_whole(path: Path, text: str) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def speeds(samples_per_second: Mapping[str, float | None], unit: str, units_per_sample: int) -> Row:
+    """The columns of a speed, by their parts ("_low", …): in samples, and in the task's unit."""
+    factors = {"samples": 1, unit: units_per_sample}
+    return {
+        f"{each}_per_second{part}": None if value is None else value * factor
+        for each, factor in factors.items()
+        for part, value in samples_per_second.items()
+    }
+
+
+def told_speed(row: Mapping[str, Any], part: str = "") -> Any:
+    """The speed of a row, or a part of it, as a float in the task's unit; None where it has none."""
+    return row[f"{row['unit']}_per_second{part}"] if row["unit"] else None
+
+
+def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The unit that a task's rows are told in; what was skipped has none of its own."""
+    return next((str(row["unit"]) for row in rows if row["unit"]), "samples")
 
 
 def category(row: Mapping[str, Any]) -> str:

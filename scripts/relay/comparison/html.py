@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay import requirements
-from relay.comparison.columns import Row, category, reason_title
+from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
 from relay.comparison.table import by_setting, versions_text
@@ -36,6 +36,7 @@ class Section:
     """All that the report shows of one task."""
 
     task: str
+    unit: str
     headline: str
     rows: Sequence[tuple[Row, str]]
     speed_plot: Markup | None
@@ -53,7 +54,7 @@ def report(inputs: Inputs, rows: Sequence[Row]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, percent, small, whole, category, reason_title, mebibytes)
+    filters = (number, percent, small, whole, category, reason_title, mebibytes, told_speed)
     environment.filters.update({function.__name__: function for function in filters})
     template = environment.get_template("comparison.html.j2")
     return template.render(sections=_sections(inputs, rows), method=_method(inputs), missing=MISSING)
@@ -86,6 +87,7 @@ def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
         sections.append(
             Section(
                 task=task,
+                unit=told_unit(mine),
                 headline=headlines(mine)[0],
                 rows=[(row, labels[id(row)]) for row in mine],
                 speed_plot=Markup(speed) if speed else None,
@@ -113,7 +115,7 @@ def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
 
 def _only_on_cpu(plotted: Sequence[Plotted]) -> list[str]:
     """Strategies made for GPUs too that were measured on CPUs alone."""
-    measured = [setting for setting in plotted if setting.row["images_per_second"]]
+    measured = [setting for setting in plotted if setting.row["samples_per_second"]]
     on_gpus = {setting.row["strategy"] for setting in measured if setting.row["device"] != "cpu"}
     only = {setting.row["strategy"] for setting in measured if _made_for_gpus(setting.records[0])} - on_gpus
     return sorted(only)

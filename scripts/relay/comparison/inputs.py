@@ -18,7 +18,7 @@ from relay.run import Run
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
 _SUMMARY_KEYS = (
-    *("images_per_second", "measured_steps", "segments", "attempts", "goodput", "allocated_seconds"),
+    *("samples_per_second", "measured_steps", "segments", "attempts", "goodput", "allocated_seconds"),
     *("peak_memory_bytes", "test_accuracy", "evaluations", "losses", "hosts", "device_name", "versions"),
     *("code", "strategy_source"),
 )
@@ -38,8 +38,8 @@ class Record:
 
     @property
     def speed(self) -> float | None:
-        """Images per second; None for a run that failed or was too short to be timed."""
-        speed = self.summary["images_per_second"] if self.summary else None
+        """Samples per second; None for a run that failed or was too short to be timed."""
+        speed = self.summary["samples_per_second"] if self.summary else None
         return float(speed) if speed and math.isfinite(speed) else None
 
 
@@ -99,7 +99,7 @@ def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) ->
 
 def _columns(run: Run) -> dict[str, Any]:
     """The run as the planner writes a skipped setting: without what differs between repeats."""
-    left_out = ("id", "repeat", "seed", "dataset", "strategy_file", "divides")
+    left_out = ("id", "repeat", "seed", "dataset", "strategy_file", "divides", "lossy")
     known = {name: value for name, value in vars(run).items() if name not in left_out}
     return known | {"task": run.task.name, "world_size": run.world_size}
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from relay.comparison.columns import Row, category
+from relay.comparison.columns import Row, category, told_speed, told_unit
 from relay.comparison.inputs import Record
 
 # Drawn in these and then replaced by CSS variables, so that the plots follow the page into the dark.
@@ -60,12 +60,12 @@ class Plotted:
 
 
 def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
-    """Images per second (geometric mean, 95 % interval) beside test accuracy (or loss); None without any.
+    """Speed (geometric mean, 95 % interval) beside test accuracy (or loss); None without any.
 
     Small dots are repeats. Struck-out settings are crossed, partly failed ones hollow. `name` must be the
     page's only plot of that name: its parts are called after it.
     """
-    timed = [setting for setting in settings if setting.row["images_per_second"]]
+    timed = [setting for setting in settings if setting.row["samples_per_second"]]
     if not timed:
         return None
     with _style(name):
@@ -78,7 +78,7 @@ def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
         for place, setting in enumerate(timed):
             _quality(quality, place, setting, measure, factor)
         speed.set_xlim(left=0)
-        speed.set_xlabel("images per second")
+        speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
         quality.set_xlabel(label)
         speed.set_ylim(len(timed) - 0.5, -0.75)
         for axes in (speed, quality):
@@ -142,11 +142,11 @@ def _figure(height_inches: float, *, left: float, bottom: float, top: float) -> 
 
 def _speed(axes: Axes, place: int, setting: Plotted) -> None:
     row, colour = setting.row, _colour(setting)
-    low, high, value = (row[f"images_per_second{end}"] for end in ("_low", "_high", ""))
+    low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
     if low is not None:
         axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
         axes.plot([low, high], [place, place], color=colour, linestyle="none", marker="|", markersize=7)
-    repeats = [record.speed for record in setting.records if record.speed]
+    repeats = [record.speed * record.run.dataset.units_per_sample for record in setting.records if record.speed]
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **_marker(setting, colour))
     label = setting.name + setting.mark

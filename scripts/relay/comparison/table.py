@@ -6,11 +6,14 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, Row, category
+from relay import requirements
+from relay.comparison.columns import COMPARISON, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.errors import UserError
 from relay.run import Run
 
 # Fields that say how large a run is or what follows from it; all others must agree for a scaling efficiency.
@@ -58,10 +61,23 @@ def options_text(options: Mapping[str, Any] | str | None) -> str | None:
     return "; ".join(f"{key}={text}" for key, text in sorted(texts.items()))
 
 
+def _options_columns(options: Mapping[str, Any] | str | None, strategy_file: Path) -> Row:
+    """The options' two columns. Where the strategy's file has gone since, all of them count as chosen."""
+    try:
+        defaults = requirements.read(strategy_file).options
+    except UserError:
+        defaults = {}
+    chosen = options
+    if isinstance(options, Mapping):
+        chosen = {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
+    return {"options": options_text(options), "chosen_options": options_text(chosen)}
+
+
 def _run_row(record: Record) -> Row:
     run, summary = record.run, record.summary or {}
     steps = summary.get("step_seconds") or {}
     copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
+    copied |= speeds({"": record.speed}, run.dataset.unit, run.dataset.units_per_sample)
     return copied | {
         "run": run.id,
         "setting": run.setting,
@@ -71,7 +87,6 @@ def _run_row(record: Record) -> Row:
         "seed": run.seed,
         "device": run.device,
         "segments": record.segments,
-        "images_per_second": record.speed,
         "status": "done" if record.summary else "failed",
         "reason": record.error or _remark(record),
         "step_seconds_median": steps.get("median"),
@@ -97,7 +112,7 @@ def _remark(record: Record) -> str:
 def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
     finished = [record.summary for record in group if record.summary]
-    speeds = speeds_of(group)
+    measured = speeds_of(group)
     row: Row = _setting_columns(run) | {
         "repeats": len(finished),
         "repeats_planned": len(group),
@@ -112,19 +127,18 @@ def _pooled(group: Sequence[Record]) -> Row:
         "device_name": "; ".join(sorted({str(s["device_name"]) for s in finished})) or None,
         "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
     }
-    if speeds:
-        speed = geometric_mean(speeds)
-        row |= {
-            "images_per_second": speed.value,
-            "images_per_second_low": speed.low,
-            "images_per_second_high": speed.high,
-            "images_per_second_per_device": speed.value / run.devices,
-        }
+    if measured:
+        speed = geometric_mean(measured)
+        parts = {"": speed.value, "_low": speed.low, "_high": speed.high, "_per_device": speed.value / run.devices}
+        row |= speeds(parts, run.dataset.unit, run.dataset.units_per_sample)
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else _refusals(group)
     faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
-    reasons = [*refused, *faults, *_by_repeat(group, _remark)]
+    lossy = first.verdict.get("lossy") if first.verdict else None
+    knowingly = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
+    reasons = [*refused, *faults, *_by_repeat(group, _remark), *knowingly]
     return row | {
+        "lossy": lossy,
         "status": "failed" if faults else "done",
         "equivalent": not ungated and not refused,
         "reason": "; ".join(reasons) or None,
@@ -133,11 +147,12 @@ def _pooled(group: Sequence[Record]) -> Row:
 
 def _setting_columns(run: Run) -> Row:
     same = {name: value for name, value in asdict(run).items() if name in COMPARISON}
-    return same | {"task": run.task.name, "options": options_text(run.options), "world_size": run.world_size}
+    own = _options_columns(run.options, Path(run.strategy_file))
+    return same | own | {"task": run.task.name, "unit": run.dataset.unit, "world_size": run.world_size}
 
 
 def speeds_of(group: Sequence[Record]) -> list[float]:
-    """Images per second of the repeats that have it."""
+    """Samples per second of the repeats that have it."""
     return [record.speed for record in group if record.speed]
 
 
@@ -186,12 +201,13 @@ def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _skipped(entry: Mapping[str, Any]) -> Row:
     known = {name: entry.get(name) for name in COMPARISON}
-    return known | {"status": "skipped", "equivalent": None, "options": options_text(entry.get("options"))}
+    own = _options_columns(entry.get("options"), requirements.BUILT_IN / f"{entry['strategy']}.py")
+    return known | own | {"status": "skipped", "equivalent": None}
 
 
 def _eligible(row: Mapping[str, Any]) -> bool:
     """May be compared and recommended: all repeats finished, equivalent, and timed."""
-    return category(row) == "done" and row.get("images_per_second") is not None
+    return category(row) == "done" and row.get("samples_per_second") is not None
 
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
@@ -200,7 +216,7 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
         eligible = [setting for setting, row in rows.items() if row["task"] == task and _eligible(row)]
         if not eligible:
             continue
-        best = max(eligible, key=lambda setting: rows[setting]["images_per_second"])
+        best = max(eligible, key=lambda setting: rows[setting]["samples_per_second"])
         for setting in eligible:
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "best"}
@@ -233,8 +249,8 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
             continue
         base = min(strong or weak, key=lambda other: (runs[other].devices, runs[other].nodes))
         rows[setting] |= {
-            "scaling_efficiency": rows[setting]["images_per_second_per_device"]
-            / rows[base]["images_per_second_per_device"],
+            "scaling_efficiency": rows[setting]["samples_per_second_per_device"]
+            / rows[base]["samples_per_second_per_device"],
             "scaling": "strong" if strong else "weak",
             "scaling_baseline_devices": runs[base].devices,
         }
@@ -251,6 +267,6 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         str(row["task"]),
         _CATEGORIES.index(category(row)),
-        -(row.get("images_per_second") or 0),
+        -(row.get("samples_per_second") or 0),
         str(row["strategy"]),
     )

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from relay.comparison.columns import Row, category, reason_title
+from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, spread
 
 _STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": "red", "skipped": "dim"}
@@ -45,7 +45,7 @@ def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, s
     else:
         table.add_column("strategy", overflow="fold")
         table.add_column("setting", overflow="fold", ratio=1)
-    table.add_column("images/s", justify="right", no_wrap=True)
+    table.add_column(f"{told_unit(row for row, _ in rows)}/s", justify="right", no_wrap=True)
     table.add_column("relative\nspeed", no_wrap=True)
     table.add_column("test\nacc. %", justify="right", no_wrap=True)
     table.add_column("gate", justify="center", no_wrap=True)
@@ -53,10 +53,11 @@ def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, s
         # Where nothing can be struck through, the words and the gate's mark still say it.
         struck = "strike" if row["equivalent"] is False else ""
         gate = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
+        gate += " lossy" if row["equivalent"] and row["lossy"] else ""
         names = [Text(f"{row['strategy']}\n{label}")] if narrow else [Text(row["strategy"]), Text(label)]
         table.add_row(
             *names,
-            Text(" ".join(filter(None, (number(row["images_per_second"]), spread(row)))), style=struck),
+            Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
             _result(row),
             Text(percent(row["test_accuracy"]).removesuffix(" %"), style=struck),
             Text(gate, style="green" if row["equivalent"] else "red"),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relay.comparison.columns import Row, category
+from relay.comparison.columns import Row, category, told_speed
 
 MISSING = "–"
 
@@ -16,7 +16,7 @@ Worded = Mapping[str, Callable[[Any], str]]
 def setting_labels(rows: Sequence[Row]) -> list[str]:
     """A short name for each row's setting: '2 procs, 1 thread, resident', and what else tells it apart.
 
-    Batch size, precision and learning-rate scaling are named where they differ within the task, the rest
+    Batch size, precision and their like are named where they differ within the task, the rest
     where two settings of a strategy would otherwise have the same name.
     """
     labels = [", ".join(_base(row) + _differing(row, rows, _COMMON)) for row in rows]
@@ -45,12 +45,15 @@ def _base(row: Mapping[str, Any]) -> list[str]:
         words.append(row["loader"])
     if row["data_workers"]:
         words.append(_count(row["data_workers"], "worker"))
-    return [*words, row["options"]] if row["options"] else words
+    return [*words, row["chosen_options"]] if row["chosen_options"] else words
 
 
 _COMMON: Worded = {
     "global_batch_size": lambda value: f"batch {value}",
     "precision": str,
+    "compile": lambda value: "compiled" if value else "not compiled",
+    "channels_last": lambda value: f"channels {'last' if value else 'first'}",
+    "activation_checkpointing": lambda value: f"activations {'recomputed' if value else 'kept'}",
     "learning_rate_scaling": lambda value: (
         f"learning rate {value.replace('_', ' ')}" + (" scaling" if value == "none" else "")
     ),
@@ -111,7 +114,7 @@ def percent(value: float | None, decimals: int = 1) -> str:
 
 def spread(row: Mapping[str, Any]) -> str:
     """The interval of the speed as '±2.1 %', or as '×÷2.5' where it is wide; '' where one repeat gives none."""
-    low, high = row.get("images_per_second_low"), row.get("images_per_second_high")
+    low, high = row.get("samples_per_second_low"), row.get("samples_per_second_high")
     if not low or not high:
         return ""
     # The interval is symmetric in the logarithm: its upper end says how far it reaches as a factor.
@@ -150,7 +153,7 @@ def _finding(rows: Sequence[tuple[Row, str]]) -> str:
 
 def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     row, name = best
-    speed = f"{number(row['images_per_second'])} images/s"
+    speed = f"{number(told_speed(row))} {row['unit']}/s"
     ties = [other for other, _ in others if other["standing"] == "tie"]
     tied = [its for other, its in others if other["standing"] == "tie"]
     unclear = [(other, its) for other, its in others if other["standing"] == "unclear"]

@@ -36,8 +36,8 @@ class FileRecord:
 class Manifest:
     """What a prepared dataset is. `shape` is one sample's; `classes` is None for regression.
 
-    `mean` and `std` are per channel, over all training images scaled to 0 … 1 (None for vectors).
-    `source` says where the data came from: an address, a path, scikit-learn, or "generated".
+    `mean` and `std` are per channel, over all training images scaled to 0 … 1 (None for vectors and text).
+    `source` says where the data came from: an address, a path, scikit-learn, a file's name, or "generated".
     """
 
     name: str
@@ -84,7 +84,8 @@ def load_split(directory: Path | str, split: Split) -> tuple[np.ndarray, np.ndar
     """Inputs and targets of a split, memory-mapped and read-only.
 
     Images are uint8 (N, channels, height, width) with targets int64 (N,); vectors are float32 (N, features)
-    with targets float32 (N, 1). Raises UserError if a file is missing, truncated or not an array.
+    with targets float32 (N, 1); text is uint8 (N, length) with targets int64 (N, length).
+    Raises UserError if a file is missing, truncated or not an array.
     """
     if split not in SPLITS:
         raise UserError(f"split: {split!r} is unknown; allowed are {', '.join(SPLITS)}")

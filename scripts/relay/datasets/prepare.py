@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relay.datasets import generate, manifest
+from relay.datasets import generate, manifest, text
 from relay.datasets.files import members_below, members_of
 from relay.datasets.formats import Arrays, arrays_from
 from relay.datasets.manifest import ARRAYS, MANIFEST, Manifest
@@ -63,6 +63,9 @@ def prepare(
         elif request.name == "digits":
             arrays, origin = generate.digits(request.test_count)
             _save(arrays, prepared)
+        elif request.kind == "text":
+            arrays, origin = text.windows(request.shape[0])
+            _save(arrays, prepared)
         elif request.kind == "vectors":
             _save(generate.random_regression(request), prepared)
             origin = "generated"
@@ -74,11 +77,11 @@ def prepare(
 
 
 def _check_options(request: Request, root: Path | None, mirror: str | None, source: Source | None) -> None:
-    generated = request.name.partition("-")[0] in ("synthetic", "random")
-    if source is None and request.name != "digits" and not generated:
-        allowed = ", ".join(["digits", *SOURCES, "random-…", "synthetic"])
+    family = request.name.partition("-")[0]
+    if source is None and request.name != "digits" and family not in ("synthetic", "random", "relay"):
+        allowed = ", ".join(["digits", *SOURCES, "random-…", "relay-text…", "synthetic"])
         raise UserError(f"dataset: '{request.name}' is unknown; allowed are {allowed}")
-    kind = "vectors" if request.name.startswith("random") else "images"
+    kind = {"random": "vectors", "relay": "text"}.get(family, "images")
     if request.kind != kind:
         raise UserError(f"kind: '{request.kind}' does not fit '{request.name}'; allowed is {kind}")
     if mirror is not None and not mirror.startswith(("http://", "https://")):

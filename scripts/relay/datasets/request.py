@@ -10,15 +10,16 @@ from typing import Any
 
 from relay.errors import UserError
 
-KINDS = ("images", "vectors")
+KINDS = ("images", "vectors", "text")
+_FORMS = {"images": "channels,height,width", "vectors": "features", "text": "length"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """One dataset to prepare.
 
-    `shape` is one sample's: (channels, height, width) of uint8 images, or (features,) of float32 vectors.
-    `classes` is None for regression. Raises UserError where a field does not make sense.
+    `shape` is one sample's: (channels, height, width) of uint8 images, (features,) of float32 vectors, or (length,) of
+    a text's uint8 bytes. `classes` is None for regression. Raises UserError where a field does not make sense.
     """
 
     name: str
@@ -37,13 +38,15 @@ class Request:
             raise UserError(f"kind: {self.kind!r} is unknown; allowed are {', '.join(KINDS)}")
         dimensions = 3 if self.kind == "images" else 1
         if len(self.shape) != dimensions or not all(_is_count(size) for size in self.shape):
-            form = "channels,height,width" if self.kind == "images" else "features"
+            form = _FORMS[self.kind]
             raise UserError(f"shape: {list(self.shape)} must be {dimensions} positive whole number(s) ({form})")
         for key in ("train_count", "test_count"):
             if not _is_count(getattr(self, key)):
                 raise UserError(f"{key}: {getattr(self, key)!r} must be a whole number of at least 1")
         if self.kind == "vectors" and self.classes is not None:
             raise UserError(f"classes: {self.classes!r} must be left out: vectors are regression data")
+        if self.kind == "text" and self.classes != 256:
+            raise UserError(f"classes: {self.classes!r} must be 256: a text is bytes")
         if self.kind == "images" and not (_is_count(self.classes) and (self.classes or 0) >= 2):
             raise UserError(f"classes: {self.classes!r} must be a whole number of at least 2")
 

@@ -182,12 +182,12 @@ def sharing(facts: Facts) -> Outcome | None:
                 f"{found}: NCCL refuses that, also with MPS",
                 "take backend gloo for several processes on one GPU, or ask for a GPU for each",
             )
-        if not one["mps"]["active"]:
+        if not one["mps"]["program"] and not one["mps"]["active"]:
             return warn(
-                f"{found}, and no MPS daemon listens in {one['mps']['pipe_directory']}",
-                "they take turns: start `nvidia-cuda-mps-control -d`, with a CUDA_MPS_PIPE_DIRECTORY of this job's own",
+                f"{found}, and there is no nvidia-cuda-mps-control",
+                "they take turns: ask your site for NVIDIA's MPS; strategy mps then starts a daemon of its own",
             )
-        return fine(f"{found}, through MPS")
+        return fine(f"{found}; strategy mps starts an MPS daemon of its own")
     return fine("no GPU has two ranks") if used else None
 
 

@@ -76,7 +76,7 @@ def _seen_elsewhere(facts: Facts, rank: int) -> bool:
 @check("caches")
 def caches(facts: Facts) -> Outcome | None:
     """Compiled extensions on a network filesystem, where builds lock each other out, or where others can write."""
-    compiles = facts.run["stack"] == "deepspeed" or facts.run["options"].get("compile")
+    compiles = facts.run["stack"] == "deepspeed" or facts.run.get("compile")
     tell = warn if compiles else note
     own = "`node_disk` in the site's file names the disk: jobs keep their caches in a folder of your own below it"
     for rank in facts.ranks:
@@ -88,6 +88,22 @@ def caches(facts: Facts) -> Outcome | None:
                 found = f"{name} is {at['path']} on {rank['node']}, and others can write to {at['open']}"
                 return tell(found, f"what they put there would be run: set it to a folder of your own; {own}")
     return fine("on no network filesystem, and nobody else's")
+
+
+@check("compiler")
+def compiler(facts: Facts) -> Outcome | None:
+    """torch.compile without a compiler: it would fail in the first step."""
+    if not facts.run.get("compile"):
+        return None
+    variable, language = ("CC", "C") if facts.run["device"] == "cuda" else ("CXX", "C++")
+    for rank in facts.ranks:
+        if not rank["compilers"][variable]:
+            return stop(
+                f"torch.compile needs a {language} compiler, and there is none on {rank['node']}",
+                f"load the site's module of one (`modules` in the site's file), name it in {variable}, or leave "
+                "`compile` out",
+            )
+    return fine(facts.ranks[0]["compilers"][variable])
 
 
 @check("locks")

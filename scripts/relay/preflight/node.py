@@ -48,6 +48,8 @@ SLURM = [
 ]
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
+# What torch.compile builds with: C++ for CPUs; for GPUs, Triton's own compiler and C for what calls its kernels.
+COMPILERS = {"CXX": ("g++",), "CC": ("gcc", "clang")}
 WRITTEN_BYTES = 32 * 1024**2
 
 
@@ -80,6 +82,7 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
             "header": any((Path(folder) / "libaio.h").is_file() for folder in include_folders()),
         },
         "mps": mps(),
+        "compilers": {name: compiler(name) for name in COMPILERS},
         "driver": driver(),
     }
 
@@ -175,6 +178,12 @@ def mps() -> dict[str, Any]:
         "pipe_directory": str(folder),
         "active": (folder / "control").exists(),
     }
+
+
+def compiler(variable: str) -> str | None:
+    """The compiler that the variable names, else the usual one; None where it is not there."""
+    named = os.environ.get(variable)
+    return next(filter(None, map(shutil.which, (named,) if named else COMPILERS[variable])), None)
 
 
 def driver() -> dict[str, Any]:

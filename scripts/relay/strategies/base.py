@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from relay.data import Batch
 from relay.ranks import Ranks
 from relay.requirements import Requirements
-from relay.task import Task
+from relay.task import FIRST_SCALE, Task
 
 __all__ = ["Batch", "Ranks", "Replica", "Requirements", "Strategy", "Task"]
 
@@ -44,6 +46,9 @@ class Strategy:
 
     A subclass states `requirements` as a literal (the planner reads it from the file's text) and sets `model` (with
     the reference's parameter names), `optimizer` and `replica` in `build`.
+
+    `measured` is what `build` has to find out once for a whole run, such as where a pipeline is cut: it comes back to
+    `build` in every later job. `scaler` scales the loss of fp16, and is None otherwise.
     """
 
     requirements: ClassVar[Requirements]
@@ -51,9 +56,27 @@ class Strategy:
     optimizer: torch.optim.Optimizer
     replica: Replica
 
-    def __init__(self, task: Task, ranks: Ranks, global_batch_size: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        ranks: Ranks,
+        global_batch_size: int,
+        options: Mapping[str, Any],
+        measured: Mapping[str, Any] | None = None,
+    ) -> None:
         self.task, self.ranks, self.global_batch_size = task, ranks, global_batch_size
+        self.measured = dict(measured or {})
+        self.scaler = loss_scaler(ranks.device) if task.precision == "fp16" else None
         self.build(**{**self.requirements.options, **options})
+
+    @classmethod
+    @contextmanager
+    def service(cls, run_id: str, device: str) -> Iterator[None]:
+        """What a node needs as long as the run's processes are there; before they touch a device or join a group.
+
+        `device` is the run's kind of device.
+        """
+        yield
 
     def build(self, **options: Any) -> None:
         """Set `model`, `optimizer` and `replica`; the only mandatory method."""
@@ -62,8 +85,19 @@ class Strategy:
     def build_whole(self) -> None:
         """What every data-parallel strategy starts from: the whole model on this rank's device, and its optimiser."""
         self.model = self.task.model().to(self.ranks.device)
-        self.optimizer = self.task.optimizer(self.model.parameters())
+        self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
+
+    def make_optimizer(self) -> None:
+        """The task's optimiser over the model's parameters; sharded ones in a group of their own.
+
+        The optimizers' fused loops refuse whole tensors and shards, or shards over different ranks, in one list.
+        """
+        groups: dict[Any, list[nn.Parameter]] = {}
+        for parameter in self.model.parameters():
+            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault(mesh, []).append(parameter)
+        self.optimizer = self.task.optimizer([{"params": group} for group in groups.values()])
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Outputs of this replica's slice. A wrapper takes this place (`self.forward = Wrapper(self.model)`)."""
@@ -74,9 +108,21 @@ class Strategy:
         """One optimiser step; the mean loss over the replica's slice, a scalar on the device, not synchronised."""
         self.optimizer.zero_grad()  # at the start, so that gradients can still be measured between steps
         loss = self.task.loss(self.forward(inputs), targets)
-        loss.backward()
-        self.optimizer.step()
+        self.backward(loss)
+        self.update()
         return loss.detach()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the loss, which is scaled for fp16."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self) -> None:
+        """The optimiser's step; in fp16 without the scale, and none where a gradient has overflowed on any rank."""
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The rate of the next step."""
@@ -99,24 +145,87 @@ class Strategy:
 
     def whole_model(self) -> dict[str, torch.Tensor]:
         """The model's full state under the reference's names, on the CPU; only rank 0's is complete. Collective."""
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        state: dict[str, torch.Tensor] = get_model_state_dict(self.model, options=options)  # type: ignore[assignment]
-        return state
+        # Gathers what is sharded; a stage of a pipeline still has its own layers only.
+        state: dict[str, Any] = get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True))
+        mine: dict[str, torch.Tensor] = {name: tensor.detach().cpu() for name, tensor in state.items()}
+        holders = self.ranks.gather(list(mine))
+        first = {name: rank for rank in reversed(range(len(holders))) for name in holders[rank]}
+        for part in self.ranks.collect({name: mine[name] for name in mine if first[name] == self.ranks.rank}):
+            mine |= part
+        return mine
 
-    def save(self, directory: Path) -> None:
-        """Write model and optimizer into the directory. Collective. Never before the first step.
+    def save(self, directory: Path) -> Future[Any]:
+        """Begin to write model, optimizer and scaler into the directory; all that is written is copied before it
+        returns, and the future tells the end. Collective, on `ranks.saving`. Never before the first step.
 
         torch's `get_state_dict` initialises an optimizer without state by a step of zero gradients, which changes
         what AdamW, or SGD with weight decay and momentum, does next.
         """
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=directory)
+        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
+        tensors = {name: value for name, value in optimizer.items() if name.startswith("state.")}
+        own = self._own_buffers()
+        if self.replica.index > 0:  # what others load has one replica's statistics, not some of each
+            model = {name: tensor for name, tensor in model.items() if name not in own}
+        state = {"model": model, "optimizer": tensors, "scaler": self._scaler_state(), **self.further_state()}
+        state |= {self._buffers_place: own} if own else {}
+        writing = dcp.async_save(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
+        return writing
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote. Collective. Raises torch's CheckpointException where it does not fit."""
+        """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
+        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=directory)
-        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=FLAT)
+        # A parameter that never had a gradient has no state.
+        stateless = {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if not any(key.startswith(f"optimizer.state.{name}.") for key in saved)
+        }
+        unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
+        tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
+        scaler = self._scaler_state() if "scaler.scale" in saved else {}
+        state = {"model": model, "optimizer": tensors, "scaler": scaler}
+        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
+        if own.keys() <= {key.removeprefix(f"{self._buffers_place}.") for key in saved}:
+            state[self._buffers_place] = own
+        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        set_state_dict(
+            self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
+        )
+        for name, buffer in self._own_buffers().items() if self._buffers_place in state else ():
+            buffer.copy_(own[name])
+        for parameter in stateless.values():
+            self.optimizer.state.pop(parameter, None)
+        if self.scaler and scaler:
+            known = self.scaler.state_dict()
+            growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
+            self.scaler.load_state_dict(known | growth)
+
+    def further_state(self) -> dict[str, Any]:
+        """What else a checkpoint holds: tensors, under names of the strategy's own; it reads them back in `load`."""
+        return {}
+
+    def _own_buffers(self) -> dict[str, torch.Tensor]:
+        """The model's buffers: BatchNorm's statistics are those of each replica."""
+        kept = self.model.state_dict().keys()
+        return {name: buffer for name, buffer in self.model.named_buffers() if name in kept}
+
+    @property
+    def _buffers_place(self) -> str:
+        """Where this rank's own buffers stand in a checkpoint."""
+        return f"buffers-{self.ranks.rank}-of-{self.ranks.world_size}"
+
+    def _scaler_state(self) -> dict[str, torch.Tensor]:
+        """What changes of fp16's scaler, as tensors; nothing in other precisions."""
+        if self.scaler is None:
+            return {}
+        held = self.scaler.state_dict()
+        return {
+            "scale": torch.tensor(held["scale"], dtype=torch.float64),
+            "growth_tracker": torch.tensor(held["_growth_tracker"]),
+        }
 
     def footprint(self) -> dict[str, int]:
         """Bytes of parameters, gradients and optimizer state that this rank holds between steps."""
@@ -127,6 +236,13 @@ class Strategy:
             "gradients": _local_bytes(p.grad for p in parameters if p.grad is not None),
             "optimizer": _local_bytes(state),
         }
+
+
+def loss_scaler(device: torch.device) -> torch.amp.GradScaler:
+    """Scales fp16's loss, so that small gradients do not vanish; an overflow on any rank is one on all."""
+    from relay.scaler import LossScaler
+
+    return LossScaler(device.type, init_scale=FIRST_SCALE)
 
 
 def _local_bytes(tensors: Iterable[torch.Tensor]) -> int:

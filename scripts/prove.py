@@ -1,0 +1,79 @@
+"""Every strategy of a config through its equivalence gate on this machine: a table, and status 1 if one fails.
+
+    python scripts/prove.py config/proof/strategies.yaml
+
+writes results/proof/table.csv and table.md. `--passes 20 --steps 20 --precision fp64` does it twenty times, briefly.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from relay import config, entry
+from relay.errors import UserError
+from relay.planning import plan
+from relay.proof import Proof, markdown
+
+
+def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
+    """The config of a file, with one precision and length of the gate where they are given. Raises UserError."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    config.load(raw)  # before it is changed: a mistake is the file's
+    changed: dict[str, Any] = {**raw}
+    if steps:
+        changed["gate"] = {**changed.get("gate", {}), "steps": steps}
+    if precision:
+        changed["comparisons"] = [{**c, "precision": precision} for c in changed.get("comparisons", [])]
+    return config.load(changed)
+
+
+def proofs(given: argparse.Namespace) -> Iterator[Proof]:
+    """What there is to prove of each config; what is skipped is printed."""
+    for path in given.configs:
+        made = plan(read(path, given.precision, given.steps))
+        for skipped in made.skipped:
+            print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
+        chosen = {name: g for name, g in made.gates.items() if not given.strategy or g.strategy in given.strategy}
+        made.gates = chosen
+        yield Proof(made, given.folder)
+
+
+def main() -> int:
+    """Parse the command line, judge, print progress, and write the table after every cell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", type=Path, nargs="+", help="config files: what to prove")
+    parser.add_argument("--steps", type=int, help="steps of the fp64 training (default: the config's)")
+    parser.add_argument("--precision", choices=["fp64", "fp32"], help="instead of the config's")
+    parser.add_argument("--passes", type=int, default=1, help="how often to judge every cell")
+    parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
+    parser.add_argument("--folder", type=Path, default=Path("results/proof"), help="where everything goes")
+    given = parser.parse_args()
+    if given.passes < 1:
+        raise UserError(f"--passes: {given.passes} is not allowed; allowed: at least 1")
+    asked = list(proofs(given))
+    count = given.passes * sum(len(proof.plan.gates) for proof in asked)
+    if not count:
+        raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
+    rows: list[dict[str, Any]] = []
+    for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
+        rows.append(row)
+        found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
+        what = f"{row['task']}, {row['strategy']} ({row['options']}) on {row['processes']}"
+        print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
+        table = pd.DataFrame(rows)
+        table.to_csv(given.folder / "table.csv", index=False)
+        (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
+    failed = sum(not row["equivalent"] for row in rows)
+    print(f"{len(rows)} cells, {failed} failed: {given.folder / 'table.md'}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,179 @@
+"""A GPT (Radford et al. 2019): learned positions, norms before each half of a block, GELU; no dropout, an untied head.
+
+With `experts`, each block's feed-forward half is a mixture of experts (Shazeer et al. 2017): each token goes to the two
+that its router likes best. None is ever full, so that the result does not depend on how tokens are batched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+INITIAL_DEVIATION = 0.02  # GPT-2's
+EXPANSION = 4  # of the width, within the feed-forward half
+CHOSEN = 2
+
+
+class Embed(nn.Module):
+    """What a token is, plus where it stands."""
+
+    # How tensor parallelism splits the parts: both by columns of the table, their outputs put together again.
+    tensor_plan: ClassVar[Mapping[str, str]] = {"token": "embedding", "position": "embedding"}
+
+    def __init__(self, classes: int, length: int, width: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(classes, width)
+        self.position = nn.Embedding(length, width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(N, L) int64 tokens to (N, L, width)."""
+        outputs: torch.Tensor = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        return outputs
+
+
+class Attention(nn.Module):
+    """The first half of a block: every token looks at those up to itself."""
+
+    # Heads are columns of query, key and value, and rows of out.
+    tensor_plan: ClassVar[Mapping[str, str]] = {"query": "column", "key": "column", "value": "column", "out": "row"}
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.norm1 = nn.LayerNorm(width)
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+
+    def attend(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(N, L, width) to the same shape."""
+        normed = self.norm1(inputs)
+        # However many heads are here: tensor parallelism leaves each process some of them.
+        query, key, value = (
+            project(normed).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        outputs: torch.Tensor = inputs + self.out(attended.transpose(1, 2).flatten(2))
+        return outputs
+
+
+class Block(Attention):
+    """Attention, then two layers for each token by itself."""
+
+    tensor_plan: ClassVar[Mapping[str, str]] = {**Attention.tensor_plan, "up": "column", "down": "row"}
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.up = nn.Linear(width, EXPANSION * width)
+        self.down = nn.Linear(EXPANSION * width, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(N, L, width) to the same shape."""
+        inputs = self.attend(inputs)
+        outputs: torch.Tensor = inputs + self.down(F.gelu(self.up(self.norm2(inputs))))
+        return outputs
+
+
+class ExpertBlock(Attention):
+    """Attention, then a mixture of experts."""
+
+    tensor_plan: ClassVar[Mapping[str, str]] = {**Attention.tensor_plan, "moe": "experts"}
+
+    def __init__(self, width: int, heads: int, experts: int) -> None:
+        super().__init__(width, heads)
+        self.moe = MoE(width, experts)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(N, L, width) to the same shape."""
+        inputs = self.attend(inputs)
+        outputs: torch.Tensor = inputs + self.moe(self.norm2(inputs))
+        return outputs
+
+
+class MoE(nn.Module):
+    """A mixture of experts, whose parameters are stacked: expert e is entry e of each.
+
+    `chosen` experts compute each token. `compute` runs all of them here; expert parallelism replaces it by one that
+    sends tokens to where their experts are, and there calls `run_experts`.
+    """
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.experts, self.chosen = experts, min(CHOSEN, experts)
+        self.router = nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.empty(experts, width, EXPANSION * width))
+        self.up_bias = nn.Parameter(torch.empty(experts, EXPANSION * width))
+        self.down = nn.Parameter(torch.empty(experts, EXPANSION * width, width))
+        self.down_bias = nn.Parameter(torch.empty(experts, width))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(..., width) to the same shape: what a token's experts say, weighed by how much the router likes them."""
+        tokens = inputs.flatten(0, -2)
+        liking, chosen = self.router(tokens).softmax(-1).topk(self.chosen)  # both (tokens, chosen)
+        gates = liking / liking.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)  # the assignments of tokens to experts, by expert
+        counts = (chosen.flatten() == torch.arange(self.experts, device=chosen.device).unsqueeze(1)).sum(1)
+        computed = self.compute(tokens[order // self.chosen], counts)
+        by_token = computed[order.argsort()].unflatten(0, (-1, self.chosen))
+        return (by_token * gates.unsqueeze(-1)).sum(1).view_as(inputs)
+
+    def compute(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """(T, width) tokens sorted by expert, `counts` (experts,) int64 of each, to (T, width)."""
+        return self.run_experts(tokens, counts)
+
+    def run_experts(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """The same with the experts whose parameters are here: all, or this process's shards (DTensor)."""
+        if tokens.is_meta:  # only the shape is asked for, and how many tokens each expert has is not known
+            return torch.empty_like(tokens)
+        mine = zip(
+            tokens.split(counts.tolist()),
+            *(_local(stacked).unbind() for stacked in (self.up, self.up_bias, self.down, self.down_bias)),
+            strict=True,
+        )
+        return torch.cat(
+            [
+                torch.addmm(down_bias, F.gelu(torch.addmm(up_bias, some, up)), down)
+                for some, up, up_bias, down, down_bias in mine
+            ]
+        )
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def build(
+    input_shape: tuple[int, ...], classes: int | None, width: int, depth: int, heads: int, experts: int = 0
+) -> nn.Sequential:
+    """(N, L) int64 tokens to (N, L, classes) logits. Raises ValueError where the width is no multiple of the heads."""
+    if width % heads:
+        raise ValueError(f"width {width} is no multiple of the {heads} heads")
+    layers: OrderedDict[str, nn.Module] = OrderedDict(embed=Embed(classes or 1, input_shape[0], width))
+    for place in range(depth):
+        layers[f"block{place}"] = ExpertBlock(width, heads, experts) if experts else Block(width, heads)
+    layers |= OrderedDict(norm=nn.LayerNorm(width), head=nn.Linear(width, classes or 1, bias=False))
+    network = nn.Sequential(layers)
+    _initialise(network, depth)
+    return network
+
+
+def _initialise(network: nn.Sequential, depth: int) -> None:
+    """As GPT-2: normal weights, smaller where they add to the residual stream; no biases; norms as torch makes them."""
+    for name, parameter in network.named_parameters():
+        layer, _, leaf = name.rpartition(".")
+        part = layer.rpartition(".")[2]
+        if "bias" in leaf:
+            nn.init.zeros_(parameter)
+        elif not part.startswith("norm"):
+            residual = part in ("out", "down") or leaf == "down"
+            nn.init.normal_(parameter, std=INITIAL_DEVIATION / (math.sqrt(2 * depth) if residual else 1.0))

@@ -1,0 +1,33 @@
+"""Where a run's files lie below the results directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of one run."""
+
+    results: Path
+    run_id: str
+
+    @property
+    def run(self) -> Path:
+        """Declared files: run.json, chain.json and a state file for each segment."""
+        return self.results / "runs" / self.run_id
+
+    @property
+    def work(self) -> Path:
+        """Rolling checkpoints and records."""
+        return self.results / "checkpoints" / self.run_id
+
+    @property
+    def code(self) -> Path:
+        """Snapshots of the code, shared by all runs."""
+        return self.results / "code"
+
+    def state(self, step: int) -> Path:
+        """The state file of the segment that ends at this step."""
+        return self.run / f"step-{step}.json"

@@ -1,0 +1,36 @@
+"""The loss scaling of fp16 where gradients may be sharded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.distributed.tensor import DTensor
+
+
+class LossScaler(ShardedGradScaler):
+    """Scales the loss, so that small gradients do not vanish in fp16; an overflow on any rank is one on all.
+
+    torch's own refuses whole and sharded gradients, or shards over different ranks, beside each other (tensor
+    parallelism leaves norms whole). Each rank looks at what it holds: whether anyone found an overflow is asked later.
+    """
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool = True,
+    ) -> dict[torch.device, torch.Tensor]:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        held: defaultdict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
+        for gradient in (p.grad for p in parameters if p.grad is not None):
+            mine = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            held[mine.device, mine.dtype].append(mine)
+        with torch.no_grad():
+            for (device, _), gradients in held.items():
+                found = torch.zeros_like(found_inf, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inv_scale.to(device))
+                found_inf += found.to(found_inf.device)
+        return {found_inf.device: found_inf}

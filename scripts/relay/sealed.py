@@ -1,0 +1,53 @@
+"""What makes a directory a sound checkpoint: a manifest of all its files, written last. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from relay.files import read_json, sha256, sync_file, write_json
+
+MANIFEST = "complete.json"
+
+
+def seal(place: Path, step: int, world_size: int) -> None:
+    """Make a directory's files durable, and write the manifest with the size and SHA-256 of each."""
+    files = {}
+    for path in sorted(p for p in place.rglob("*") if p.is_file()):
+        sync_file(path)
+        files[str(path.relative_to(place))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    write_json(place / MANIFEST, {"step": step, "world_size": world_size, "files": files})
+
+
+def complete(directory: Path) -> list[int]:
+    """Steps of which a checkpoint `step-{n}/` is there, newest first."""
+    return sorted((int(p.parent.name[5:]) for p in directory.glob(f"step-*/{MANIFEST}")), reverse=True)
+
+
+def sound(directory: Path, first: int, last: int) -> Iterator[int]:
+    """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one."""
+    for step in complete(directory):
+        if not first <= step <= last:
+            continue
+        problem = damage(directory / f"step-{step}")
+        if problem is None:
+            yield step
+        else:
+            print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
+
+
+def damage(place: Path) -> str | None:
+    """What is wrong with a checkpoint's directory, in one line; None where it is sound."""
+    try:
+        for name, expected in read_json(place / MANIFEST)["files"].items():
+            path = place / name
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_uid != os.getuid():
+                return f"{path} belongs to another user"
+            if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
+                return f"{path} does not have the checksum of its manifest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{place / MANIFEST} cannot be read ({error})"
+    return None

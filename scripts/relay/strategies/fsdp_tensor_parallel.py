@@ -1,0 +1,43 @@
+"""Matrices are split within a group of neighbouring ranks, and what each holds is sharded over the groups."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+
+from relay.errors import UserError
+from relay.strategies.base import Replica, Requirements, Strategy
+from relay.strategies.fsdp import shard_layers
+from relay.tensor_plan import split, whole
+
+
+class FSDPTensorParallel(Strategy):
+    """Tensor parallelism on `tensor` neighbouring ranks (those of a node), FSDP across: a mesh of two dimensions."""
+
+    requirements = Requirements(
+        least_devices=4,
+        divides=("samples", "parameters", "gradients", "optimizer"),
+        group="tensor",
+        needs=("heads", "matrices"),
+        options={"tensor": 2},
+    )
+
+    def build(self, tensor: int) -> None:
+        ranks = self.ranks.world_size
+        if ranks % tensor or ranks == tensor:
+            raise UserError(f"tensor: {tensor} is not allowed; it must divide the {ranks} processes, and be fewer")
+        # Outputs of split matrices are views, on which FSDP would miss what works in place: no layer does.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        shape = (ranks // tensor, tensor)
+        mesh = init_device_mesh(self.ranks.device.type, shape, mesh_dim_names=("data", "tensor"))
+        self.model = self.task.model()
+        split(self.model, mesh["tensor"])
+        shard_layers(self.model, mesh["data"])
+        self.make_optimizer()
+        data, place = mesh["data"], mesh["tensor"].get_local_rank()
+        self.replica = Replica(data.get_local_rank(), data.size(), reports=place == 0)
+
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+        return whole(super().predict(inputs))

@@ -1,0 +1,129 @@
+"""Several replicas on one device (document 000): a small model at a small batch leaves most of a GPU idle.
+
+NCCL refuses processes that share a GPU: gradients are averaged over gloo. NVIDIA's Multi-Process Service (MPS) lets the
+replicas compute at the same time; without it they take turns. On CPUs they are processes that share the cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relay.errors import UserError
+from relay.fingerprint import fingerprint
+from relay.node_folder import own_folder
+from relay.strategies.base import Requirements
+from relay.strategies.ddp import DDP
+
+CONTROL = "nvidia-cuda-mps-control"
+FOLDERS = {"CUDA_MPS_PIPE_DIRECTORY": "pipe", "CUDA_MPS_LOG_DIRECTORY": "log"}
+# What tells one start of a run's processes on a node from any other.
+START = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
+LONGEST_WAIT_SECONDS = 30.0
+LONGEST_PATH = 80  # of a folder with sockets: Linux allows each 107 characters
+# $0: the control program; $1: the daemon's folder. It ends when its standard input does, and so with the process that
+# started it, however that ends; signals to the whole job are for the replicas, which may have to save first.
+KEEPER = """
+trap '' TERM INT HUP USR2
+exec 3<&0
+"$0" -f > "$1/out" 2>&1 < /dev/null 3<&- &
+daemon=$!
+(
+  cat <&3 > /dev/null
+  echo quit | "$0" > /dev/null 2>&1
+  for second in 1 2 3 4 5; do kill -0 $daemon 2> /dev/null || exit; sleep 1; done
+  kill -KILL $daemon
+) &
+wait $daemon
+echo "the daemon has ended: $(tail -n 1 "$1/out")" > "$1/off"
+wait
+rm -rf "$1"
+"""
+
+
+class MPS(DDP):
+    """Data parallelism over gloo by processes that share each device: `processes_per_device` of them."""
+
+    requirements = Requirements(processes="several per device", backends=("gloo",), divides=("samples",))
+
+    @classmethod
+    @contextmanager
+    def service(cls, run_id: str, device: str) -> Iterator[None]:
+        """NVIDIA's MPS for a node's replicas, from before they touch a GPU to after the last of them has ended.
+
+        Local rank 0 keeps a daemon with folders of its own below the node's disk. All replicas find it through their
+        environment, which is kept in the record: without CUDA_MPS_PIPE_DIRECTORY there, MPS was off.
+        """
+        if device != "cuda":
+            yield
+            return
+        first = os.environ.get("LOCAL_RANK", "0") == "0"
+        keeper: subprocess.Popen[bytes] | None = None
+        try:
+            folder = _folder(run_id)
+            keeper = _keep_daemon(folder) if first else None
+            _wait_for_daemon(folder)
+            os.environ |= _variables(folder)
+        except (UserError, OSError) as error:
+            if first:
+                print(f"mps: no MPS: {error}; the replicas run without, and take turns on the device", flush=True)
+        try:
+            yield
+        finally:
+            for name in FOLDERS:
+                os.environ.pop(name, None)
+            if keeper and keeper.stdin:
+                keeper.stdin.close()  # not waited for: the daemon ends with its last client, which may be this process
+
+
+def _folder(run_id: str) -> Path:
+    """The daemon's folder, which all replicas of the node name alike, and no other start of a run."""
+    name = f"mps-{fingerprint([run_id, *(os.environ.get(name) for name in START)])}"
+    disk = Path(os.environ.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
+    folder = own_folder(disk) / name
+    return folder if len(str(folder)) <= LONGEST_PATH else own_folder(Path("/tmp")) / name
+
+
+def _variables(folder: Path) -> dict[str, str]:
+    return {variable: str(folder / name) for variable, name in FOLDERS.items()}
+
+
+def _keep_daemon(folder: Path) -> subprocess.Popen[bytes] | None:
+    """Start the daemon, and what ends it; where that cannot be done, the reason is left for all in the folder."""
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier start that was cut off
+    for name in FOLDERS.values():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    program = shutil.which(CONTROL)
+    if program is None:
+        (folder / "off").write_text(f"{CONTROL} is not on the PATH")
+        return None
+    words = ["sh", "-c", KEEPER, program, str(folder)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, env=os.environ | _variables(folder))
+
+
+def _wait_for_daemon(folder: Path) -> None:
+    """Raises UserError where it does not answer, and TimeoutError (an OSError) where it has not within the time."""
+    deadline = time.monotonic() + LONGEST_WAIT_SECONDS
+    while time.monotonic() < deadline:
+        if (folder / "off").exists() and (reason := (folder / "off").read_text().strip()):
+            raise UserError(reason)
+        if (folder / "pipe").is_dir() and _answers(folder):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"the daemon has not answered in {LONGEST_WAIT_SECONDS:g} seconds")
+
+
+def _answers(folder: Path) -> bool:
+    command, environment = [CONTROL], os.environ | _variables(folder)
+    asking = b"get_server_list\n"
+    try:
+        asked = subprocess.run(command, input=asking, env=environment, capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -1,0 +1,78 @@
+"""Each process holds stages of the layers, and works on some micro-batches while the others work on others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
+
+from relay.errors import UserError
+from relay.schedules import SCHEDULES
+from relay.stages import Stage
+from relay.strategies._stages import Staged
+from relay.strategies.base import Replica, Requirements
+
+
+class Pipeline(Staged):
+    """All processes are one pipeline, of one stage each or of two, as the schedule has it."""
+
+    requirements = Requirements(
+        least_devices=2,
+        group="all",
+        needs=("layers",),
+        divides=("parameters", "gradients", "optimizer"),
+        options={"schedule": "1f1b", "micro_batches": 4},
+        pipelined=True,
+    )
+
+    def build(self, schedule: str, micro_batches: int) -> None:
+        self.lay(range(self.ranks.world_size), schedule, micro_batches, replica=0, replicas=1)
+
+    def lay(self, members: Sequence[int], schedule: str, micro_batches: int, replica: int, replicas: int) -> None:
+        """Make these ranks the pipeline of one replica, with this process among them.
+
+        Raises UserError for a schedule that cannot be computed so, which the planner has skipped.
+        """
+        known = SCHEDULES[schedule]
+        for problem in known.problems(len(members), micro_batches, self.task.compiled, self.task.channels_last):
+            raise UserError(f"schedule: '{schedule}' {problem}")
+        owners = list(members)
+        if known.stages == 2:
+            owners += reversed(members) if known.v_shaped else members
+        self.replica = Replica(replica, replicas, reports=owners[-1] == self.ranks.rank)
+        self.place(owners, micro_batches)
+        for stage in self.stages.values():
+            self.wrap(stage)
+        self.make_optimizer()
+        self.losses: list[torch.Tensor] = []
+        stages = [self.stage(index, stage) for index, stage in self.stages.items()]
+        chosen = get_schedule_class(known.name)
+        held = stages[0] if issubclass(chosen, PipelineScheduleSingle) else stages
+        self.schedule = chosen(held, micro_batches, loss_fn=self._loss)
+
+    def wrap(self, stage: Stage) -> None:
+        """Make a stage average its gradients with those of its equals in other replicas, where there are any."""
+
+    def stage(self, index: int, module: torch.nn.Module) -> PipelineStage:
+        """The stage as torch's schedules know it: with its neighbours, and what comes from and goes to them."""
+        # Shapes are given, because torch finds them by a real micro-batch: BatchNorm and the loss would count it.
+        enters, leaves = self.flow[index : index + 2]
+        count, device = len(self.owners), self.ranks.device
+        return PipelineStage(module, index, count, device, input_args=enters, output_args=leaves, group=self.group)
+
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """A micro-batch's loss, scaled for fp16; kept as it is for the step's."""
+        loss = self.task.loss(outputs, targets)
+        self.losses.append(loss.detach())
+        return self.scaler.scale(loss) if self.scaler else loss
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        self.losses.clear()
+        # The schedule divides gradients by the number of micro-batches, which are equal: the whole slice's mean.
+        entering = [inputs] if 0 in self.stages else []
+        self.schedule.step(*entering, target=targets if self.replica.reports else None, return_outputs=False)
+        self.update()
+        return torch.stack(self.losses).mean() if self.losses else self.no_loss

@@ -1,0 +1,35 @@
+"""Pipelines side by side: each works on its slice of the batch, and equal stages average their gradients."""
+
+from __future__ import annotations
+
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import init_device_mesh
+
+from relay.stages import Stage
+from relay.strategies.base import Requirements
+from relay.strategies.pipeline import Pipeline
+
+
+class PipelineDDP(Pipeline):
+    """Neighbouring ranks, `stages` of them, are one pipeline: within a node, where the launcher counts by nodes."""
+
+    requirements = Requirements(
+        least_devices=4,
+        group="stages",
+        needs=("layers",),
+        divides=("samples", "parameters", "gradients", "optimizer"),
+        options={"stages": 2, "schedule": "1f1b", "micro_batches": 4},
+        pipelined=True,
+    )
+
+    def build(self, stages: int, schedule: str, micro_batches: int) -> None:
+        shape = (self.ranks.world_size // stages, stages)
+        mesh = init_device_mesh(self.ranks.device.type, shape, mesh_dim_names=("data", "pipeline"))
+        self.data, self.group = mesh["data"], mesh["pipeline"].get_group()
+        replica, first = self.data.get_local_rank(), self.ranks.rank // stages * stages
+        self.lay(range(first, first + stages), schedule, micro_batches, replica, self.data.size())
+
+    def wrap(self, stage: Stage) -> None:
+        # Not DistributedDataParallel: GPipe's several backward passes trip its reducer, and with static_graph=True it
+        # goes on with gradients that were never averaged.
+        replicate(stage, mesh=self.data)

@@ -1,0 +1,51 @@
+"""Matrices are split over the ranks, all of which see the whole batch (document 004 names it; Megatron-LM)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
+
+from relay.errors import UserError
+from relay.strategies.base import Replica, Requirements, Strategy
+from relay.tensor_plan import split, whole
+
+
+class TensorParallel(Strategy):
+    """One replica over all ranks, by torch.distributed.tensor.
+
+    `loss_parallel`: the outputs stay sharded over the classes, and the loss is computed from these shards.
+    """
+
+    requirements = Requirements(
+        least_devices=2,
+        divides=("parameters", "gradients", "optimizer"),
+        group="all",
+        needs=("heads", "matrices"),
+        cross_entropy_only={"loss_parallel": (True,)},
+        options={"loss_parallel": False},
+    )
+
+    def build(self, loss_parallel: bool) -> None:
+        if loss_parallel and self.task.spec.loss != "cross_entropy":
+            raise UserError(f"loss_parallel: True is not allowed; task {self.task.spec.name} has no cross entropy")
+        self.loss_parallel = loss_parallel
+        mesh = init_device_mesh(self.ranks.device.type, (self.ranks.world_size,))
+        self.model = self.task.model()
+        split(self.model, mesh, classes_sharded=loss_parallel)
+        self.model.to(self.ranks.device)  # last, so that no device ever holds the whole
+        self.make_optimizer()
+        self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with self._loss():
+            return whole(super().train_step(inputs, targets))
+
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+        return whole(super().predict(inputs))
+
+    def _loss(self) -> AbstractContextManager[None]:
+        """Within it, cross entropy and its backward pass understand outputs that are sharded over the classes."""
+        return sharded_loss() if self.loss_parallel else nullcontext()

@@ -1,0 +1,56 @@
+"""All that a chain's run has computed, and how two of them differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from chain_runs import Chain
+from relay.files import read_json
+from relay.summary import summarise
+
+
+def result(chain: Chain) -> dict[str, Any]:
+    """All that a run computed: parameters and optimizer, the generators of each rank, losses, evaluations."""
+    place = chain.work / f"step-{chain.run.total_steps}"
+    whole = chain.results / "whole.pt"
+    dcp_to_torch_save(place / "strategy", whole)
+    summary = summarise(chain.run, chain.work, 1)
+    adopted = read_json(chain.work / "chain.json")["adopted_from"] or {"step": 0}
+    assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.total_steps + 1))
+    return {
+        "state": torch.load(whole, weights_only=False),
+        "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rng-*.pt"))],
+        "losses": summary["losses"],
+        "evaluations": summary["evaluations"],
+    }
+
+
+def assert_same(found: Any, wanted: Any, where: str = "result") -> None:
+    """Bit for bit."""
+    if isinstance(wanted, dict):
+        assert list(found) == list(wanted), where
+        for name, value in wanted.items():
+            assert_same(found[name], value, f"{where}.{name}")
+    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+        assert len(found) == len(wanted), where
+        for index, value in enumerate(wanted):
+            assert_same(found[index], value, f"{where}[{index}]")
+    elif isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted), where
+    elif isinstance(wanted, list) and wanted and isinstance(wanted[0], torch.Tensor):
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True)), where
+    else:
+        assert str(found) == str(wanted), where
+
+
+def difference(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+    """The largest difference in any parameter, any tensor of the optimizer, and any loss that both have."""
+    pairs = [(found["state"]["model"][name], tensor) for name, tensor in wanted["state"]["model"].items()]
+    pairs += [(found["state"]["optimizer"][name], tensor) for name, tensor in wanted["state"]["optimizer"].items()]
+    losses, curve = (dict(zip(ran["losses"]["steps"], ran["losses"]["values"], strict=True)) for ran in (found, wanted))
+    pairs += [(torch.tensor(loss), torch.tensor(curve[step])) for step, loss in losses.items()]
+    differences = [(one.double() - other.double()).abs().max() for one, other in pairs]
+    return float(torch.stack(differences).max())  # keeps a NaN

@@ -1,0 +1,194 @@
+"""DDP's options: what each computes, what the planner makes of it, and that a resumed run ends like an uncut one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from gate_runs import FEW_STEPS, Gates, planned
+from relay import catalogue, strategies
+from relay.config import load
+from relay.errors import UserError
+from relay.planning import plan
+from relay.ranks import Ranks
+from relay.strategies.base import Strategy
+from relay.task import Task
+
+PROCESSES, BATCH = 3, 24  # with three, a sum depends on the bucket in which it is made
+BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
+SMALL = {"bucket_mb": 0.05}  # several buckets of LeNet's 0.24 MB
+EXACT: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "small buckets": SMALL,
+    "accumulation": {"accumulation": 2} | SMALL,
+    "static graph": {"static_graph": True, "accumulation": 4} | SMALL,
+    "unused parameters": {"find_unused_parameters": True, "accumulation": 2},
+}
+LOSSY: dict[str, dict[str, Any]] = {
+    "fp16": {"compression": "fp16"} | SMALL,
+    "bf16": {"compression": "bf16", "accumulation": 2},
+    "powersgd": {"compression": "powersgd", "accumulation": 2} | SMALL,
+    "powersgd, later": {"compression": "powersgd", "powersgd_rank": 3, "powersgd_start": BEFORE + 2},
+}
+# How far each moves the parameters, of their way, in so few steps: at least and at most.
+LOSS = {"fp16": (1e-5, 2e-3), "bf16": (1e-4, 5e-2), "powersgd": (1e-2, 0.4), "powersgd, later": (1e-4, 0.3)}
+
+
+def built(ranks: Ranks, options: dict[str, Any], precision: str = "fp64", strategy: str = "ddp") -> Strategy:
+    """The strategy at its start, on LeNet."""
+    spec = replace(catalogue.task("lenet-digits"), learning_rate=0.005)
+    return strategies.load(strategy)(Task(spec, 10, 5, precision, 10, 10), ranks, BATCH, options)
+
+
+def trained(strategy: Strategy, first: int, last: int) -> dict[str, torch.Tensor]:
+    """This rank's parameters after these steps of made-up batches, always the same ones."""
+    generator, (index, count, _) = torch.Generator().manual_seed(3), strategy.replica
+    for step in range(last):
+        inputs = torch.randn(BATCH, 3, 32, 32, generator=generator, dtype=torch.float64).to(strategy.task.dtype)
+        targets = torch.randint(10, (BATCH,), generator=generator)
+        if step >= first:
+            strategy.train_step(inputs.chunk(count)[index], targets.chunk(count)[index])
+    return {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
+
+
+def distance(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The L2 norm of all differences together."""
+    return float(torch.stack([(mine[name].double() - other[name].double()).norm() for name in other]).norm())
+
+
+def _rank(rank: int, port: int, folder: Path) -> None:
+    """One of the processes, as a launcher would start it: every option uncut, and resumed in the middle."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    ranks = Ranks.join("cpu", "gloo")
+    found = {}
+    cases = {(name, "fp64"): options for name, options in (EXACT | LOSSY).items()}
+    cases |= {(name, "fp32"): (EXACT | LOSSY)[name] for name in ("plain", "powersgd")}
+    cases[("accumulation", "fp16")] = EXACT["accumulation"]
+    for number, ((name, precision), options) in enumerate(cases.items()):
+        uncut = built(ranks, options, precision)
+        trained(uncut, 0, BEFORE)
+        uncut.save(folder / f"{number}").result()
+        end = trained(uncut, BEFORE, BEFORE + AFTER)
+        resumed = built(ranks, options, precision)
+        resumed.load(folder / f"{number}")
+        again = trained(resumed, BEFORE, BEFORE + AFTER)
+        found[name, precision] = (end, all(torch.equal(again[key], end[key]) for key in end))
+    torch.save(found, folder / f"rank-{rank}.pt")
+    ranks.leave()
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, str], tuple[dict[str, Any], bool]]]:
+    """Of each process: where every option has led, and whether the resumed run came to the same end."""
+    folder = tmp_path_factory.mktemp("ddp")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, folder), nprocs=PROCESSES)
+    return [torch.load(folder / f"rank-{rank}.pt") for rank in range(PROCESSES)]
+
+
+@pytest.fixture
+def alone() -> Iterator[Ranks]:
+    """This process as the only rank."""
+    yield Ranks.join("cpu", "gloo")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_bit_for_bit_like_an_uncut_one(ends: list[Any]) -> None:
+    assert {case for rank in ends for case, (_, same) in rank.items() if not same} == set()
+
+
+@pytest.mark.slow
+def test_all_processes_hold_the_same_model(ends: list[Any]) -> None:
+    for case, (end, _) in ends[0].items():
+        assert all(distance(rank[case][0], end) == 0 for rank in ends[1:]), case
+
+
+@pytest.mark.slow
+def test_exact_options_compute_what_one_process_does_and_lossy_ones_nearly(ends: list[Any], alone: Ranks) -> None:
+    single = built(alone, {}, strategy="cpu")
+    start = {name: tensor.clone() for name, tensor in single.model.state_dict().items()}
+    reference = trained(single, 0, BEFORE + AFTER)
+    way = distance(start, reference)
+    off = {name: distance(ends[0][name, "fp64"][0], reference) / way for name in EXACT | LOSSY}
+    assert {name: figure for name, figure in off.items() if name in EXACT and figure > 1e-13} == {}
+    for name, (least, most) in LOSS.items():
+        assert least < off[name] < most, (name, off[name])
+
+
+@pytest.mark.slow
+def test_powersgd_begins_anew_on_another_number_of_processes(alone: Ranks, tmp_path: Path) -> None:
+    """What is left out belongs to the processes that left it out; the rest of the checkpoint is read."""
+    first = built(alone, LOSSY["powersgd"])
+    at_checkpoint = trained(first, 0, BEFORE)
+    first.save(tmp_path).result()
+    for world_size, steps in ((1, BEFORE), (PROCESSES, 0)):
+        resumed = built(alone, LOSSY["powersgd"])
+        resumed.ranks = replace(alone, world_size=world_size)
+        resumed.load(tmp_path)
+        assert distance(resumed.model.state_dict(), at_checkpoint) == 0
+        (held,) = resumed.further_state().values()
+        assert held["steps"] == steps
+        assert len(held) == (1 if steps == 0 else 4)
+
+
+@pytest.mark.slow
+def test_building_changes_nothing(alone: Ranks) -> None:
+    """The passes that settle the buckets leave parameters, gradients and BatchNorm's statistics as they were."""
+    spec = catalogue.task("resnet18-cifar10")
+    task = Task(replace(spec, network_options=spec.network_options | {"width": 4}), 10, 5, "fp32", 10, 10)
+    strategy, model = strategies.load("ddp")(task, alone, 4, {}), task.model()
+    assert all(torch.equal(strategy.model.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in strategy.model.parameters())
+    assert strategy.model.training
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"compression": "zip"}, "is not allowed; allowed: none, fp16, bf16, powersgd"),
+        ({"accumulation": 0}, "0 is not allowed; allowed: a whole number of at least 1"),
+        ({"accumulate": 2}, "did you mean 'accumulation'"),
+        ({"bucket_mb": 0.0}, "0.0 is not allowed; allowed: a number of at least 0.001"),
+        ({"powersgd_start": 1}, "1 is not allowed; allowed: a whole number of at least 2"),
+    ],
+)
+def test_options_are_checked_when_planned(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        planned("ddp", options=options)
+
+
+def test_a_slice_that_is_no_whole_parts_is_skipped() -> None:
+    asked = {"strategy": "ddp", "devices_per_node": 2, "global_batch_size": 64, "options": {"accumulation": 3}}
+    made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
+    assert [row["reason"] for row in made.skipped] == ["a replica's 32 samples are not divisible by accumulation 3"]
+
+
+def test_what_powersgd_cannot_be_in_is_skipped() -> None:
+    asked = {"strategy": "ddp", "devices_per_node": 2, "precision": "fp16", "options": {"compression": "powersgd"}}
+    made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
+    assert [row["reason"] for row in made.skipped] == ["compression powersgd cannot be in precision fp16"]
+
+
+def test_lossy_options_are_marked() -> None:
+    assert planned("ddp", options={"compression": "powersgd"})[0].lossy == {"compression": 0.6}
+    assert planned("ddp", options={"accumulation": 2})[0].lossy == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["static graph", "unused parameters", "powersgd"])
+def test_the_gate_finds_them_equivalent(name: str, tmp_path: Path) -> None:
+    verdict = Gates.below(tmp_path).verdict("ddp", steps=FEW_STEPS, options=(EXACT | LOSSY)[name])
+    assert verdict["equivalent"], verdict["problems"]

@@ -1,0 +1,96 @@
+"""One process's failure is the end of all of them, soon and with its own reason, wherever the others wait."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from chain_runs import DDP, Bench, Ended
+from relay.errors import PeerFailed
+from relay.faults import GRACE_SECONDS, LOOK_SECONDS, lost_peer
+
+pytest_plugins = ["chain_runs"]
+
+THREE = {"devices_per_node": 3, "processes_per_node": 3}
+# Each waits for the other: rank 1's end breaks neither connection. So a stage waits for one that waits for another.
+FOR_EACH_OTHER = """if self.steps == 3:
+            if self.ranks.rank == 1:
+                raise ArithmeticError('as planted')
+            dist.recv(torch.zeros(1), src=2 - self.ranks.rank)"""
+IN_A_COLLECTIVE = """if self.steps == 3:
+            if self.ranks.rank == 1:
+                raise ArithmeticError('as planted')
+            dist.all_reduce(torch.zeros(1))"""
+IMPORTS = "import torch\nimport torch.distributed as dist"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("waiting", [FOR_EACH_OTHER, IN_A_COLLECTIVE], ids=["for each other", "in a collective"])
+def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
+    bench: Bench, launcher: str, waiting: str
+) -> None:
+    strategy = bench.strategy("faulty", waiting, base="ddp", imports=IMPORTS)
+    chain = bench.chain("results", **(THREE | {"launcher": launcher} | strategy))
+    ended = chain.segment()
+    fault = chain.fault()
+    assert time.time() - fault["time"] < 60
+    assert bench.processes() == []
+    assert ended.status == 1
+    assert (fault["rank"], fault["error"]) == (1, "ArithmeticError: as planted")
+    assert "in train_step" in fault["traceback"]
+    assert_told(ended, fault)
+    if waiting is FOR_EACH_OTHER:  # nothing else could have ended them
+        assert time.time() - fault["time"] > GRACE_SECONDS
+        for rank in (0, 2):
+            assert f"rank {rank} ends with rank 1: ArithmeticError: as planted" in ended.errors
+
+
+def assert_told(ended: Ended, fault: dict[str, Any]) -> None:
+    """The failing rank's traceback is the first one and the last one of the log; what the others saw hides neither."""
+    tracebacks = ended.errors.split("Traceback (most recent call last):\n")[1:]
+    for text in (tracebacks[0], tracebacks[-1]):
+        assert "in train_step" in text
+        assert "ArithmeticError: as planted" in text
+    assert ended.errors.splitlines()[-1] == f"run run-1 failed: {fault['error']} (rank {fault['rank']})"
+    assert "closed by peer" not in ended.errors
+
+
+@pytest.mark.slow
+def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(bench: Bench) -> None:
+    """Though it failed in the background, on one rank alone, and no other rank waits for it there."""
+    save = """pass
+
+    def save(self, directory):
+        if self.ranks.rank == 1:
+            (directory.parent / 'rng-1.pt').mkdir(parents=True)  # where a file should be
+        return super().save(directory)
+
+    def train_step(self, inputs, targets):
+        time.sleep(0.05)"""
+    strategy = bench.strategy("unwritable", save, base="ddp")
+    chain = bench.chain("results", total_steps=600, **(DDP | strategy))
+    ended = chain.segment()
+    fault = chain.fault()
+    assert ended.status == 1
+    assert fault["rank"] == 1
+    assert "could not be saved: " in fault["error"]
+    assert "Is a directory" in fault["error"]
+    assert time.time() - fault["time"] < 60
+    assert chain.checkpoints() == []
+
+
+def test_whose_fault_an_error_is() -> None:
+    """What only says that a peer is gone is no fault, also where another error was made of it."""
+    gone = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    wrapped = RuntimeError("stage 1 failed")
+    wrapped.__cause__ = gone
+    assert lost_peer(gone)
+    assert lost_peer(wrapped)
+    assert lost_peer(PeerFailed("the checkpoint could not be saved"))
+    assert lost_peer(dist.DistBackendError("NCCL error"))
+    assert not lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert LOOK_SECONDS + GRACE_SECONDS < 30

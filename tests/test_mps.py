@@ -1,0 +1,195 @@
+"""Replicas that share a device: the life of NVIDIA's MPS daemon, by a stand-in for its program, and what they compute.
+
+The stand-in only answers and quits as the real program is documented to do; the real one was never run here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gate_runs import FEW_STEPS, Gates, planned
+from relay.config import load
+from relay.planning import plan
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+CONTROL = "nvidia-cuda-mps-control"
+# -f: the daemon, in the foreground; else a command comes on standard input.
+STAND_IN = """#!/bin/sh
+pipe=$CUDA_MPS_PIPE_DIRECTORY
+if [ "$1" = -f ]; then
+  {refuses}
+  echo $$ > "$pipe/daemon"; : > "$CUDA_MPS_LOG_DIRECTORY/control.log"
+  while [ ! -e "$pipe/quit" ]; do sleep 0.05; done
+  rm "$pipe/daemon"; exit 0
+fi
+read command
+[ -e "$pipe/daemon" ] || {{ echo "Cannot find MPS control daemon process"; exit 1; }}
+[ "$command" != quit ] || : > "$pipe/quit"
+"""
+# A replica: what it says in the service, until it is told to go on.
+REPLICA = """
+import os, sys
+from pathlib import Path
+from relay import strategies
+with strategies.load("mps").service("run-1", sys.argv[2]):
+    print("in", os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), os.environ.get("CUDA_MPS_LOG_DIRECTORY"), flush=True)
+    sys.stdin.readline()
+print("out", os.environ.get("CUDA_MPS_PIPE_DIRECTORY"), flush=True)
+"""
+
+
+@dataclass
+class Node:
+    """A pretended node: a folder for programs, and the node's own disk."""
+
+    folder: Path
+    device: str = "cuda"
+
+    def __post_init__(self) -> None:
+        for name in ("bin", "disk"):
+            (self.folder / name).mkdir()
+
+    def with_program(self, refuses: str = "") -> Node:
+        """The stand-in on the PATH; `refuses` is what the daemon does at its start."""
+        program = self.folder / "bin" / CONTROL
+        program.write_text(STAND_IN.format(refuses=refuses))
+        program.chmod(0o755)
+        return self
+
+    def replica(self, local_rank: int) -> subprocess.Popen[str]:
+        """One of the node's replicas, in the service until it reads a line."""
+        environment = os.environ | {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(SCRIPTS)}
+        environment |= {"TORCH_RELAY_NODE_DISK": str(self.folder / "disk"), "MASTER_PORT": "29999"}
+        return subprocess.Popen(
+            [sys.executable, "-c", REPLICA, str(self.folder), self.device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {"LOCAL_RANK": str(local_rank), "OMP_NUM_THREADS": "1"},
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever is alive and works in this folder: replicas, the daemon and its keeper."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+
+@pytest.fixture
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node on which no process is left, also where a test fails."""
+    made = Node(tmp_path_factory.mktemp("mps"))
+    yield made
+    for process in made.processes():
+        process.kill()
+
+
+def until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def line(replica: subprocess.Popen[str]) -> list[str]:
+    """The words of the next line that the replica prints."""
+    assert replica.stdout
+    return replica.stdout.readline().split()
+
+
+@pytest.mark.slow
+def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node) -> None:
+    replicas = [node.with_program().replica(rank) for rank in (1, 0)]
+    told = [line(replica) for replica in replicas]
+    assert told[0] == told[1]
+    _, pipe, log = told[0]
+    assert Path(pipe).is_relative_to(node.folder / "disk")
+    assert Path(pipe) != Path(log)
+    assert (Path(log) / "control.log").exists()
+    daemon = int((Path(pipe) / "daemon").read_text())
+    assert psutil.pid_exists(daemon)
+    for replica in replicas:
+        assert replica.communicate("\n", timeout=30)[0].split() == ["out", "None"]
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes())
+    assert not Path(pipe).parent.exists()
+
+
+@pytest.mark.slow
+def test_killed_replicas_leave_no_daemon(node: Node) -> None:
+    first = node.with_program().replica(0)
+    daemon = int((Path(line(first)[1]) / "daemon").read_text())
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes())
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node: Node) -> None:
+    first = node.with_program().replica(0)
+    pipe = Path(line(first)[1])
+    (keeper,) = [p for p in psutil.Process(first.pid).children() if p.name() == "sh"]
+    keeper.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert psutil.pid_exists(int((pipe / "daemon").read_text()))
+    first.communicate("\n", timeout=30)
+    until(lambda: not node.processes())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("refuses", "reason"),
+    [(None, f"{CONTROL} is not on the PATH"), ("echo no permission; exit 1", "no permission")],
+)
+def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node, refuses: str | None, reason: str) -> None:
+    if refuses:
+        node.with_program(refuses)
+    first, second = (node.replica(rank) for rank in (0, 1))
+    said = line(first)
+    assert " ".join(said).startswith("mps: no MPS: ")
+    assert reason in " ".join(said)
+    for replica in (first, second):
+        assert line(replica) == ["in", "None", "None"]
+        replica.communicate("\n", timeout=30)
+    until(lambda: not node.processes())
+
+
+def test_on_cpus_there_is_no_daemon(node: Node) -> None:
+    node.with_program().device = "cpu"
+    replica = node.replica(0)
+    assert line(replica) == ["in", "None", "None"]
+    replica.communicate("\n", timeout=30)
+    assert not any((node.folder / "disk").iterdir())
+
+
+def test_replicas_share_a_device_and_divide_its_batch() -> None:
+    gate, _ = planned("mps", devices=1, processes_per_device=3, global_batch_size=48)
+    assert (gate.world_size, gate.devices, gate.backend) == (3, 1, "gloo")
+
+
+def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
+    asked = {"device": "cpu", "comparisons": [{"strategy": "data_parallel", "devices_per_node": 2}]}
+    made = plan(load(asked), gpus=0)
+    assert not made.runs
+    assert [row["reason"] for row in made.skipped] == ["data_parallel needs a GPU, device is cpu; ddp is its twin"]
+
+
+@pytest.mark.slow
+def test_replicas_on_a_cpu_compute_the_same_training(tmp_path: Path) -> None:
+    verdict = Gates.below(tmp_path).verdict("mps", 1, steps=FEW_STEPS, processes_per_device=2)
+    assert verdict["equivalent"], verdict["problems"]

@@ -1,0 +1,253 @@
+"""The probe: the largest batch that fits is found, whatever the budget, and the config that says so can be used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.catalogue import DATASETS
+from relay.config import load
+from relay.datasets.prepare import prepare
+from relay.datasets.request import Request
+from relay.errors import UserError
+from relay.plan import Plan
+from relay.planning import plan
+from relay.probe_search import Limits, Search, run_probe
+from relay.probed import batch_unit, config_text, probes, shown
+from relay.requirements import find, read
+
+ROOT = Path(__file__).resolve().parents[1]
+ANSWER = {"limited_by": "memory", "reason": None, "too_large": 999}
+
+
+def planned(*comparisons: dict[str, Any], **config: Any) -> Plan:
+    """The plan of these comparisons on CPUs."""
+    return plan(load({"device": "cpu", "comparisons": list(comparisons), **config}), gpus=0)
+
+
+# The search
+
+
+def searched(limit: int, *, unit: int = 1, first: int = 64, most: int = 4096) -> Search:
+    """A search where sizes up to the limit fit."""
+    search = Search(unit, first, most)
+    search.run(lambda size: size <= limit)
+    return search
+
+
+@pytest.mark.parametrize("unit", [1, 2, 6])
+@pytest.mark.parametrize("limit", [1, 2, 5, 12, 63, 64, 65, 100, 777, 4095])
+def test_the_search_ends_beside_the_limit(unit: int, limit: int) -> None:
+    first, most = 60 // unit * unit, 4096 // unit * unit
+    search = searched(limit, unit=unit, first=first, most=most)
+    assert all(size % unit == 0 for size in search.sizes)
+    assert len(search.sizes) == len(set(search.sizes)) <= 14
+    assert search.largest <= limit
+    if limit < most:
+        assert search.too_large is not None
+        assert limit < search.too_large <= search.largest + max(unit, search.largest // 16)
+    assert (search.largest == 0) == (limit < unit)
+
+
+def test_the_search_goes_no_further_than_the_most() -> None:
+    search = searched(10**6, most=100)
+    assert (search.largest, search.limited_by, search.sizes) == (100, "most", [64, 100])
+
+
+def test_the_search_keeps_what_it_has_when_the_time_is_over() -> None:
+    def fits(size: int) -> bool:
+        if size > 128:
+            raise TimeoutError
+        return True
+
+    search = Search(1, 64, 4096)
+    search.run(fits)
+    assert (search.largest, search.limited_by) == (128, "minutes")
+
+
+# What is probed
+
+
+@pytest.mark.parametrize(
+    ("comparison", "unit"),
+    [
+        ({"strategy": "cpu"}, 1),
+        ({"strategy": "ddp", "devices_per_node": 2}, 1),
+        ({"strategy": "ddp", "devices_per_node": 2, "options": {"accumulation": 4}}, 4),
+        ({"strategy": "mps", "processes_per_device": 4}, 4),
+    ],
+)
+def test_batches_are_whole_slices_in_whole_parts(comparison: dict[str, Any], unit: int) -> None:
+    (run,) = [setting.run for setting in planned(comparison).settings]
+    assert batch_unit(run, read(find()[run.strategy])) == unit
+
+
+def test_settings_that_differ_in_their_batch_share_a_probe() -> None:
+    made = planned({"strategy": "cpu", "global_batch_size": [16, 64], "precision": ["fp32", "bf16"]})
+    found = probes(made)
+    assert [len(probe.settings) for probe in found.values()] == [2, 2]
+    assert {probe.run.precision for probe in found.values()} == {"fp32", "bf16"}
+
+
+def test_no_batch_is_tried_that_the_planner_would_refuse() -> None:
+    comparison = {"strategy": "ddp", "devices_per_node": 2, "options": {"accumulation": 3}, "global_batch_size": 60}
+    for config in ({"probe": {"most": 50}}, {}, {"epochs": 3.0}):
+        made = planned(comparison, **config)
+        (probe,) = probes(made).values()
+        most = probe.limits.most
+        assert most % probe.limits.unit == 0
+        assert most <= made.config.probe.most
+        assert planned(comparison | {"global_batch_size": 2 * most}, **config).runs
+        if most + 3 <= made.config.probe.most:
+            assert not planned(comparison | {"global_batch_size": 2 * (most + 3)}, **config).runs
+
+
+def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
+    given = [
+        {"strategy": "cpu", "precision": ["fp32", "bf16"], "cpus_per_task": 2, "loader": "dataloader"},
+        {"strategy": "ddp", "devices_per_node": [2, 3], "options": {"accumulation": 2}, "segment": {"epochs": 2.0}},
+        {"strategy": "mps", "processes_per_device": 2, "repeats": 2},
+        {"strategy": "data_parallel", "devices_per_node": 2},
+    ]
+    made = planned(*given, global_batch_size=48, epochs=10.0)
+    answers = {name: ANSWER | {"batch_per_device": 6 + 6 * i} for i, name in enumerate(probes(made))}
+    text = config_text(made, answers, "results/probed.yaml")
+    assert "--configfile results/probed.yaml" in text
+    again = plan(load(yaml.safe_load(text)), gpus=0)
+    assert [row["reason"] for row in again.skipped] == [row["reason"] for row in made.skipped]
+    batches = [answers[name]["batch_per_device"] * probe.run.devices for name, probe in probes(made).items()]
+    assert [setting.run.global_batch_size for setting in again.settings] == batches
+    alike = ("strategy", "precision", "options", "loader", "cpus_per_task", "processes_per_node", "launcher")
+    for before, after in zip(made.settings, again.settings, strict=True):
+        assert all(getattr(before.run, name) == getattr(after.run, name) for name in alike)
+        assert (before.repeats, before.segment) == (after.repeats, after.segment)
+
+
+def test_a_setting_that_cannot_be_probed_keeps_its_batch_and_says_why() -> None:
+    made = planned({"strategy": "cpu", "global_batch_size": 48}, {"strategy": "single_gpu"})
+    (name,) = probes(made)
+    answers = {name: ANSWER | {"batch_per_device": None, "reason": "1 sample takes 300 MB, the budget is 200 MB"}}
+    again = plan(load(yaml.safe_load(config_text(made, answers, "p.yaml"))), gpus=0)
+    assert [setting.run.global_batch_size for setting in again.settings] == [48]
+    told = shown(made, answers, "p.yaml").splitlines()
+    assert told[0] == f"{name} (1 × 1 cpu, fp32): 1 sample takes 300 MB, the budget is 200 MB"
+    assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; cpu is its twin"
+
+
+def test_a_probe_longer_than_its_job_is_refused() -> None:
+    with pytest.raises(UserError, match=r"probe.minutes: 90 is not allowed; allowed: at most 60 \(runtime_minutes\)"):
+        load({"probe": {"minutes": 90.0}})
+
+
+# Real probes, on CPUs
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with the digits."""
+    folder = tmp_path_factory.mktemp("results")
+    prepare(Request.from_mapping(vars(DATASETS["digits"])), folder / "datasets" / "digits")
+    return folder
+
+
+@pytest.fixture
+def probe(results: Path) -> Callable[..., tuple[int, Any]]:
+    """Probes a comparison with that much memory on the node: its job's status, and what it wrote."""
+
+    def run(comparison: dict[str, Any], memory_mb: int, **limits: Any) -> tuple[int, Any]:
+        ((name, asked),) = probes(planned(comparison)).items()
+        spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
+        asked.run.write(spec)
+        output.unlink(missing_ok=True)
+        values = {"first": asked.limits.first, "most": asked.limits.most} | limits
+        budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": memory_mb}
+        status = run_probe(spec, results, output, Limits(asked.limits.unit, **budget | values))
+        return status, json.loads(output.read_text()) if output.exists() else None
+
+    return run
+
+
+def alone_mb(probe: Callable[..., tuple[int, Any]], comparison: dict[str, Any]) -> float:
+    """What the fewest samples take, in MB, of a process."""
+    _, found = probe(comparison, 100_000, first=1, most=1)
+    return float(found["tried"][0]["peak_memory_bytes"] / 2**20)
+
+
+@pytest.mark.slow
+def test_the_next_size_exceeds_a_small_budget(probe: Callable[..., tuple[int, Any]]) -> None:
+    comparison = {"strategy": "cpu"}
+    budget_mb = int(alone_mb(probe, comparison)) + 25
+    status, found = probe(comparison, budget_mb, first=256)
+    assert status == 0
+    assert found["limited_by"] == "memory"
+    largest, too_large = found["batch_per_device"], found["too_large"]
+    assert 1 <= largest < too_large <= largest + max(1, largest // 16)
+    tried = {one["batch_per_device"]: one["peak_memory_bytes"] for one in found["tried"]}
+    assert tried[largest] <= budget_mb * 2**20
+    # Either it was refused the memory, or it was seen to hold more than it may.
+    assert tried[too_large] is None or tried[too_large] > budget_mb * 2**20
+
+
+@pytest.mark.slow
+def test_a_budget_too_small_for_one_sample_is_one_line(
+    probe: Callable[..., tuple[int, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, found = probe({"strategy": "cpu"}, 100, first=2)
+    assert (status, found["batch_per_device"]) == (0, None)
+    assert found["reason"].startswith("1 sample on each device, the fewest that it can take, do not fit: no room: the")
+    assert "\n" not in found["reason"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_processes_share_the_nodes_memory_and_agree(probe: Callable[..., tuple[int, Any]]) -> None:
+    """Two processes have half the budget each, and a batch of both is a multiple of what they need."""
+    comparison = {"strategy": "ddp", "devices_per_node": 2, "options": {"accumulation": 2}}
+    status, found = probe(comparison, 100_000, first=4, most=8)
+    assert (status, found["batch_per_device"], found["limited_by"]) == (0, 8, "most")
+    assert {one["budget_bytes"] for one in found["tried"]} == {50_000 * 2**20}
+    assert all(one["samples_per_second"] > 0 for one in found["tried"])
+
+
+@pytest.mark.slow
+def test_a_strategy_that_fails_is_a_fault_and_no_batch(
+    probe: Callable[..., tuple[int, Any]], results: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "failing.py").write_text(
+        "from relay.strategies.base import Requirements, Strategy\n\n\n"
+        "class Failing(Strategy):\n"
+        "    requirements = Requirements(processes='one', devices=('cpu',), backends=('gloo',))\n\n"
+        "    def build(self):\n"
+        "        raise ValueError('no such layer')\n"
+    )
+    made = planned({"strategy": "failing"}, strategy_folders=[str(tmp_path)])
+    ((name, asked),) = probes(made).items()
+    spec, output = results / "probe" / "failing.run.json", results / "probe" / f"{name}.json"
+    asked.run.write(spec)
+    assert run_probe(spec, results, output, asked.limits) == 1
+    assert not output.exists()
+    assert f"probe {asked.run.setting}: ValueError: no such layer" in capfd.readouterr().err
+    assert run_probe(spec, results, output, asked.limits, attempt=2) == 1  # in words only
+    assert "failed before, not tried again: ValueError: no such layer" in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "datasets").symlink_to(results / "datasets")
+    config = {"device": "cpu", "probe": {"most": 128}, "comparisons": [{"strategy": "cpu"}, {"strategy": "single_gpu"}]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    words = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
+    words += ["--profile", str(ROOT / "profiles" / "local"), "probe", "--configfile", "mine.yaml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "128 samples per device, the most that was to be tried" in done.stdout + done.stderr
+    made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
+    assert [setting.run.global_batch_size for setting in made.settings] == [128]

@@ -1,0 +1,81 @@
+"""The table of all gates: what a verdict's row says, and a short proof as its user runs it."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gate_runs import planned
+from relay.proof import markdown, row
+
+ROOT = Path(__file__).resolve().parents[1]
+SAID = {
+    "parts": [{"name": "algorithm: losses", "figure": 2e-15}, {"name": "evaluation", "figure": 0.0}],
+    "problems": [],
+    "exit_status": 0,
+    "bytes_held_share": {"parameters": [1.0, 1.0]},
+    "samples_per_rank": [32.0, 32.0],
+    "bytes_sent_per_step": [500, 400],
+}
+
+
+def test_a_row_says_what_the_gate_found() -> None:
+    gate, _ = planned("ddp")
+    found = row(gate, SAID)
+    assert (found["strategy"], found["processes"], found["equivalent"]) == ("ddp", 2, True)
+    assert (found["fp64_losses"], found["fp64_outputs"], found["smooth_update"]) == (2e-15, 0.0, None)
+    assert (found["parameters_share"], found["gradients_share"], found["bytes_sent_per_step"]) == (1.0, None, 400)
+
+
+def test_processes_that_abort_at_their_end_are_a_failure() -> None:
+    gate, _ = planned("ddp")
+    found = row(gate, SAID | {"exit_status": -6})
+    assert (found["equivalent"], found["problems"]) == (False, "its processes ended with status -6")
+
+
+def test_the_table_has_a_line_for_each_cell_and_no_empty_column() -> None:
+    import pandas as pd
+
+    gate, _ = planned("ddp")
+    lines = markdown(pd.DataFrame([row(gate, SAID), row(gate, SAID)])).splitlines()
+    assert len(lines) == 4
+    assert "smooth_update" not in lines[0]
+    assert "| yes | 2.0e-15 | 0 | 1 | 32 32 | 400 |" in lines[2]
+
+
+@pytest.mark.slow
+def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_path: Path) -> None:
+    config = {
+        "task": "lenet-digits",
+        "strategy_folders": [str(ROOT / "tests" / "strategies")],
+        "comparisons": [
+            {"strategy": "cpu"},
+            {"strategy": "single_gpu"},
+            {"strategy": "wrong_sum", "devices_per_node": 2},
+        ],
+        "device": "cpu",
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, ROOT / "scripts" / "prove.py", "mine.yaml", "--steps", "20", "--precision", "fp64"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "skipped: single_gpu on 1: single_gpu needs a GPU" in done.stdout
+    assert "2 cells, 1 failed" in done.stdout
+    with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
+        found = {line["strategy"]: line for line in csv.DictReader(stream)}
+    assert found["cpu"]["equivalent"] == "True"
+    assert found["wrong_sum"]["equivalent"] == "False"
+    assert float(found["wrong_sum"]["fp64_losses"]) > 1e-3
+
+
+def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "scripts" / "prove.py", "missing.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: missing.yaml: cannot be read")

@@ -1,0 +1,282 @@
+"""Every strategy goes on from its checkpoint bit for bit, and from another one's within rounding."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_results import assert_same, difference, result
+from chain_runs import BUILT_IN, ROOT, Bench, Chain
+from relay import requirements
+from relay.adoption import adopt
+from relay.catalogue import task
+from relay.errors import UserError
+from relay.files import read_json
+from relay.requirements import Requirements
+from relay.run import Run
+
+pytest_plugins = ["chain_runs"]
+
+ADOPT = str(ROOT / "scripts" / "adopt.py")
+SMALL = {"width": 16, "depth": 2, "heads": 4}
+GPT = replace(task("gpt-tiny"), name="gpt", layers=5, network_options=SMALL, global_batch_size=8)
+MIXTURE = replace(
+    task("gpt-moe-tiny"), name="mixture", layers=5, network_options=SMALL | {"experts": 4}, global_batch_size=8
+)
+STEPS, CUT = 12, 5
+NEEDS = {name: requirements.read(path) for name, path in requirements.find().items()}
+# What else changes what a process keeps between steps.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ddp, fp16": ("ddp", {"precision": "fp16"}),
+    "ddp, powersgd": ("ddp", {"options": {"compression": "powersgd"}}),
+    "fsdp, offload": ("fsdp", {"options": {"offload": True}}),
+    "pipeline, interleaved": ("pipeline", {"options": {"schedule": "interleaved_1f1b"}}),
+    "pipeline, fp16": ("pipeline", {"precision": "fp16"}),
+}
+CASES = {name: (name, {}) for name in NEEDS} | VARIANTS
+
+
+def processes(needs: Requirements) -> int:
+    return 1 if needs.processes == "one" else max(2, needs.least_devices)
+
+
+def setting(strategy: str, world_size: int | None = None) -> dict[str, Any]:
+    """The strategy's run on CPUs, with the fewest processes among which it divides anything."""
+    needs = NEEDS[strategy]
+    count = world_size or processes(needs)
+    several = {"launcher": "torchrun", "processes_per_node": count} if count > 1 else {}
+    devices = count if needs.processes == "one per device" else 1
+    chosen = {"strategy": strategy, "strategy_file": str(BUILT_IN / f"{strategy}.py"), "devices_per_node": devices}
+    return chosen | several | {"total_steps": STEPS, "evaluate_every_steps": STEPS}
+
+
+def begun(bench: Bench, name: str, strategy: str, /, **values: Any) -> Chain:
+    """A chain of the strategy, on the network that it needs."""
+    spec = MIXTURE if "experts" in NEEDS[strategy].needs else GPT
+    return bench.chain(name, values.pop("spec", spec), **(setting(strategy) | values))
+
+
+# On the same devices
+
+EACH_STEP = "import signal\nimport relay.trainer\nrelay.trainer.AGREE_SECONDS = 0.0"
+STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({flag!r}).exists():
+            Path({flag!r}).touch()
+            os.kill(os.getpid(), signal.SIGTERM)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case: str) -> None:
+    """In new processes; and with checkpoints written in the background at every step that has none to wait for."""
+    strategy, values = CASES[case]
+    if "cpu" not in NEEDS[strategy].devices:
+        pytest.skip(f"{strategy} needs a GPU; {NEEDS[strategy].twin} stands for it on CPUs")
+    stop = STOP_ONCE.format(cut=CUT, flag=str(bench.folder / "stopped"))
+    cut, uncut = (
+        begun(bench, name, strategy, **(values | bench.strategy(name, before, base=strategy, imports=EACH_STEP)))
+        for name, before in (("cut", stop), ("uncut", "pass"))
+    )
+    ended = cut.segment()
+    assert ended.status == 75, ended.errors
+    assert f"stopped at step {CUT} of {STEPS} (SIGTERM)" in ended.errors
+    measured = read_json(cut.declared / "run.json").get("measured")
+    ended = cut.segment(attempt=2)
+    assert ended.status == 0, ended.errors
+    assert cut.started_at() == [0, CUT]
+    assert read_json(cut.declared / "run.json").get("measured") == measured
+    if measured:  # where stages are cut follows from what was measured: the same for both
+        uncut.measured(measured)
+    assert_same(result(cut), result(uncut.train()))
+
+
+def test_what_was_measured_stays_when_the_plan_is_written_again(bench: Bench) -> None:
+    """Each call of the workflow writes it; a segment trained after that has to cut the layers as those before."""
+    chain = begun(bench, "results", "pipeline")
+    chain.measured({"layer_seconds": {"embed": 0.25}})
+    chain.run.write(chain.declared / "run.json")
+    assert read_json(chain.declared / "run.json")["measured"] == {"layer_seconds": {"embed": 0.25}}
+    replace(chain.run, seed=8).write(chain.declared / "run.json")
+    assert read_json(chain.declared / "run.json")["measured"] == {"layer_seconds": {"embed": 0.25}}
+    assert Run.read(chain.declared / "run.json").seed == 8
+
+
+# From another strategy, or on another number of devices
+
+
+@pytest.fixture(scope="module")
+def module_bench(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path_factory.mktemp("resume"), prepared)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture(scope="module")
+def sources(module_bench: Bench) -> Callable[[str, int | None], Chain]:
+    """Trains a strategy half way, once: in float64, where rounding hides nothing."""
+    made: dict[str, Chain] = {}
+
+    def source(strategy: str, world_size: int | None = None, **values: Any) -> Chain:
+        name = f"{strategy}-{world_size}-{values.get('spec', GPT).name}"
+        if name not in made:
+            chosen = setting(strategy, world_size) | {"checkpoint_minutes": 60.0} | values
+            made[name] = begun(module_bench, name, strategy, precision="fp64", **chosen)
+            ended = made[name].segment(0, CUT)
+            assert ended.status == 0, ended.errors
+        return made[name]
+
+    return source
+
+
+@pytest.fixture(scope="module")
+def wanted(module_bench: Bench) -> Callable[[Any], dict[str, Any]]:
+    """What one uncut process computes."""
+    made: dict[str, dict[str, Any]] = {}
+
+    def reference(spec: Any) -> dict[str, Any]:
+        if spec.name not in made:
+            chain = begun(module_bench, f"uncut-{spec.name}", "cpu", precision="fp64", spec=spec)
+            made[spec.name] = result(chain.train())
+        return made[spec.name]
+
+    return reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (("fsdp", 4), ("fsdp", 2)),
+        (("fsdp", 2), ("fsdp", 4)),
+        (("tensor_parallel", 4), ("tensor_parallel", 2)),
+        (("fsdp", 2), ("tensor_parallel", 2)),
+        (("tensor_parallel", 2), ("ddp", 2)),
+        (("ddp", 2), ("fsdp", 2)),
+        (("fsdp", 2), ("cpu", 1)),
+        (("cpu", 1), ("tensor_parallel", 2)),
+        (("pipeline", 2), ("pipeline", 4)),
+        (("pipeline", 2), ("fsdp", 2)),
+        (("tensor_parallel", 2), ("pipeline", 2)),
+        (("fsdp", 2), ("fsdp_tensor_parallel", 4)),
+        (("pipeline", 2), ("pipeline_ddp", 4)),
+        (("pipeline_ddp", 4), ("model_parallel", 2)),
+        (("expert_parallel", 2), ("expert_parallel", 4)),
+        (("expert_parallel", 2), ("ddp", 2)),
+        (("cpu", 1), ("expert_parallel", 2)),
+    ],
+    ids=lambda end: f"{end[0]} {end[1]}",
+)
+def test_another_run_goes_on_from_it_within_rounding(
+    sources: Callable[..., Chain],
+    wanted: Callable[[Any], dict[str, Any]],
+    source: tuple[str, int],
+    target: tuple[str, int],
+) -> None:
+    """Parameters, the optimizer's state and the losses of the steps still to go are those of one uncut process."""
+    spec = MIXTURE if "expert_parallel" in (source[0], target[0]) else GPT
+    began = sources(*source, spec=spec)
+    chain = began.planned(f"{target[0]}-{target[1]}-from-{source[0]}-{source[1]}", **setting(*target))
+    assert adopt(chain.results, began.run.id, chain.run.id) == CUT
+    ended = chain.segment(0, STEPS)
+    assert ended.status == 0, ended.errors
+    assert chain.started_at() == [CUT]
+    assert difference(result(chain), wanted(spec)) <= 1e-9
+
+
+# The hand-over itself
+
+
+@pytest.mark.slow
+def test_segments_that_the_other_run_has_done_are_done_without_a_job_and_the_chain_says_from_where(
+    sources: Callable[..., Chain],
+) -> None:
+    began = sources("cpu", 1)
+    chain = began.planned("adopting")
+    assert adopt(chain.results, began.run.id, chain.run.id, dry=True) == CUT
+    assert not chain.work.exists()
+    adopt(chain.results, began.run.id, chain.run.id)
+    for first, last in ((0, 3), (3, CUT), (CUT, 8)):
+        assert chain.segment(first, last).status == 0
+        assert read_json(chain.declared / f"step-{last}.json")["step"] == last
+    told = read_json(chain.work / "chain.json")
+    assert len(told["attempts"]) == 1
+    assert chain.started_at() == [CUT]
+    origin = {key: told["adopted_from"][key] for key in ("run", "step", "strategy", "world_size")}
+    assert origin == {"run": began.run.id, "step": CUT, "strategy": "cpu", "world_size": 1}
+
+    with pytest.raises(UserError, match="it has begun, and goes on from its own checkpoints"):
+        adopt(chain.results, began.run.id, chain.run.id)
+    chain.start_anew("second")  # as `--forcerun start`: from the very start
+    assert chain.segment(0, 3).status == 0
+    assert chain.started_at() == [0]
+    assert read_json(chain.work / "chain.json")["adopted_from"] is None
+
+
+@pytest.mark.slow
+def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(sources: Callable[..., Chain]) -> None:
+    began = sources("cpu", 1)
+    chain = began.planned("damaged")
+    adopt(chain.results, began.run.id, chain.run.id)
+    (chain.work / f"step-{CUT}" / "rng-0.pt").write_bytes(b"")
+    ended = chain.segment(0, STEPS)
+    assert ended.status == 1
+    assert f"no sound checkpoint for steps {CUT} to {STEPS}" in ended.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"global_batch_size": 16}, "global_batch_size is 16, 8 in run"),
+        ({"seed": 4}, "seed is 4, 3 in run"),
+        ({"spec": replace(GPT, learning_rate=0.5)}, "task.learning_rate is 0.5, "),
+        ({"precision": "fp32"}, "precision is fp32, fp64 in run"),
+        ({"total_steps": CUT}, f"total_steps is {CUT}, and so far run"),
+        ({"total_steps": CUT - 1}, f"no sound checkpoint in .* up to step {CUT - 1}"),
+    ],
+    ids=["batch", "seed", "task", "precision", "nothing left", "further than the end"],
+)
+def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: dict[str, Any], told: str) -> None:
+    began = sources("cpu", 1)
+    name = "-".join(["unfit", *map(str, values), str(values.get("total_steps"))])
+    chain = began.planned(name, **values)
+    with pytest.raises(UserError, match=rf"^run .*{told}") as caught:
+        adopt(chain.results, began.run.id, chain.run.id)
+    assert "\n" not in str(caught.value)
+    assert not chain.work.exists()
+
+
+@pytest.mark.slow
+def test_runs_that_are_not_there_are_one_line(sources: Callable[..., Chain]) -> None:
+    began = sources("cpu", 1)
+    chain, other = began.planned("untrained"), began.planned("untrained-too")
+    with pytest.raises(UserError, match=r"^run unknown: .*run.json is missing; plan the run"):
+        adopt(chain.results, "unknown", chain.run.id)
+    with pytest.raises(UserError, match=rf"^run {other.run.id}: .* it was never trained"):
+        adopt(chain.results, other.run.id, chain.run.id)
+    with pytest.raises(UserError, match=r"^run run-1: .* name two runs"):
+        adopt(chain.results, began.run.id, began.run.id)
+
+
+@pytest.mark.slow
+def test_the_command_says_what_it_did(sources: Callable[..., Chain]) -> None:
+    began = sources("cpu", 1)
+    chain = began.planned("by-command")
+    words = ["--source", began.run.id, "--run", chain.run.id, "--results", str(chain.results)]
+    told = [subprocess.run([sys.executable, ADOPT, *words, *more], capture_output=True, text=True)
+            for more in (["--dry-run"], [], [])]  # fmt: skip
+    assert [ended.returncode for ended in told] == [0, 0, 0]  # not begun: it may be handed another one
+    assert told[0].stdout == f"run by-command could go on from step {CUT} of run run-1\n"
+    assert told[1].stdout == told[2].stdout == f"run by-command goes on from step {CUT} of run run-1\n"
+    words[1] = "unknown"
+    refused = subprocess.run([sys.executable, ADOPT, *words], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: run unknown: ")
+    assert len(refused.stderr.splitlines()) == 1

@@ -1,0 +1,80 @@
+"""Every strategy of PyTorch itself through a real Slurm: gate, training, report; those of several nodes on two."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mini_slurm import MiniSlurm
+from relay.config import load
+from relay.planning import plan
+from relay.requirements import find
+from relay.site import load_site
+from slurm_runs import slurm_snakemake
+
+ROOT = Path(__file__).resolve().parents[1]
+SITE = {
+    "name": "mini",
+    "description": "a virtual cluster",
+    "verified": "here",
+    "partitions": [{"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120}],
+    "memory_mb_per_cpu": 900,
+    "node_disk": "/mnt/nodetmp",
+    "environment": {"mode": "current"},
+}
+SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
+ACROSS = {"nodes": 2, "launcher": "srun"}
+# A network that every schedule can cut.
+GPT = {"task": "gpt-deep-tiny"}
+EACH: list[dict[str, Any]] = [
+    {"strategy": "cpu"},
+    {"strategy": "single_gpu"},
+    {"strategy": "data_parallel", "devices_per_node": 2},
+    {"strategy": "mps", "processes_per_device": 2},
+    {"strategy": "ddp", **ACROSS},
+    {"strategy": "model_parallel", **ACROSS},
+    {"strategy": "model_parallel_in_process", "devices_per_node": 2},
+    {"strategy": "pipeline", "options": {"schedule": "1f1b"}, **ACROSS},
+    {"strategy": "pipeline_ddp", "devices_per_node": 2, **ACROSS},
+    {"strategy": "tensor_parallel", "devices_per_node": 2, "launcher": "torchrun"},
+    {"strategy": "fsdp", **ACROSS},
+    {"strategy": "fsdp_tensor_parallel", "devices_per_node": 2, **ACROSS},
+]
+EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]
+ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "config",
+    [SHORT | GPT | {"comparisons": EACH}, SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}],
+    ids=["dense", "experts"],
+)
+def test_every_strategy_goes_through_gate_and_training(
+    cluster: MiniSlurm, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    site = tmp_path / "mini.yaml"
+    site.write_text(yaml.safe_dump(SITE))
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
+    assert status == 0, printed
+    with (tmp_path / "results/comparison.csv").open(newline="") as stream:
+        rows = {row["strategy"]: row for row in csv.DictReader(stream)}
+    ran = {name for name in rows if name not in ON_GPUS}
+    assert {name: rows[name]["status"] for name in ran} == dict.fromkeys(ran, "done")
+    assert {name: rows[name]["equivalent"] for name in ran} == dict.fromkeys(ran, "true")
+    for name in set(rows) & ON_GPUS:
+        assert rows[name]["status"] == "skipped"
+        assert "needs a GPU" in rows[name]["reason"]
+    for run in plan(load(config), site=load_site(str(site), ROOT)).runs:
+        summary = json.loads((tmp_path / f"results/runs/{run.id}/summary.json").read_text())
+        assert len(summary["hosts"]) == run.nodes
+
+
+def test_no_strategy_is_left_out() -> None:
+    assert {row["strategy"] for row in EACH + EXPERTS} == set(find())

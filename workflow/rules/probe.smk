@@ -1,0 +1,82 @@
+# `snakemake probe`: the largest batch per device that fits, for each setting; the config with what was found is
+# results/probed.yaml.
+from relay import probed
+
+PROBES = probed.probes(PLAN)
+PROBED = "results/probed.yaml"
+
+
+def probe_answers():
+    return {
+        name: json.loads(Path(f"results/probe/{name}.json").read_text())
+        for name in PROBES
+    }
+
+
+def probe_limits(wildcards):
+    limits = PROBES[wildcards.setting].limits
+    found = ["--unit", limits.unit, "--first", limits.first, "--most", limits.most]
+    found += ["--minutes", limits.minutes, "--memory-fraction", limits.memory_fraction]
+    if limits.node_memory_mb:
+        found += ["--memory-mb", limits.node_memory_mb]
+    return " ".join(map(str, found))
+
+
+rule probe_job:
+    input:
+        lambda wildcards: waited_for(
+            PROBES[wildcards.setting].run, f"results/probe/{wildcards.setting}.json"
+        ),
+    output:
+        "results/probe/{setting}.json",
+    log:
+        "results/logs/probe/{setting}.log",
+    benchmark:
+        "results/benchmarks/probe/{setting}.tsv"
+    conda:
+        conda_of(lambda wildcards: PROBES[wildcards.setting].run)
+    envmodules:
+        *MODULES,
+    resources:
+        **asked_of_slurm(lambda wildcards: PROBES[wildcards.setting].run),
+        measured=1,
+    params:
+        limits=probe_limits,
+        text=lambda wildcards: specification_text(PROBES[wildcards.setting].run),
+        specification="results/probe/{setting}.run.json",
+    message:
+        "Probing the largest batch of {wildcards.setting}" + ASKED
+    shell:
+        "printf '%s\\n' {params.text:q} > {params.specification:q};"
+        + program("probe.py")
+        + " --spec {params.specification:q} --output {output:q} {params.limits}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+rule probed:
+    input:
+        [f"results/probe/{name}.json" for name in PROBES],
+    output:
+        PROBED,
+    log:
+        "results/logs/probed.log",
+    benchmark:
+        "results/benchmarks/probed.tsv"
+    localrule: True
+    message:
+        "Writing {output}"
+    run:
+        Path(output[0]).write_text(probed.config_text(PLAN, probe_answers(), PROBED))
+
+
+# Without any output: it is shown each time.
+rule probe:
+    input:
+        PROBED,
+    log:
+        "results/logs/probe.log",
+    localrule: True
+    message:
+        "The largest batches that fit"
+    run:
+        print(probed.shown(PLAN, probe_answers(), PROBED))
