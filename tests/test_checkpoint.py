@@ -21,7 +21,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
-from relay import strategies
+from relay import sealed, strategies
 from relay.catalogue import DatasetSpec, TaskSpec, task
 from relay.checkpoint import DONE, WRITING, Checkpoints, generators, restore_generators
 from relay.data import Resident, Split, batch_indices
@@ -30,7 +30,7 @@ from relay.evaluation import Evaluation
 from relay.files import sha256
 from relay.lock import exclusive
 from relay.ranks import Ranks
-from relay.sealed import MANIFEST, complete, damage
+from relay.sealed import MANIFEST, complete, damage, seal
 from relay.strategies.base import Strategy
 from relay.task import Task
 
@@ -399,6 +399,23 @@ def test_a_damaged_newest_one_falls_back_to_the_one_before(
     training.step = 4
     filled(checkpoints, training, 6)
     assert names(checkpoints) == ["step-4", "step-6"]
+
+
+def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(tmp_path: Path) -> None:
+    """A manifest without it would call the checkpoint sound."""
+    (tmp_path / "rng-0.pt").write_text("mine")
+    late = threading.Timer(1.0, lambda: (tmp_path / "rng-1.pt").write_text("another node's"))
+    late.start()
+    seal(tmp_path, 5, 2, {"rng-0.pt", "rng-1.pt"})
+    assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"rng-0.pt", "rng-1.pt"}
+    late.join()
+
+
+def test_a_part_that_never_comes_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed, "SHOWN_WITHIN_SECONDS", 0.1)
+    with pytest.raises(FileNotFoundError, match="another node has written it"):
+        seal(tmp_path, 5, 2, {"rng-1.pt"})
+    assert not (tmp_path / MANIFEST).exists()
 
 
 def test_a_sound_one_is_no_warning(

@@ -106,15 +106,22 @@ class Checkpoints:
         torch.save(state, path)
         sync_file(path)
         written.result()
-        dist.barrier(group=self.ranks.saving)
+        seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
+        parts = self._meet(seen)
         if self.ranks.rank == 0:
-            seal(partial, step, self.ranks.world_size)
+            seal(partial, step, self.ranks.world_size, parts)
             final = self.directory / f"step-{step}"
             shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
             sync_directory(self.directory)
             self._tidy(step)
         return time.monotonic() - began
+
+    def _meet(self, seen: set[str]) -> set[str]:
+        """Wait until all ranks' parts are written: their files, of which each rank has seen its own at least."""
+        every: list[set[str]] = [set()] * self.ranks.world_size
+        dist.all_gather_object(every, seen, group=self.ranks.saving)
+        return set().union(*every)
 
     def _tidy(self, step: int) -> None:
         """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must

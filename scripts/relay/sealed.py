@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from relay.files import read_json, sha256, sync_file, write_json
 
 MANIFEST = "complete.json"
+SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
 
 
-def seal(place: Path, step: int, world_size: int) -> None:
-    """Make a directory's files durable, and write the manifest with the size and SHA-256 of each."""
+def seal(place: Path, step: int, world_size: int, parts: Iterable[str] = ()) -> None:
+    """Make a directory's files durable, and write the manifest with the size and SHA-256 of each.
+
+    `parts` are files that some node has written there: waited for, as a network filesystem shows them late on another.
+    Raises FileNotFoundError for one that does not come.
+    """
+    for part in parts:
+        _wait_for(place / part)
     files = {}
     for path in sorted(p for p in place.rglob("*") if p.is_file()):
         sync_file(path)
         files[str(path.relative_to(place))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     write_json(place / MANIFEST, {"step": step, "world_size": world_size, "files": files})
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + SHOWN_WITHIN_SECONDS
+    while not path.is_file():
+        if time.monotonic() > deadline:
+            raise FileNotFoundError(errno.ENOENT, "another node has written it, but it is not seen here", str(path))
+        time.sleep(0.5)
 
 
 def complete(directory: Path) -> list[int]:
