@@ -65,7 +65,8 @@ def main() -> int:
     for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
         rows.append(row)
         found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
-        what = f"{row['task']}, {row['strategy']} ({row['options']}) on {row['processes']}"
+        words = (row[name] for name in ("task", "strategy", "options", "precision"))
+        what = f"{', '.join(filter(None, words))} on {row['processes']}"
         print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
         table = pd.DataFrame(rows)
         table.to_csv(given.folder / "table.csv", index=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from relay.config_errors import show
 from relay.plan import PREFLIGHT_MINUTES, Plan
+from relay.requirements import chosen
 from relay.run import Run
 
 # What tells two settings of a plan apart, with the short form in which a row names it.
@@ -115,7 +117,9 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
 
 
 def _described(run: Run) -> dict[str, Any]:
-    return {**vars(run), "world_size": run.world_size, "learning_rate": run.task.learning_rate}
+    """The run as a row; of its options those that are not the strategy's defaults."""
+    options = chosen(Path(run.strategy_file), run.options) if run.options else {}
+    return {**vars(run), "options": options, "world_size": run.world_size, "learning_rate": run.task.learning_rate}
 
 
 def _labels(rows: list[dict[str, Any]]) -> list[str]:

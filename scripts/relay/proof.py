@@ -18,6 +18,7 @@ from relay.equivalence import run_gate, run_reference
 from relay.errors import UserError
 from relay.files import read_json
 from relay.plan import Plan
+from relay.requirements import chosen
 from relay.run import Run
 
 # The columns, in order, with the gate's part that each figure is from.
@@ -102,7 +103,7 @@ def row(gate: Run, verdict: dict[str, Any]) -> dict[str, Any]:
     return {
         "task": gate.task.name,
         "strategy": gate.strategy,
-        "options": ", ".join(f"{name} {value}" for name, value in gate.options.items()),
+        "options": ", ".join(f"{n} {value}" for n, value in chosen(Path(gate.strategy_file), gate.options).items()),
         "processes": gate.world_size,
         "precision": gate.precision,
         "equivalent": not problems,

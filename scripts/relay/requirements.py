@@ -128,6 +128,15 @@ def read(path: Path) -> Requirements:
     raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
 
 
+def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not the strategy's defaults: what names a setting. All of them where its file has gone."""
+    try:
+        defaults = read(strategy_file).options
+    except UserError:
+        defaults = {}
+    return {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
+
+
 def _check(path: Path, stated: Requirements) -> None:
     """Raises UserError for a value that would be misunderstood in silence."""
     allowed: dict[str, tuple[str, ...]] = {

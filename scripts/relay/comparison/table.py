@@ -13,7 +13,6 @@ from relay import requirements
 from relay.comparison.columns import COMPARISON, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.statistics import geometric_mean, ratio, standing
-from relay.errors import UserError
 from relay.run import Run
 
 # Fields that say how large a run is or what follows from it; all others must agree for a scaling efficiency.
@@ -62,15 +61,9 @@ def options_text(options: Mapping[str, Any] | str | None) -> str | None:
 
 
 def _options_columns(options: Mapping[str, Any] | str | None, strategy_file: Path) -> Row:
-    """The options' two columns. Where the strategy's file has gone since, all of them count as chosen."""
-    try:
-        defaults = requirements.read(strategy_file).options
-    except UserError:
-        defaults = {}
-    chosen = options
-    if isinstance(options, Mapping):
-        chosen = {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
-    return {"options": options_text(options), "chosen_options": options_text(chosen)}
+    """The options' two columns."""
+    own = requirements.chosen(strategy_file, options) if isinstance(options, Mapping) else options
+    return {"options": options_text(options), "chosen_options": options_text(own)}
 
 
 def _run_row(record: Record) -> Row:

@@ -15,7 +15,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from relay.errors import UserError
 from relay.network import Network
 from relay.strategies.base import Replica, Requirements, Strategy
 
@@ -57,8 +56,6 @@ class FSDP(Strategy):
         device, ranks = self.ranks.device.type, self.ranks.world_size
         if replicas == 1:
             return init_device_mesh(device, (ranks,))
-        if ranks % replicas or ranks == replicas:
-            raise UserError(f"replicas: {replicas} is not allowed; it must divide the {ranks} processes, and be fewer")
         return init_device_mesh(device, (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,6 @@ import warnings
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from relay.errors import UserError
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.strategies.fsdp import shard_layers
 from relay.tensor_plan import split, whole
@@ -25,12 +24,9 @@ class FSDPTensorParallel(Strategy):
     )
 
     def build(self, tensor: int) -> None:
-        ranks = self.ranks.world_size
-        if ranks % tensor or ranks == tensor:
-            raise UserError(f"tensor: {tensor} is not allowed; it must divide the {ranks} processes, and be fewer")
         # Outputs of split matrices are views, on which FSDP would miss what works in place: no layer does.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        shape = (ranks // tensor, tensor)
+        shape = (self.ranks.world_size // tensor, tensor)
         mesh = init_device_mesh(self.ranks.device.type, shape, mesh_dim_names=("data", "tensor"))
         self.model = self.task.model()
         split(self.model, mesh["tensor"])

@@ -8,7 +8,6 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
 
-from relay.errors import UserError
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.tensor_plan import split, whole
 
@@ -29,8 +28,6 @@ class TensorParallel(Strategy):
     )
 
     def build(self, loss_parallel: bool) -> None:
-        if loss_parallel and self.task.spec.loss != "cross_entropy":
-            raise UserError(f"loss_parallel: True is not allowed; task {self.task.spec.name} has no cross entropy")
         self.loss_parallel = loss_parallel
         mesh = init_device_mesh(self.ranks.device.type, (self.ranks.world_size,))
         self.model = self.task.model()
