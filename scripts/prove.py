@@ -2,7 +2,8 @@
 
     python scripts/prove.py config/proof/strategies.yaml
 
-writes results/proof/table.csv and table.md. `--passes 20 --steps 20 --precision fp64` does it twenty times, briefly.
+writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --preloaded` it does so twenty
+times, briefly: does a process abort, or hang?
 """
 
 import argparse
@@ -42,7 +43,7 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
             print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
         chosen = {name: g for name, g in made.gates.items() if not given.strategy or g.strategy in given.strategy}
         made.gates = chosen
-        yield Proof(made, given.folder)
+        yield Proof(made, given.folder, given.preloaded)
 
 
 def main() -> int:
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="steps of the fp64 training (default: the config's)")
     parser.add_argument("--precision", choices=["fp64", "fp32"], help="instead of the config's")
     parser.add_argument("--passes", type=int, default=1, help="how often to judge every cell")
+    parser.add_argument("--preloaded", action="store_true", help="fork the processes: saves imports in short gates")
     parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
     parser.add_argument("--folder", type=Path, default=Path("results/proof"), help="where everything goes")
     given = parser.parse_args()

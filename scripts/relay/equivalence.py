@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relay import faults
@@ -12,8 +13,11 @@ from relay.launch import INTERRUPTED, launch
 from relay.run import Run
 from relay.snapshot import freeze
 
+# Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
+Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 
-def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> int:
+
+def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
     """Start the role's processes on today's code; returns their status."""
     run = Run.read(spec)
     output.unlink(missing_ok=True)
@@ -22,7 +26,7 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str) -> 
     code = freeze(strategy_file, results / "code")
     dataset = results / "datasets" / run.dataset.directory_name
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
-    return launch(spec, role, output.parent, arguments, code)
+    return start(spec, role, output.parent, arguments, code)
 
 
 def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
@@ -43,8 +47,8 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     return 1
 
 
-def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1) -> int:
-    """Judge a strategy and write `verdict.json`; returns the job's exit status.
+def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
+    """Judge a strategy and write `verdict.json`; returns the job's exit status. `start` starts its processes.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
     that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job, and a retry
@@ -53,7 +57,7 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     if attempt > 1 and (fault := faults.recorded(output.parent)):
         print(f"gate failed before, not tried again: {fault['error']}", file=sys.stderr)
         return 1
-    status = _launch(spec, "gate", results, output, "--reference", str(reference))
+    status = _launch(spec, "gate", results, output, "--reference", str(reference), start=start)
     run = Run.read(spec)
     verdict = read_json(output)
     if verdict is None:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pandas as pd
 
+from relay import forked
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
 from relay.equivalence import run_gate, run_reference
 from relay.errors import UserError
 from relay.files import read_json
+from relay.launch import launch
 from relay.plan import Plan
 from relay.requirements import chosen
 from relay.run import Run
@@ -37,10 +39,14 @@ SHARES = ("parameters", "gradients", "optimizer")
 
 @dataclass
 class Proof:
-    """The gates of a plan, run one after the other on this machine, below a folder of their own."""
+    """The gates of a plan, run one after the other on this machine, below a folder of their own.
+
+    `preloaded`: their processes are forks of this one.
+    """
 
     plan: Plan
     folder: Path
+    preloaded: bool = False
 
     def cells(self, number: int = 1) -> Iterator[dict[str, Any]]:
         """Judge every gate and yield its row. Raises UserError where a reference fails."""
@@ -54,7 +60,8 @@ class Proof:
         gate.write(place / "gate.json")
         started = time.monotonic()
         with _output_to(place / "gate.log"):
-            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json")
+            start = forked.start if self.preloaded else launch
+            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json", start=start)
         verdict = read_json(place / "verdict.json")
         if verdict is None:
             problem = f"no verdict, status {status}; see {place / 'gate.log'}"
