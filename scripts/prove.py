@@ -2,8 +2,8 @@
 
     python scripts/prove.py config/proof/strategies.yaml
 
-writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --preloaded` it does so twenty
-times, briefly: does a process abort, or hang?
+writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --preloaded` it does so
+twenty times, briefly: does a process abort, or hang?
 """
 
 import argparse
@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 
 from relay import config, entry
+from relay.config_errors import unknown
 from relay.errors import UserError
 from relay.planning import plan
 from relay.proof import Proof, markdown
@@ -37,12 +38,18 @@ def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
-    for path in given.configs:
-        made = plan(read(path, given.precision, given.steps))
+    plans = [plan(read(path, given.precision, given.steps)) for path in given.configs]
+    known = sorted({name for made in plans for name in made.strategies})
+    for name in given.strategy or ():
+        if name not in known:
+            raise UserError(f"--strategy: {unknown(f'{name!r} is in none of the configs', name, known)}")
+    for made in plans:
         for skipped in made.skipped:
-            print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
-        chosen = {name: g for name, g in made.gates.items() if not given.strategy or g.strategy in given.strategy}
-        made.gates = chosen
+            if not given.strategy or skipped["strategy"] in given.strategy:
+                print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
+        made.gates = {
+            n: gate for n, gate in made.gates.items() if not given.strategy or gate.strategy in given.strategy
+        }
         yield Proof(made, given.folder, given.preloaded)
 
 

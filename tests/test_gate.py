@@ -414,7 +414,7 @@ WRONG = [
     Planted("wrong_bf16_compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
     Planted("wrong_autocast", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
-    Planted("wrong_alone", fails=PARTS, says=("division of work: a rank sent 0 bytes a step; expected 49605 or more",)),
+    Planted("wrong_alone", fails=PARTS, says=("division of work: rank 0 sent 0 bytes a step; expected 49605 or more",)),
     Planted(
         "wrong_whole_batch",
         passes=PARTS,

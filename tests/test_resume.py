@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_one_line(sources: Callable[..., Chain], values: di
 def test_runs_that_are_not_there_are_one_line(sources: Callable[..., Chain]) -> None:
     began = sources("cpu", 1)
     chain, other = began.planned("untrained"), began.planned("untrained-too")
-    with pytest.raises(UserError, match=r"^run unknown: .*run.json is missing; plan the run"):
+    with pytest.raises(UserError, match=r"^run unknown: .*run.json is missing; allowed: an id below results/runs"):
         adopt(chain.results, "unknown", chain.run.id)
     with pytest.raises(UserError, match=rf"^run {other.run.id}: .* it was never trained"):
         adopt(chain.results, other.run.id, chain.run.id)

@@ -37,12 +37,13 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
     [
         ({"strategy": "single_gpu"}, {}, "single_gpu needs a GPU, device is cpu; cpu is its twin"),
         ({"strategy": "data_parallel", "devices_per_node": 2}, {}, "data_parallel needs a GPU, device is cpu; ddp"),
+        ({"strategy": "mps"}, {}, "mps is for several processes on a device; give processes_per_device, such as 2"),
         ({"strategy": "fsdp"}, {}, "fsdp needs at least 2 devices, has 1"),
         ({"strategy": "pipeline", "devices_per_node": 8}, {}, "pipeline has 8 stages, lenet-digits has 5 layers"),
         (
             {"strategy": "pipeline", "devices_per_node": 4, "options": {"schedule": "interleaved_1f1b"}},
             {"task": "gpt-tiny"},
-            "pipeline has 8 stages, gpt-tiny has 7 layers with parameters",
+            "pipeline has 8 stages (2 for each process), gpt-tiny has 7 layers with parameters",
         ),
         (
             {"strategy": "pipeline", "devices_per_node": 2, "options": {"micro_batches": 3}},

@@ -59,7 +59,10 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
 def _declared(places: Places) -> Run:
     path = places.run / "run.json"
     if not path.is_file():
-        raise UserError(f"run {places.run_id}: {path} is missing; plan the run through the workflow first")
+        raise UserError(
+            f"run {places.run_id}: {path} is missing; allowed: an id below results/runs, where `snakemake record_plan` "
+            "writes down all that is planned"
+        )
     return Run.read(path)
 
 

@@ -22,6 +22,7 @@ LABELS = {
     "device": "{}",
     "nodes": "nodes {}",
     "devices_per_node": "×{}",
+    "processes_per_node": "{} processes",
     "global_batch_size": "batch {}",
     "learning_rate": "rate {:g}",
     "learning_rate_scaling": "scaling {}",
@@ -128,6 +129,7 @@ def _labels(rows: list[dict[str, Any]]) -> list[str]:
     follows = {
         "learning_rate": "learning_rate_scaling" in differing,
         "threads": all(row["threads"] == row["cpus_per_task"] for row in rows),
+        "processes_per_node": all(row["processes_per_node"] == row["devices_per_node"] for row in rows),
         "launcher": all((row["launcher"] == "none") == (row["world_size"] == 1) for row in rows),
     }
     named = [name for name in differing if not follows.get(name)]

@@ -75,6 +75,8 @@ def _process_problems(
     if launcher == "spawn" and setting["nodes"] > 1:
         yield f"launcher spawn starts the processes of one node, these are {setting['nodes']}; use launcher torchrun"
     shared = row["processes_per_device"]
+    if shared == 1 and needs.processes == "several per device":
+        yield f"{setting['strategy']} is for several processes on a device; give processes_per_device, such as 2"
     if shared > 1 and needs.processes != "several per device":
         has = needs.processes.replace("one", "one process")
         yield f"{setting['strategy']} has {has}, processes_per_device is {shared}"
@@ -98,7 +100,7 @@ def _precision_problems(setting: Mapping[str, Any], needs: Requirements, dataset
     if setting["compile"] and not needs.compiles:
         yield f"{setting['strategy']} cannot be compiled"
     if setting["channels_last"] and dataset.kind != "images":
-        yield f"channels_last is for images, {dataset.name} has {'a ' * (dataset.kind == 'text')}{dataset.kind}"
+        yield f"channels_last is for images, {dataset.name} is {dataset.kind}"
 
 
 def _loss_problems(setting: Mapping[str, Any], needs: Requirements, task: TaskSpec) -> Iterator[str]:
@@ -115,13 +117,14 @@ def _group_problems(setting: Mapping[str, Any], needs: Requirements, task: TaskS
     if world_size % group:
         yield f"{needs.group} {group} does not divide the {world_size} processes"
     for name in needs.divisors:
-        if world_size % options[name] or options[name] >= world_size:
+        if options[name] > 1 and (world_size % options[name] or options[name] >= world_size):
             yield f"{name} {options[name]} does not divide the {world_size} processes into groups of two or more"
     if "samples" in needs.divides and needs.group and group == world_size > 1:
         yield f"{needs.group} {group} leaves one replica of {world_size} processes; nothing divides the samples"
     stages = group * needs.stages_per_process(options)
     if "layers" in needs.needs and stages > task.layers:
-        yield f"{strategy} has {stages} stages, {task.name} has {task.layers} layers with parameters"
+        each = f" ({stages // group} for each process)" if stages > group else ""
+        yield f"{strategy} has {stages} stages{each}, {task.name} has {task.layers} layers with parameters"
     if needs.pipelined:
         computed = (setting["compile"], setting["channels_last"])
         problems = SCHEDULES[options["schedule"]].problems(group, options["micro_batches"], *computed)

@@ -21,6 +21,7 @@ class FSDPTensorParallel(Strategy):
         group="tensor",
         needs=("heads", "matrices"),
         options={"tensor": 2},
+        least={"tensor": 2},
     )
 
     def build(self, tensor: int) -> None:

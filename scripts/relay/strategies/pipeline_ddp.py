@@ -20,6 +20,7 @@ class PipelineDDP(Pipeline):
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"stages": 2, "schedule": "1f1b", "micro_batches": 4},
         pipelined=True,
+        least={"stages": 2},
     )
 
     def build(self, stages: int, schedule: str, micro_batches: int) -> None:
