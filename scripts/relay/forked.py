@@ -27,10 +27,12 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     Returns the first exit status that is not 0 (negative: the signal that killed it), or HUNG.
     """
     assert role == "gate", "only gates are short enough"
-    from relay import gate  # with torch, once
+    from relay import gate, strategies  # with torch, once
 
     del code
-    world_size = Run.read(specification).world_size
+    run = Run.read(specification)
+    world_size = run.world_size
+    strategies.load(run.strategy)  # with what it needs of torch, once
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []
