@@ -21,7 +21,16 @@ NO_IDENTITY = ("id", "setting", "strategy_file", "checkpoint_minutes", "evaluate
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Whose code decides, below `scripts/relay/`, what the reference computes, and what a gate's verdict is.
 REFERENCE_SOURCES = ("reference.py", "trials.py", "task.py", "network.py", "data.py")
-GATE_SOURCES = (*REFERENCE_SOURCES, "gate.py", "division.py", "verdict.py", "sent.py", "ranks.py", "strategies/base.py")
+GATE_SOURCES = (
+    *REFERENCE_SOURCES,
+    "gate.py",
+    "division.py",
+    "verdict.py",
+    "sent.py",
+    "ranks.py",
+    "joined.py",
+    "strategies/base.py",
+)
 # Modules that are a part of the strategy, or of the network, that imports them.
 FOLLOWED = (
     "relay.strategies.",

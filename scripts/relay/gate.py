@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 
-from relay import machine, sent, strategies
+from relay import sent, strategies
 from relay.division import Trained, divided
 from relay.files import write_json
-from relay.job import Job
+from relay.joined import joined
 from relay.ranks import Ranks
 from relay.run import Run
 from relay.strategies.base import Strategy
-from relay.task import set_precision
 from relay.trials import Trial, TrialData, TrialTask, trials
 from relay.verdict import Verdict
 
@@ -189,15 +188,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, help="where the verdict goes (a .json file)")
     given = parser.parse_args(arguments)
 
-    run = Run.read(given.spec)
-    machine.set_threads(run.threads, run.interop_threads)
-    set_precision(run.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    with strategies.load(run.strategy).service(run.id, run.device):
-        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
-        machine.check_granted(run, ranks, Job.read(given.spec))
+    with joined(given.spec) as (run, ranks):
         verdict = judge(run, given.dataset, given.reference, ranks)
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())
-        ranks.barrier()  # not before all are done with the device
-    ranks.leave()

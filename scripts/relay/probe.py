@@ -18,11 +18,11 @@ from relay.data import Split, batch_indices, feeder
 from relay.errors import UserError
 from relay.evaluation import Evaluation
 from relay.files import write_json
-from relay.job import Job
+from relay.joined import joined
 from relay.probe_search import NO_ROOM, STEPS
 from relay.ranks import Ranks
 from relay.run import Run
-from relay.task import Task, set_precision
+from relay.task import Task
 
 # What libraries say where memory is refused to them, in lower case: not all of it is an error of its own type.
 REFUSED = (
@@ -111,12 +111,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--memory-mb", type=int, help="main memory of the node that the job has; default: all of it")
     given = parser.parse_args(arguments)
 
-    run = Run.read(given.spec)
-    machine.set_threads(run.threads, run.interop_threads)
-    set_precision(run.precision)
-    with strategies.load(run.strategy).service(run.id, run.device):
-        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
-        machine.check_granted(run, ranks, Job.read(given.spec))
+    with joined(given.spec) as (run, ranks):
         budget = budget_bytes(run, ranks.device, given.memory_fraction, given.memory_mb)
         try:
             limit_memory(ranks, budget)
@@ -129,5 +124,3 @@ def main(arguments: list[str]) -> None:
         if ranks.rank == 0:
             found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
             write_json(given.output, found)
-        ranks.barrier()
-    ranks.leave()

@@ -19,12 +19,12 @@ from relay.data import Batch, Split, batch_indices, feeder
 from relay.errors import UserError
 from relay.evaluation import Evaluation
 from relay.interruption import Interruption
-from relay.job import Job
+from relay.joined import joined
 from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.records import Recorder
 from relay.run import Run, read_measured, write_measured
-from relay.task import Task, set_precision
+from relay.task import Task
 from relay.timing import Stopwatch
 
 AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
@@ -167,12 +167,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
     given = parser.parse_args(arguments)
 
-    run = Run.read(given.spec)
-    machine.set_threads(run.threads, run.interop_threads)
-    set_precision(run.precision)
-    with strategies.load(run.strategy).service(run.id, run.device):
-        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
-        machine.check_granted(run, ranks, Job.read(given.spec))
+    with joined(given.spec) as (run, ranks):
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()
         trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, read_measured(given.spec))
@@ -182,5 +177,3 @@ def main(arguments: list[str]) -> None:
         trainer.train(given.first, given.last)
         if held:
             held.close()
-        ranks.barrier()  # nobody needs the service any more
-    ranks.leave()
