@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -178,6 +179,23 @@ def alone_mb(probe: Callable[..., tuple[int, Any]], comparison: dict[str, Any]) 
     """What the fewest samples take, in MB, of a process."""
     _, found = probe(comparison, 100_000, first=1, most=1)
     return float(found["tried"][0]["peak_memory_bytes"] / 2**20)
+
+
+@pytest.mark.slow
+def test_the_peak_is_that_of_the_process_and_not_of_the_larger_one_which_started_it() -> None:
+    held = 2**30
+    small = "import torch; from relay import machine; print(machine.peak_memory_bytes([torch.device('cpu')]))"
+    large = (
+        f"import subprocess, sys; kept = b'1' * {held}; subprocess.run([sys.executable, '-c', {small!r}], check=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", large],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
+    )
+    assert 50 * 2**20 < int(done.stdout) < held
 
 
 @pytest.mark.slow

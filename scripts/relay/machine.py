@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,26 @@ def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     return None if least >= _UNLIMITED else least // 2**20
 
 
+def held_bytes() -> dict[str, int]:
+    """This process's memory by the names of /proc/self/status (`VmRSS`, `VmHWM`, `VmData`...); empty but on Linux."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    sizes = (line.split() for line in lines if line.endswith(" kB"))
+    return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
+
+
 def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
     """The most memory this process has held: of the fullest of its GPUs, else resident memory of the process."""
     if devices[0].type == "cuda":
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Linux hands the peak that getrusage tells on to a program started in a process's place: a small process would
+    # report that of the larger one which started it.
+    if (peak := held_bytes().get("VmHWM")) is not None:
+        return peak
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _processor() -> str:

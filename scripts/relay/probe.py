@@ -56,12 +56,9 @@ def limit_memory(ranks: Ranks, budget: int) -> None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
         torch.cuda.set_device(ranks.device)  # which the above may have changed
         return
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux: the peak is checked afterwards
+    held = machine.held_bytes()
+    if not held:  # not Linux: the peak is checked afterwards
         return
-    sizes = (line.split() for line in lines if line.endswith(" kB"))
-    held = {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
     if held["VmRSS"] > budget:
         raise UserError(f"{NO_ROOM}: the process alone holds {held['VmRSS'] / 2**20:.0f} MB")
     # What may be written to, resident or not; the program's own code is not in it, so the peak is checked as well.
