@@ -12,6 +12,19 @@ import yaml
 from mini_slurm import MiniSlurm
 
 ROOT = Path(__file__).resolve().parents[1]
+PARTITIONS = [
+    {"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120},
+    {"name": "gpu", "device": "cuda", "gpu_name": "fake", "gpus_per_node": 4, "cpus_per_node": 8, "max_minutes": 120},
+]
+SITE = {"name": "mini", "description": "a virtual cluster", "verified": "here", "partitions": PARTITIONS}
+SITE |= {"memory_mb_per_cpu": 900, "node_disk": "/mnt/nodetmp", "environment": {"mode": "current"}}
+
+
+def site_file(folder: Path, **changes: Any) -> Path:
+    """A site's file in the folder: the virtual cluster's, with these changes."""
+    path = folder / "mini.yaml"
+    path.write_text(yaml.safe_dump(SITE | changes))
+    return path
 
 
 def slurm_command(folder: Path, *arguments: str, site: str | Path | None = None, profile: str = "slurm") -> list[str]:

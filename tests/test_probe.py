@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mini_slurm import MiniSlurm
 from relay.catalogue import DATASETS
 from relay.config import load
 from relay.datasets.prepare import prepare
@@ -23,6 +24,8 @@ from relay.planning import plan
 from relay.probe_search import Limits, Search, run_probe
 from relay.probed import batch_unit, config_text, probes, shown
 from relay.requirements import find, read
+from relay.site import load_site
+from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 ANSWER = {"limited_by": "memory", "reason": None, "too_large": 999}
@@ -269,3 +272,18 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     assert "128 samples per device, the most that was to be tried" in done.stdout + done.stderr
     made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
     assert [setting.run.global_batch_size for setting in made.settings] == [128]
+
+
+@pytest.mark.slow
+def test_a_probe_is_a_job_of_its_settings_shape(cluster: MiniSlurm, results: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "datasets").symlink_to(results / "datasets")
+    comparison = {"strategy": "ddp", "nodes": 2, "launcher": "srun"}
+    config = {"device": "cpu", "runtime_minutes": 10, "probe": {"most": 64}, "comparisons": [comparison]}
+    site = site_file(tmp_path)
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "probe", site=site)
+    assert status == 0, printed
+    assert "64 samples per device, the most that was to be tried" in printed
+    found = yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())
+    (setting,) = plan(load(found), site=load_site(str(site), ROOT)).settings
+    assert (setting.run.nodes, setting.run.global_batch_size) == (2, 128)

@@ -21,26 +21,13 @@ from relay.config import load
 from relay.plan import Plan
 from relay.planning import plan
 from relay.site import load_site
-from slurm_runs import slurm_command, slurm_snakemake
+from slurm_runs import PARTITIONS, site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10}
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": ["srun", "torchrun"]}
-PARTITIONS = [
-    {"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120},
-    {"name": "gpu", "device": "cuda", "gpu_name": "fake", "gpus_per_node": 4, "cpus_per_node": 8, "max_minutes": 120},
-]
-SITE = {"name": "mini", "description": "a virtual cluster", "verified": "here", "partitions": PARTITIONS}
-SITE |= {"memory_mb_per_cpu": 900, "node_disk": "/mnt/nodetmp", "environment": {"mode": "current"}}
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
-
-
-def site_file(folder: Path, **changes: Any) -> Path:
-    """A site's file in the folder: the virtual cluster's, with these changes."""
-    path = folder / "mini.yaml"
-    path.write_text(yaml.safe_dump(SITE | changes))
-    return path
 
 
 def planned(config: dict[str, Any], site: Path) -> Plan:
@@ -308,8 +295,8 @@ def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path))
     assert status == 0, printed
     assert "sbatch --test-only" in " ".join(printed.split())
-    refused = SITE | {"partitions": [PARTITIONS[0] | {"name": "nowhere"}]}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, **refused))
+    gone = [PARTITIONS[0] | {"name": "nowhere"}]
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, partitions=gone))
     assert status == 0, printed
     assert "Slurm refuses, for " in " ".join(printed.split())
     before = known(cluster)

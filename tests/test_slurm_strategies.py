@@ -8,25 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mini_slurm import MiniSlurm
 from relay.config import load
 from relay.planning import plan
 from relay.requirements import find
 from relay.site import load_site
-from slurm_runs import slurm_snakemake
+from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SITE = {
-    "name": "mini",
-    "description": "a virtual cluster",
-    "verified": "here",
-    "partitions": [{"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120}],
-    "memory_mb_per_cpu": 900,
-    "node_disk": "/mnt/nodetmp",
-    "environment": {"mode": "current"},
-}
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
 ACROSS = {"nodes": 2, "launcher": "srun"}
 # A network that every schedule can cut.
@@ -59,8 +49,7 @@ ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 def test_every_strategy_goes_through_gate_and_training(
     cluster: MiniSlurm, tmp_path: Path, config: dict[str, Any]
 ) -> None:
-    site = tmp_path / "mini.yaml"
-    site.write_text(yaml.safe_dump(SITE))
+    site = site_file(tmp_path)
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed
     with (tmp_path / "results/comparison.csv").open(newline="") as stream:
