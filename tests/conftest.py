@@ -31,3 +31,14 @@ def _idle_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").tidy()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in a gate; several threads on few cores would wait for each other most of the time."""
+    import torch  # not all tests need it, and it takes seconds
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -60,7 +60,8 @@ def test_whole_numbers_serve_as_lengths() -> None:
 REFUSED = {
     # a misspelt value, as one value of an axis and in a list
     "comparisons: [{strategy: cpu}, {strategy: cpu, loader: residnt}]": (
-        "config: comparisons[1].loader: 'residnt' is not allowed; allowed: dataloader, resident"
+        "config: comparisons[1].loader: 'residnt' is not allowed; "
+        "did you mean 'resident'? allowed: dataloader, resident"
     ),
     "comparisons: [{strategy: cpu, loader: [resident, x]}]": (
         "config: comparisons[0].loader[1]: 'x' is not allowed; allowed: dataloader, resident"
@@ -136,6 +137,12 @@ REFUSED = {
     ),
     "[1]": "config: [1] is not allowed; allowed: keys and values",
 }
+
+
+def test_a_strategys_own_setting_in_the_wrong_place_is_told_the_right_one() -> None:
+    (line,) = refusal("comparisons: [{strategy: pipeline, micro_batches: 4}]")
+    assert line.startswith("config: comparisons[0].micro_batches: 4 stands at an unknown key; allowed: ")
+    assert line.endswith("(a strategy's own settings stand under options)")
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,14 +25,7 @@ from relay.run import Run
 from relay.task import Task
 from relay.trials import Trial, TrialData, TrialTask, still, trials
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a gate; several threads on few cores would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

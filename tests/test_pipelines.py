@@ -29,14 +29,7 @@ from relay.task import Task
 STEPS = 5
 FILES = requirements.find()
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a gate; several threads on few cores would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Where a network is cut

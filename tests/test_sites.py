@@ -105,7 +105,9 @@ REFUSED = {
     "node_disk: ../here": "node_disk: '../here' is not allowed; allowed: a folder or a variable",
     "constraint: 'a100 x'": "constraint: 'a100 x' is not allowed",
     "memory_mb_per_cpu: 2G": "memory_mb_per_cpu: '2G' is not allowed; allowed: a whole number of at least 1",
-    "openmp: {places: core}": "openmp.places: 'core' is not allowed; allowed: threads, cores, sockets, null",
+    "openmp: {places: core}": (
+        "openmp.places: 'core' is not allowed; did you mean 'cores'? allowed: threads, cores, sockets, null"
+    ),
     "openmp: {stack: big}": "openmp.stack: 'big' is not allowed; allowed: a size such as 512m",
     "modules: [python; id]": "modules[0]: 'python; id' is not allowed; allowed: a module such as python/3.11",
     "partitions: [{device: cpu}]": "partitions[0].cpus_per_node: missing; allowed: a whole number of at least 1",

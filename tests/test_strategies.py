@@ -33,14 +33,7 @@ OPTIMIZERS = {
     "adadelta": {},
 }
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in a gate; several threads on few cores would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -114,11 +107,23 @@ def test_requirements_that_are_no_literal_are_refused(source: str, tmp_path: Pat
     assert str(refused.value) == f"{path}: no literal `requirements = Requirements(...)` in the strategy's class"
 
 
-def test_an_unknown_member_is_named(tmp_path: Path) -> None:
-    path = _file(tmp_path, "class A:\n    requirements = Requirements(least_device=2, nodes=1)\n")
+@pytest.mark.parametrize(
+    ("members", "line"),
+    [
+        ("least_device=2", "requirements.least_device: 2: Unexpected keyword argument"),
+        ("least_devices=0", "requirements.least_devices: 0: Input should be greater than or equal to 1"),
+        ("devices=('cuda')", "requirements.devices: 'cuda': Input should be a valid tuple"),
+        ("devices=('cuda', 'tpu')", "requirements.devices.1: 'tpu': Input should be 'cpu' or 'cuda'"),
+        ("divides=('sample',)", "requirements.divides.0: 'sample': Input should be 'samples', 'parameters', "),
+        ("divisors=('replicas',)", "requirements speak of options ['replicas'], which `options` lacks"),
+    ],
+)
+def test_a_wrong_member_is_one_line(members: str, line: str, tmp_path: Path) -> None:
+    path = _file(tmp_path, f"class A:\n    requirements = Requirements({members})\n")
     with pytest.raises(UserError) as refused:
         requirements.read(path)
-    assert str(refused.value).startswith(f"{path}: requirements has unknown members ['least_device', 'nodes']")
+    (found,) = str(refused.value).splitlines()
+    assert found.startswith(f"{path}: {line}")
 
 
 def test_what_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:

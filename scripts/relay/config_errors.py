@@ -25,12 +25,16 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
+    """`did you mean …? ` for a misspelt name, else nothing."""
+    close = difflib.get_close_matches(str(value), list(names), n=1, cutoff=likeness)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
 def unknown(what: str, name: Any, allowed: Iterable[str]) -> str:
     """`… is unknown; did you mean …? allowed: …` for a misspelt name."""
     names = sorted(allowed)
-    close = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean '{close[0]}'? " if close else ""
-    return f"{what}; {hint}allowed: {', '.join(names) or 'none'}"
+    return f"{what}; {near(name, names)}allowed: {', '.join(names) or 'none'}"
 
 
 def describe(schema: Schema, whole: Schema) -> str:
@@ -137,16 +141,25 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
     if kind == "extra_forbidden":
         keys = _at(location[:-1], whole)["properties"]
-        return f"config: {path}: {show(value)} " + unknown("stands at an unknown key", location[-1], keys)
-    allowed = describe(_at(location, whole), whole)
+        place = " (a strategy's own settings stand under options)" if "options" in keys else ""
+        return f"config: {path}: {show(value)} " + unknown("stands at an unknown key", location[-1], keys) + place
+    schema = _at(location, whole)
+    allowed = describe(schema, whole)
     if kind == "missing":
         return f"config: {path}: missing; allowed: {allowed}"
     if kind == "not_one":
         keys = allowed.split("keys ")[1]
         return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
-    if kind == "unknown_task":
-        return f"config: {path}: {show(value)} is unknown; allowed: {allowed}"
-    return f"config: {path}: {show(value)} is not allowed; allowed: {allowed}{_hint(value, allowed)}"
+    refused = "is unknown" if kind == "unknown_task" else "is not allowed"
+    meant = near(value, _names(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
+    return f"config: {path}: {show(value)} {refused}; {meant}allowed: {allowed}{_hint(value, allowed)}"
+
+
+def _names(schema: Schema, whole: Schema) -> list[str]:
+    """The names that a part of the schema allows, among other values or not."""
+    schema = _resolved(schema, whole)
+    below = [name for part in schema.get("anyOf", []) for name in _names(part, whole)]
+    return [name for name in [*schema.get("enum", []), *below] if isinstance(name, str)]
 
 
 def _hint(value: Any, allowed: str) -> str:

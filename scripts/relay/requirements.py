@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from relay.errors import UserError
 from relay.schedules import SCHEDULES
@@ -25,11 +28,12 @@ RULES |= {
     "start",
     "summary",
 }
-NEEDS = ("layers", "heads", "experts", "matrices")
-DIVISIBLE = ("samples", "parameters", "gradients", "optimizer")
+Need = Literal["layers", "heads", "experts", "matrices"]
+Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
+DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
 class Requirements:
     """What a strategy needs, and what it divides among its processes (the gate proves the latter).
 
@@ -58,15 +62,15 @@ class Requirements:
 
     stack: str = "torch"
     processes: Literal["one per device", "several per device", "one"] = "one per device"
-    least_devices: int = 1
-    devices: tuple[str, ...] = ("cpu", "cuda")
-    backends: tuple[str, ...] = ("gloo", "nccl")
-    divides: tuple[str, ...] = ()
+    least_devices: Annotated[int, Field(ge=1)] = 1
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    backends: tuple[Literal["gloo", "nccl"], ...] = ("gloo", "nccl")
+    divides: tuple[Divisible, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     twin: str | None = None
     group: str | None = None
     pipelined: bool = False
-    needs: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lossy: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
     gpu_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -119,10 +123,7 @@ def read(path: Path) -> Requirements:
                 break
             if node.value.args:
                 raise UserError(f"{path}: requirements: give every member by its name")
-            unknown = set(given) - {f.name for f in fields(Requirements)}
-            if unknown:
-                raise UserError(f"{path}: requirements has unknown members {sorted(unknown)}")
-            stated = Requirements(**given)
+            stated = _stated(path, given)
             _check(path, stated)
             return stated
     raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
@@ -137,29 +138,24 @@ def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
 
 
+def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
+    """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
+    try:
+        return Requirements(**given)
+    except ValidationError as error:
+        lines = (
+            f"{path}: requirements.{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors()
+        )
+        raise UserError("\n".join(lines)) from None
+
+
 def _check(path: Path, stated: Requirements) -> None:
-    """Raises UserError for a value that would be misunderstood in silence."""
-    allowed: dict[str, tuple[str, ...]] = {
-        "processes": ("one per device", "several per device", "one"),
-        "devices": ("cpu", "cuda"),
-        "backends": ("gloo", "nccl"),
-        "divides": DIVISIBLE,
-        "needs": NEEDS,
-    }
-    for name, values in allowed.items():
-        given = getattr(stated, name)
-        for value in (given,) if isinstance(given, str) else given:
-            if value not in values:
-                raise UserError(f"{path}: requirements.{name}: {value!r} is not allowed; allowed: {', '.join(values)}")
+    """Raises UserError for an option that is spoken of and not there."""
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
     named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
     if unknown := sorted(str(name) for name in named - set(stated.options)):
         raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
-    if type(stated.least_devices) is not int or stated.least_devices < 1:
-        raise UserError(
-            f"{path}: requirements.least_devices: {stated.least_devices!r} is no whole number of at least 1"
-        )
 
 
 def find(folders: Sequence[Path] = ()) -> dict[str, Path]:

@@ -13,7 +13,7 @@ import pandas as pd
 from relay import catalogue
 from relay.catalogue import DatasetSpec, TaskSpec
 from relay.config import Comparison, Config, OneOrSeveral
-from relay.config_errors import show, unknown
+from relay.config_errors import near, show, unknown
 from relay.errors import UserError
 from relay.requirements import Requirements
 from relay.site import Site
@@ -88,7 +88,7 @@ def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
             if choices:
                 allowed = ", ".join(map(str, choices))
             wrong += [
-                f"{place}{show(value)} is not allowed; allowed: {allowed}"
+                f"{place}{show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
                 for value in values
                 if not (value in choices if choices else _fits(value, defaults[name], least))
             ]
