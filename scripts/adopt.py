@@ -9,16 +9,23 @@ from pathlib import Path
 
 from relay import entry
 from relay.adoption import adopt
+from relay.runs_table import runs_table
 
 
 def main() -> int:
     """Parse the command line and hand the checkpoint over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", required=True, help="the run that has the checkpoint: an id below results/runs")
-    parser.add_argument("--run", required=True, help="the run that goes on from it: planned, and not begun")
+    parser.add_argument("--list", action="store_true", help="only show the runs, their ids, and how far they have come")
+    parser.add_argument("--source", help="the run that has the checkpoint: an id below results/runs")
+    parser.add_argument("--run", help="the run that goes on from it: planned, and not begun")
     parser.add_argument("--dry-run", action="store_true", help="only say whether it can be done")
     parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
+    if given.list:
+        print(runs_table(given.results))
+        return 0
+    if not (given.source and given.run):
+        parser.error("--source and --run are needed; --list shows the runs")
     step = adopt(given.results, given.source, given.run, dry=given.dry_run)
     word = "could go on" if given.dry_run else "goes on"
     print(f"run {given.run} {word} from step {step} of run {given.source}")

@@ -1,0 +1,49 @@
+"""The runs that are planned or trained, as a table for the terminal: which one has come how far?"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from relay.errors import UserError
+from relay.places import Places
+from relay.requirements import chosen
+from relay.run import Run
+from relay.sealed import complete
+
+COLUMNS = (
+    *("run", "task", "strategy", "options", "devices", "CPUs", "loader", "precision", "batch", "seed"),
+    *("checkpoint", "steps"),
+)
+
+
+def runs_table(results: Path, width: int = 160) -> str:
+    """A row for each run below `results`/runs, in lines of at most `width`. Raises UserError where there is none.
+
+    `checkpoint` is the step of its newest complete one, `steps` the length of its whole training.
+    """
+    rows = list(_rows(results))
+    if not rows:
+        raise UserError(f"{results / 'runs'}: no run is there; `snakemake record_plan` writes down all that is planned")
+    table = Table(box=None, pad_edge=False)
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name == "run")
+    for row in rows:
+        table.add_row(*row)
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, force_terminal=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _rows(results: Path) -> Iterator[list[str]]:
+    for path in sorted(results.glob("runs/*/run.json")):
+        run = Run.read(path)
+        step = next(iter(complete(Places(results, run.id).work)), None)
+        options = ", ".join(f"{name} {value}" for name, value in chosen(Path(run.strategy_file), run.options).items())
+        told = [run.id, run.task.name, run.strategy, options or "–", run.devices, run.cpus_per_task, run.loader]
+        told += [run.precision, run.global_batch_size, run.seed, "–" if step is None else step, run.total_steps]
+        yield list(map(str, told))
