@@ -47,11 +47,16 @@ def made(folder: Path, name: str, requirements: str) -> str:
 
 
 def planned(
-    *comparisons: dict[str, Any], gpus: int = 0, root: Path = ROOT, speeds: Path = Path("none"), **keys: Any
+    *comparisons: dict[str, Any],
+    gpus: int = 0,
+    cpus: int = 64,
+    root: Path = ROOT,
+    speeds: Path = Path("none"),
+    **keys: Any,
 ) -> Plan:
     """The plan of these comparisons, one repeat unless said otherwise."""
     config = load({"repeats": 1, "comparisons": list(comparisons), **keys})
-    return plan(config, gpus=gpus, root=root, speeds=speeds)
+    return plan(config, gpus=gpus, cpus=cpus, root=root, speeds=speeds)
 
 
 def only(*comparisons: dict[str, Any], **keys: Any) -> Run:
@@ -244,6 +249,16 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     assert reasons(CPU, epochs=1, warmup_steps=22) == ["warmup_steps 22 leave nothing to time of 22 steps"]
     (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
     assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave nothing to time")
+
+
+def test_more_threads_than_cpus_are_warned_of() -> None:
+    crowd = DDP | {"devices_per_node": 4, "cpus_per_task": 2, "threads": 2}
+    (warning,) = planned(crowd, cpus=4).warnings
+    assert warning.endswith(
+        "(comparisons[0]) computes in 4 processes of 2 threads each, this machine has 4 CPUs: "
+        "its speed is not that of 8 CPUs"
+    )
+    assert not planned(crowd, cpus=8).warnings
 
 
 def test_several_contradictions_are_all_named() -> None:

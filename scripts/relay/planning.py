@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relay import checks, environment, fingerprint, requirements, segments, settings, shapes, skips
+from relay import checks, environment, fingerprint, requirements, settings, shapes, skips
 from relay.catalogue import DatasetSpec, TaskSpec
+from relay.cautions import cautions
 from relay.config import Config
+from relay.cpus import granted
 from relay.errors import UserError
 from relay.plan import SPEEDS, Plan, Setting
 from relay.requirements import Requirements
@@ -25,13 +27,15 @@ def plan(
     *,
     root: Path = ROOT,
     gpus: Callable[[], int] | int = settings.count_gpus,
+    cpus: int | None = None,
     speeds: Path = SPEEDS,
     site: Site | None = None,
 ) -> Plan:
     """The plan of a config.
 
-    `root` is the project's folder (locks, the tasks' source); `gpus` is how many this machine has, `speeds`
-    the file with measured seconds per step; `site` is the cluster whose nodes the runs go to.
+    `root` is the project's folder (locks, the tasks' source); `gpus` and `cpus` are how many this machine has, by
+    default those that are found; `speeds` is the file with measured seconds per step; `site` is the cluster whose nodes
+    the runs go to.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
@@ -39,21 +43,21 @@ def plan(
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
     needs = {name: requirements.read(files[name]) for name in names}
     settings.check_options(config, needs)
-    here = _here(config.device, gpus, site)
+    here = _here(config.device, gpus, cpus or len(granted()), site)
     planner = _Planner(config, root, files, needs, here)
     planner.add_all()
     return planner.finish(names, speeds)
 
 
-def _here(device: str, gpus: Callable[[], int] | int, site: Site | None) -> settings.Here:
+def _here(device: str, gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> settings.Here:
     """Where the runs go. `auto` is settled here, once: a job must not find another answer on its node."""
     if site is not None:
         chosen = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
-        return settings.Here(device=chosen if device == "auto" else device, gpus=None, site=site)
+        return settings.Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
     if device != "auto":
-        return settings.Here(device=device, gpus=None)
+        return settings.Here(device=device, gpus=None, cpus=cpus)
     found = gpus if isinstance(gpus, int) else gpus()
-    return settings.Here(device="cuda" if found else "cpu", gpus=found)
+    return settings.Here(device="cuda" if found else "cpu", gpus=found, cpus=cpus)
 
 
 class _Planner:
@@ -142,8 +146,7 @@ class _Planner:
         )
         known = self.settings.setdefault(name, setting)
         if known is setting:
-            self._warn_of_short_jobs(setting)
-            self._warn_of_spread(setting)
+            self.warnings += cautions(setting, self.config, self.here)
             return
         repeats = max(known.repeats, setting.repeats)
         self.settings[name] = replace(known, repeats=repeats)
@@ -164,33 +167,6 @@ class _Planner:
             gpu_name=partition.gpu_name if partition else None,
             software=f"{asked['mode']}-{fingerprint.fingerprint(software)}",
         )
-
-    def _warn_of_short_jobs(self, setting: Setting) -> None:
-        if setting.segment and setting.segment.minutes:
-            return  # its steps are not known yet, and are many
-        length = segments.steps_in_a_job(
-            setting.segment,
-            steps_per_epoch=setting.run.steps_per_epoch,
-            total_steps=setting.run.total_steps,
-            seconds_per_step=None,
-        )
-        if length <= self.config.warmup_steps:
-            self.warnings.append(
-                f"{setting.run.setting} (comparisons[{setting.comparison}]) has jobs of {length} steps: "
-                f"warmup_steps {self.config.warmup_steps} leave nothing to time"
-            )
-
-    def _warn_of_spread(self, setting: Setting) -> None:
-        """A second node before the first one's GPUs are taken costs network and queue (document 003)."""
-        run, site = setting.run, self.here.site
-        if site is None or run.nodes == 1 or run.device != "cuda":
-            return
-        partition, _ = shapes.partition_for(run, site, self.config)
-        if partition and run.devices_per_node < partition.gpus_per_node:
-            self.warnings.append(
-                f"{run.setting} (comparisons[{setting.comparison}]) takes {run.nodes} nodes with "
-                f"{run.devices_per_node} GPUs each; {partition.shown} has {partition.gpus_per_node}: fill a node first"
-            )
 
     def _run(self, columns: dict[str, Any], task: TaskSpec, dataset: DatasetSpec) -> Run:
         """The setting as a run whose id, setting and repeat are still to be filled in."""

@@ -27,11 +27,12 @@ BACKENDS = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 class Here:
     """Where the runs go: this machine, or a site's nodes.
 
-    `gpus` is how many this machine has, None where that is for the jobs to find out.
+    `gpus` and `cpus` are how many this machine has, None where that is for the jobs to find out.
     """
 
     device: str
     gpus: int | None
+    cpus: int | None
     site: Site | None = None
 
 
