@@ -182,6 +182,16 @@ def test_what_powersgd_cannot_be_in_is_skipped() -> None:
     assert [row["reason"] for row in made.skipped] == ["compression powersgd cannot be in precision fp16"]
 
 
+def test_an_option_that_means_nothing_is_no_setting_of_its_own() -> None:
+    crossed = {"compression": ["none", "powersgd"], "powersgd_rank": [1, 2]}
+    made = plan(
+        load({"device": "cpu", "comparisons": [{"strategy": "ddp", "devices_per_node": 2, "options": crossed}]}), gpus=0
+    )
+    assert len(made.settings) == 3
+    (skipped,) = made.skipped
+    assert skipped["reason"] == "powersgd_rank 2 means nothing beside compression none; use compression powersgd"
+
+
 def test_lossy_options_are_marked() -> None:
     assert planned("ddp", options={"compression": "powersgd"})[0].lossy == {"compression": 0.6}
     assert planned("ddp", options={"accumulation": 2})[0].lossy == {}

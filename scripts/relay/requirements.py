@@ -55,7 +55,8 @@ class Requirements:
     `cross_entropy_only`: those for tasks with such a loss. `divisors`: options whose value divides the processes, into
     groups of two or more.
     `least`: of options that are numbers, where it is not 1 (0 for those whose default is 0). `not_in`: for an option's
-    value, the precisions in which it cannot be. `compiles`: whether torch.compile can be had with it.
+    value, the precisions in which it cannot be. `part_of`: options that mean nothing but beside one value of another
+    option, such as `{"rank": ("compression", "low_rank")}`. `compiles`: whether torch.compile can be had with it.
     `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
     that slice.
     """
@@ -79,6 +80,7 @@ class Requirements:
     divisors: tuple[str, ...] = ()
     least: Mapping[str, float] = field(default_factory=dict)
     not_in: Mapping[str, Mapping[Any, tuple[str, ...]]] = field(default_factory=dict)
+    part_of: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compiles: bool = True
     whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
 
@@ -151,8 +153,9 @@ def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
 
 def _check(path: Path, stated: Requirements) -> None:
     """Raises UserError for an option that is spoken of and not there."""
-    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in")
+    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
+    named |= {other for other, _ in stated.part_of.values()}
     named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
     if unknown := sorted(str(name) for name in named - set(stated.options)):
         raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")

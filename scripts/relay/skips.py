@@ -32,7 +32,7 @@ def problems(
     return [
         *_device_problems(setting, needs, here),
         *_process_problems(row, setting, needs, here),
-        *_precision_problems(setting, needs, dataset),
+        *_computing_problems(setting, needs, dataset),
         *_loss_problems(setting, needs, task),
         *_group_problems(setting, needs, task),
         *_batch_problems(row, setting, config, needs, dataset),
@@ -82,7 +82,7 @@ def _process_problems(
         yield f"{setting['strategy']} has {has}, processes_per_device is {shared}"
 
 
-def _precision_problems(setting: Mapping[str, Any], needs: Requirements, dataset: DatasetSpec) -> Iterator[str]:
+def _computing_problems(setting: Mapping[str, Any], needs: Requirements, dataset: DatasetSpec) -> Iterator[str]:
     precision, options = setting["precision"], setting["options"]
     if setting["device"] == "cpu":
         if precision == "tf32":
@@ -97,6 +97,9 @@ def _precision_problems(setting: Mapping[str, Any], needs: Requirements, dataset
     for name, precisions in needs.not_in.items():
         if precision in precisions.get(options[name], ()):
             yield f"{name} {options[name]} cannot be in precision {precision}"
+    for name, (other, value) in needs.part_of.items():
+        if options[name] != needs.options[name] and options[other] != value:
+            yield f"{name} {options[name]} means nothing beside {other} {options[other]}; use {other} {value}"
     if setting["compile"] and not needs.compiles:
         yield f"{setting['strategy']} cannot be compiled"
     if setting["channels_last"] and dataset.kind != "images":

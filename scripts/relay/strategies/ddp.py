@@ -50,6 +50,7 @@ class DDP(Strategy):
         least={"bucket_mb": 0.001, "powersgd_start": 2},
         # What PowerSGD has left out would be NaN from the first overflow of fp16 on, for ever.
         not_in={"compression": {"powersgd": ("fp16",)}},
+        part_of={"powersgd_rank": ("compression", "powersgd"), "powersgd_start": ("compression", "powersgd")},
         lossy={"compression": {"fp16": 2e-3, "bf16": 5e-2, "powersgd": 0.6}},
     )
     powersgd: PowerSGDState | None = None
