@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,13 @@ from relay.data import Resident, Split, batch_indices
 from relay.errors import UserError
 from relay.evaluation import Evaluation
 from relay.files import sha256
+from relay.interruption import Interruption
 from relay.lock import exclusive
 from relay.ranks import Ranks
 from relay.sealed import MANIFEST, complete, damage, seal
 from relay.strategies.base import Strategy
 from relay.task import Task
+from relay.trainer import Trainer
 
 pytest_plugins = ["chain_runs"]
 
@@ -96,7 +99,7 @@ def filled(checkpoints: Checkpoints, training: Training, *steps: int) -> None:
 
 
 def names(checkpoints: Checkpoints) -> list[str]:
-    return sorted(path.name for path in checkpoints.directory.iterdir())
+    return sorted(path.name for path in checkpoints.directory.iterdir() if path.is_dir())
 
 
 # Generators
@@ -188,6 +191,46 @@ def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Check
 def test_the_last_two_are_kept(checkpoints: Checkpoints, training: Training) -> None:
     filled(checkpoints, training, 1, 2, 5, 9)
     assert names(checkpoints) == ["step-5", "step-9"]
+
+
+def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
+    filled(checkpoints, training, 2)
+    shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")
+    filled(checkpoints, training, 4, 6)
+    assert complete(checkpoints.directory) == [6, 4]
+    assert names(checkpoints) == ["step-2.bak", "step-4", "step-6"]
+
+
+def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, training: Training, ranks: Ranks) -> None:
+    """Else each would find out at its end, when it may be too late."""
+    assert checkpoints.longest_save_seconds == 0
+    filled(checkpoints, training, 2)
+    took = checkpoints.longest_save_seconds
+    assert took > 0
+    later = Checkpoints(checkpoints.directory, ranks).longest_save_seconds
+    assert later == pytest.approx(took, rel=0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("deadline", "known", "seconds"), [(None, 0, 600), (1e9, 0, 60), (1e9, 5, 600)])
+def test_the_first_save_is_soon_where_the_job_will_end(deadline: float | None, known: float, seconds: float) -> None:
+    asked = SimpleNamespace(
+        run=SimpleNamespace(checkpoint_minutes=10),
+        interruption=Interruption(deadline=deadline),
+        checkpoints=SimpleNamespace(longest_save_seconds=known),
+    )
+    assert Trainer._save_every_seconds(asked) == seconds  # type: ignore[arg-type]
+
+
+def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
+    now = time.time()
+    watching = Interruption(deadline=now + 100)
+    assert watching.reason is None
+    watching.leave_room(save_seconds=20, step_seconds=45)
+    assert watching.margin_seconds == 95
+    watching.leave_room(save_seconds=1, step_seconds=1)
+    assert watching.margin_seconds == 95  # it never shrinks
+    watching.leave_room(save_seconds=20, step_seconds=55)
+    assert watching.reason == "deadline"
 
 
 def test_ten_is_newer_than_nine(checkpoints: Checkpoints, training: Training) -> None:

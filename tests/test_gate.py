@@ -7,6 +7,8 @@ import socket
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,12 +18,14 @@ from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
 from relay import catalogue, reference, sent
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
+from relay.division import Trained, divided
 from relay.equivalence import run_reference
 from relay.fingerprint import source_digest, strategy_sources
 from relay.gate import ROUNDING_MARGIN, Verdict, difference, distance
 from relay.launch import INTERRUPTED
 from relay.requirements import find
 from relay.run import Run
+from relay.strategies.base import Replica
 from relay.task import Task
 from relay.trials import Trial, TrialData, TrialTask, still, trials
 
@@ -108,6 +112,19 @@ def test_bytes_sent_are_counted_over_tcp_alone() -> None:
 def _receive(connection: socket.socket, count: int) -> None:
     while count:
         count -= len(connection.recv(count))
+
+
+@pytest.mark.parametrize(("used", "problems"), [([], []), ([10], []), ([10, 7], []), ([10, 0], [1])])
+def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
+    """On recorded bytes: no GPU is needed to judge them."""
+    ranks: Any = SimpleNamespace(rank=0, world_size=1, gather=lambda value: [value])
+    trial = Trial(name="algorithm", what="", precision="fp64", steps=1, limit=0, compares=())
+    data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
+    strategy: Any = SimpleNamespace(replica=Replica(0, 1))
+    trained = Trained([1.0], [[0, 1, 2, 3]], True, None, {}, used, strategy)
+    verdict, run = Verdict("gate"), planned("cpu")[0]
+    divided(verdict, run, trial, trained, data, {}, ranks)
+    assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
 
 
 # The task as the trials train it

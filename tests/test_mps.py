@@ -20,6 +20,7 @@ import pytest
 from gate_runs import FEW_STEPS, Gates, planned
 from relay.config import load
 from relay.planning import plan
+from relay.strategies import mps
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 CONTROL = "nvidia-cuda-mps-control"
@@ -111,6 +112,20 @@ def line(replica: subprocess.Popen[str]) -> list[str]:
     """The words of the next line that the replica prints."""
     assert replica.stdout
     return replica.stdout.readline().split()
+
+
+@pytest.mark.parametrize(("shown", "said"), [("2,3", "0,1"), ("GPU-8f,GPU-9a", "0,1"), ("0", "0")])
+def test_clients_count_the_gpus_that_the_daemon_was_shown(
+    monkeypatch: pytest.MonkeyPatch, shown: str, said: str
+) -> None:
+    """With 2,3 they would find none: the daemon has made 0,1 of them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert mps._renumbered() == {"CUDA_VISIBLE_DEVICES": said}
+
+
+def test_where_all_gpus_are_shown_clients_see_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert mps._renumbered() == {}
 
 
 @pytest.mark.slow

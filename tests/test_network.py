@@ -69,6 +69,21 @@ def test_activations_computed_again_are_not_kept() -> None:
     assert counts == {False: True, True: False}
 
 
+def test_copies_of_a_network_compute_their_activations_again_too() -> None:
+    """Those of nn.DataParallel hold no parameters: theirs are results, of a copy from the first GPU."""
+    network = Network({"first": nn.Linear(8, 64), "act": nn.Tanh()}, Computation(recompute=True))
+    copied = network._replicate_for_data_parallel()
+    for name, layer in network.named_children():
+        copied._modules[name] = layer._replicate_for_data_parallel()
+        for its, parameter in layer.named_parameters():
+            setattr(copied._modules[name], its, parameter * 1)
+    assert not list(copied.first.parameters())
+    calls: list[int] = []
+    copied.first.register_forward_pre_hook(lambda *_: calls.append(1))
+    copied(torch.randn(16, 8)).sum().backward()
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_low_precision_is_that_of_products_alone(precision: str, dtype: torch.dtype) -> None:
     """Parameters, gradients and the loss stay in float32, as the optimiser wants them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -292,6 +293,12 @@ def test_the_list_shows_which_run_has_come_how_far(sources: Callable[..., Chain]
     assert rows[began.run.id][1] == rows["listed"][1] == "cpu"
     assert rows[began.run.id][-2:] == [str(CUT), str(began.run.total_steps)]
     assert rows["listed"][-2:] == ["–", str(chain.run.total_steps)]
+    (chain.results / "runs" / "older").mkdir()
+    (chain.results / "runs" / "older" / "run.json").write_text('{"id": "older"}')
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    shutil.rmtree(chain.results / "runs" / "older")  # the results are those of all tests here
+    assert "older unreadable" in [" ".join(line.split()) for line in told]
+    assert len(told) > 3
 
 
 def test_where_there_are_no_runs_the_list_says_how_to_have_some(tmp_path: Path) -> None:

@@ -287,6 +287,35 @@ def test_ranks_of_a_replica_drop_alike_where_their_generators_agree() -> None:
     spawned(_dropped, 2)
 
 
+def _drifting(ranks: Ranks, name: str, whole: str, split: str) -> None:
+    """A GPU's kernels may add up in another order on each rank: what comes of it must not stay on one."""
+    task = of_task("gpt-tiny")
+    strategy = built(name, ranks, task)
+    backward = Strategy.backward
+
+    def uneven(self: Strategy, loss: torch.Tensor) -> None:
+        backward(self, loss)
+        for parameter in self.model.parameters():
+            assert parameter.grad is not None
+            gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+            gradient += 1e-3 * (ranks.rank % 2)
+
+    Strategy.backward = uneven  # type: ignore[method-assign]
+    strategy.train_step(*batch(task, strategy, seed=0))
+    gradients = {n: p.grad for n, p in strategy.model.named_parameters() if n in (whole, split)}
+    gradients = {n: g.to_local() if isinstance(g, DTensor) else g for n, g in gradients.items()}
+    one, other, *_ = ranks.gather(gradients)
+    assert torch.equal(one[whole], other[whole])
+    assert one[whole].abs().max() > 0
+    assert not torch.equal(one[split], other[split])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "processes"), [("tensor_parallel", 2), ("fsdp_tensor_parallel", 4)])
+def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(name: str, processes: int) -> None:
+    spawned(_drifting, processes, name, "norm.weight", "block0.up.weight")
+
+
 def _overflow(ranks: Ranks) -> None:
     task = of_task("gpt-tiny", "fp16")
     strategy = built("tensor_parallel", ranks, task)

@@ -16,7 +16,7 @@ from relay.files import read_json, sync_directory, write_json
 from relay.lock import exclusive
 from relay.places import Places
 from relay.run import Run
-from relay.sealed import damage, sound
+from relay.sealed import damage, sound, steps
 
 ADOPTED = "adopted.json"
 # What has to be the same for a step of one run to be the same step of the other.
@@ -99,9 +99,12 @@ def _take(its: Places, places: Places, step: int) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
     partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
     (places.work / ADOPTED).unlink(missing_ok=True)
-    for old in (*places.work.glob("partial-*"), *places.work.glob("step-*")):  # of an earlier adoption
+    for old in (*places.work.glob("partial-*"), *(place for _, place in steps(places.work))):  # of an earlier adoption
         shutil.rmtree(old)
-    shutil.copytree(its.work / f"step-{step}", partial)
+    try:
+        shutil.copytree(its.work / f"step-{step}", partial)
+    except OSError as error:
+        raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
     if problem := damage(partial):
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
     partial.rename(final)

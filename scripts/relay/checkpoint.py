@@ -19,12 +19,13 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.errors import PeerFailed
-from relay.files import read_json, sync_directory, sync_file
+from relay.files import read_json, sync_directory, sync_file, write_json
 from relay.ranks import Ranks
-from relay.sealed import complete, seal, sound
+from relay.sealed import complete, seal, sound, steps
 from relay.strategies.base import Strategy
 
 KEPT = 2
+LONGEST = "longest_save.json"
 # What a rank has to say of the save in the background: that of the whole run is the largest of all ranks'.
 DONE, WRITING, FAILED = 0.0, 1.0, 2.0
 
@@ -82,12 +83,12 @@ class Checkpoints:
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
     owner were found to be those of the run. `longest_save_seconds` is what a save has taken, from its beginning until
-    it was complete.
+    it was complete, in this job or an earlier one; 0 where none has ended yet.
     """
 
     def __init__(self, directory: Path, ranks: Ranks) -> None:
         self.directory, self.ranks = directory, ranks
-        self.longest_save_seconds = 0.0
+        self.longest_save_seconds: float = (read_json(directory / LONGEST) or {}).get("seconds", 0.0)
         self._saving: Saving | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
@@ -115,6 +116,8 @@ class Checkpoints:
             partial.rename(final)
             sync_directory(self.directory)
             self._tidy(step)
+            longest = max(self.longest_save_seconds, time.monotonic() - began)
+            write_json(self.directory / LONGEST, {"seconds": round(longest, 3)})
         return time.monotonic() - began
 
     def _meet(self, seen: set[str]) -> set[str]:
@@ -126,10 +129,10 @@ class Checkpoints:
     def _tidy(self, step: int) -> None:
         """Keep the newest of this training. One beyond its step was damaged or left by an earlier start: it must
         neither push out a sound one nor be gone on with later."""
-        kept = {f"step-{found}" for found in [n for n in complete(self.directory) if n <= step][:KEPT]}
-        for old in self.directory.glob("step-*"):
-            if old.name not in kept:
-                shutil.rmtree(old)
+        kept = [found for found in complete(self.directory) if found <= step][:KEPT]
+        for old, place in list(steps(self.directory)):
+            if old not in kept:
+                shutil.rmtree(place)
 
     @property
     def progress(self) -> float:

@@ -79,10 +79,15 @@ class Split:
         if self.tokens:
             return inputs.long()
         if self.images:
-            inputs = (
-                inputs.to(torch.float32).div_(255).sub_(self.mean.to(inputs.device)).div_(self.std.to(inputs.device))
-            )
+            mean, std = self._moments(inputs.device)
+            inputs = inputs.to(torch.float32).div_(255).sub_(mean).div_(std)
         return inputs.to(dtype)
+
+    def _moments(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation on that device, brought there once: a copy in every step would wait for the device."""
+        if device != self.mean.device:
+            self.mean, self.std = self.mean.to(device), self.std.to(device)
+        return self.mean, self.std
 
 
 class Resident:
@@ -96,7 +101,8 @@ class Resident:
 
     def fetch(self, indices: torch.Tensor) -> Batch:
         """Inputs (n, *input_shape) and targets of these samples, on the device; for text both are int64 (n, length)."""
-        indices = indices.to(self.device)
+        if self.device.type == "cuda":  # from pinned memory, so that the loop need not wait for the device
+            indices = indices.pin_memory().to(self.device, non_blocking=True)
         return self.split.normalise(self.inputs[indices], self.dtype), self.targets[indices]
 
     def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:

@@ -29,6 +29,7 @@ class Trained:
     always_training: bool  # in training mode, where dropout is on, after each step
     bytes_sent: int | None  # None where the kernel does not tell
     footprint: dict[str, int]
+    used_bytes: list[int]  # the most on each of its GPUs, beyond what it held before; empty on CPUs
     strategy: Strategy
 
 
@@ -36,7 +37,7 @@ def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: Tr
             ranks: Ranks) -> None:  # fmt: skip
     """Check that the work is divided as the strategy says: samples, bytes held, bytes sent. Collective."""
     replica = trained.strategy.replica
-    told = ranks.gather((replica, trained.seen, trained.footprint, trained.bytes_sent))
+    told = ranks.gather((replica, trained.seen, trained.footprint, trained.bytes_sent, trained.used_bytes))
     if ranks.rank != 0:
         return
     reporting = [rank for rank in told if rank[0].reports]
@@ -47,6 +48,8 @@ def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: Tr
     verdict.figures["samples_per_rank"] = per_step
     shares = {kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole}
     verdict.figures["bytes_held_share"] = shares
+    idle = [(rank, place) for rank, seen in enumerate(told) for place, used in enumerate(seen[4]) if used <= 0]
+    verdict.problems += [f"division of work: rank {rank} left its GPU {place} unused" for rank, place in idle[:1]]
     if ranks.world_size > 1:
         samples = {"samples": [count / run.global_batch_size for count in per_step]}
         verdict.problems += _undivided(run.divides, samples | shares, replica.count)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,16 @@ ROUNDING_MARGIN = 10
 MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see nothing
 
 
-def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
-    """Train one trial under the strategy, through the same contract as a run's training. Collective."""
+def train(
+    run: Run, trial: Trial, data: TrialData, ranks: Ranks, watched: AbstractContextManager[object] | None = None
+) -> Trained:
+    """Train one trial under the strategy, through the same contract as a run's training. Collective.
+
+    `watched` is entered for the steps alone, when all is built.
+    """
     if run.compile:
         torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
+    idle = _held_before(ranks.devices)
     task = TrialTask.in_trial(run, trial, scale=trial.scale)
     built = strategies.load(run.strategy)
     exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.lossy}
@@ -52,11 +58,21 @@ def train(run: Run, trial: Trial, data: TrialData, ranks: Ranks) -> Trained:
     ranks.barrier()
     before = sent.by_socket()
     replica = strategy.replica
-    strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
+    with watched or nullcontext():
+        strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
     # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
     bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
     values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
-    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), strategy)
+    used = [torch.cuda.max_memory_allocated(device) - held for device, held in zip(ranks.devices, idle, strict=False)]
+    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), used, strategy)
+
+
+def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
+    """Bytes that the process's tensors take on each of its GPUs, from where their peaks are now counted."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    for device in gpus:
+        torch.cuda.reset_peak_memory_stats(device)
+    return [torch.cuda.memory_allocated(device) for device in gpus]
 
 
 def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
@@ -145,11 +161,15 @@ def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dic
         verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
 
 
-def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> int:
-    """NCCL's kernels that the profiler sees in a few steps: their bytes do not pass the kernel's TCP counters."""
-    with torch.profiler.profile() as profiler:
-        train(run, Trial(name="", what="", precision="fp32", steps=steps, limit=0, compares=()), data, ranks)
-    return sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl"))
+def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
+    """NCCL's operations in a step that the profiler sees on each rank: their bytes do not pass the TCP counters.
+
+    Collective. What is sent while the strategy is built is not among them.
+    """
+    profiler = torch.profiler.profile()
+    trial = Trial(name="", what="", precision="fp32", steps=steps, limit=0, compares=())
+    train(run, trial, data, ranks, watched=profiler)
+    return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
 
 def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
@@ -168,8 +188,10 @@ def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdic
         if ranks.rank == 0:
             for part in [part for part in verdict.parts if part["name"].startswith(trial.name)]:
                 print(f"{part['name']}: {part['figure']:.1e} of {part['limit']:.0e} allowed", flush=True)
-    if ranks.backend == "nccl" and ranks.world_size > 1 and communicated(run, data, ranks) == 0:
-        verdict.problems.append("division of work: the profiler saw no NCCL kernel")
+    if ranks.backend == "nccl" and ranks.world_size > 1:
+        told = communicated(run, data, ranks)
+        silent = [rank for rank, operations in enumerate(told) if operations == 0]
+        verdict.problems += [f"division of work: rank {rank} used NCCL in no step" for rank in silent[:1]]
     if run.lossy:
         named = ", ".join(f"{name} {run.options[name]}" for name in run.lossy)
         verdict.figures["lossy"] = named

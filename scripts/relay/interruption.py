@@ -19,7 +19,7 @@ class Interruption:
     """Watches for the reasons to stop; the ranks agree on it at a step boundary.
 
     `deadline` is in Unix seconds: SLURM_JOB_END_TIME, which `allocation` sets where Slurm does not.
-    `margin_seconds` covers a save: it grows with the longest one seen.
+    `margin_seconds` covers a save, and what lies between two looks at the clock: it grows with the longest ones seen.
     """
 
     deadline: float | None = None
@@ -36,9 +36,9 @@ class Interruption:
             signal.signal(number, lambda received, _: watching.received.append(signal.Signals(received).name))
         return watching
 
-    def saw_save(self, seconds: float) -> None:
-        """A save took this long: leave room for two of them."""
-        self.margin_seconds = max(self.margin_seconds, 2 * seconds + LEAST_MARGIN_SECONDS)
+    def leave_room(self, save_seconds: float, step_seconds: float) -> None:
+        """Saves took so long at most, and a step with its evaluation: leave room for two saves and one of these."""
+        self.margin_seconds = max(self.margin_seconds, 2 * save_seconds + step_seconds + LEAST_MARGIN_SECONDS)
 
     @property
     def reason(self) -> str | None:

@@ -33,6 +33,8 @@ class Network(nn.Sequential):
     def __init__(self, layers: Mapping[str, nn.Module], computation: Computation) -> None:
         super().__init__(OrderedDict(layers))
         self.computation = computation
+        # By name: the copies that nn.DataParallel makes of layers have no parameters of their own to be asked for.
+        self.with_parameters = {name for name, layer in layers.items() if any(True for _ in layer.parameters())}
         if computation.compiled:
             self.compile()
 
@@ -44,22 +46,25 @@ class Network(nn.Sequential):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Through all layers. What autocast covers is the forward pass alone, as it should be."""
         with self._precision(inputs.device.type):
-            for layer in self:
-                inputs = self._through(layer, inputs)
+            for name, layer in self._modules.items():
+                assert layer is not None
+                recomputed = self.computation.recompute and name in self.with_parameters
+                inputs = _recomputed(layer, inputs) if recomputed and torch.is_grad_enabled() else layer(inputs)
         return inputs
 
     def _precision(self, device: str) -> AbstractContextManager[object]:
         dtype = self.computation.autocast
         return nullcontext() if dtype is None else torch.autocast(device, dtype)
 
-    def _through(self, layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        # A layer without parameters is element-wise or a view: its input is all that it would keep.
-        if not (self.computation.recompute and torch.is_grad_enabled() and any(True for _ in layer.parameters())):
-            outputs: torch.Tensor = layer(inputs)
-            return outputs
-        again = lambda: (nullcontext(), _StatisticsKept(layer))  # noqa: E731
-        recomputed: torch.Tensor = checkpoint(layer, inputs, use_reentrant=False, context_fn=again)
-        return recomputed
+
+def _recomputed(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """The layer's outputs, whose inner activations are computed again in the backward pass.
+
+    A layer without parameters is element-wise or a view: its input is all that it would keep, so it is left alone.
+    """
+    again = lambda: (nullcontext(), _StatisticsKept(layer))  # noqa: E731
+    outputs: torch.Tensor = checkpoint(layer, inputs, use_reentrant=False, context_fn=again)
+    return outputs
 
 
 class _StatisticsKept:

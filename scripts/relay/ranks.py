@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.errors import UserError
 
@@ -67,6 +69,13 @@ class Ranks:
     def device(self) -> torch.device:
         """The first of its devices, where inputs and losses are."""
         return self.devices[0]
+
+    def mesh(self, *sizes: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
+        """The ranks in so many dimensions, neighbours in the last one; lost peers show there in time. Collective."""
+        mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
+        for group in mesh.get_all_groups():  # to which torch gives a timeout of its own, of half an hour
+            _set_pg_timeout(TIMEOUT, group)
+        return mesh
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in the order of ranks, on every rank. Collective."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.catalogue import DatasetSpec, TaskSpec
+from relay.errors import UserError
 from relay.files import read_json, write_json
 from relay.job import Job
 
@@ -107,8 +108,11 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> Run:
-        """Read `run.json`; raises FileNotFoundError or TypeError where it is none."""
-        return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        """Read `run.json`; raises FileNotFoundError, and UserError where it is none of this version."""
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError) as fault:
+            raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Run:

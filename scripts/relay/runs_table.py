@@ -41,7 +41,11 @@ def runs_table(results: Path, width: int = 160) -> str:
 
 def _rows(results: Path) -> Iterator[list[str]]:
     for path in sorted(results.glob("runs/*/run.json")):
-        run = Run.read(path)
+        try:
+            run = Run.read(path)
+        except UserError:  # of another version: it must not hide the others
+            yield [path.parent.name, "unreadable"]
+            continue
         step = next(iter(complete(Places(results, run.id).work)), None)
         options = ", ".join(f"{name} {value}" for name, value in chosen(Path(run.strategy_file), run.options).items())
         told = [run.id, run.task.name, run.strategy, options or "–", run.devices, run.cpus_per_task, run.loader]

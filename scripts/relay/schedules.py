@@ -28,7 +28,8 @@ class Schedule:
         if self.filled and micro_batches < stages:
             yield f"needs at least {stages} micro_batches for its {stages} stages, has {micro_batches}"
         if self.rounds and micro_batches % max(1, micro_batches // processes):
-            yield f"needs a multiple of its {processes} processes as micro_batches, has {micro_batches}"
+            rounds = micro_batches // processes
+            yield f"works in {rounds} equal rounds, has {micro_batches} micro_batches; a multiple of {processes} fits"
         # torch.compile makes both kinds of gradients in one pass; and torch 2.13 on CPUs crashes when GroupNorm is
         # asked for those of its weights alone, in channels_last.
         if self.parted and (compiled or channels_last):

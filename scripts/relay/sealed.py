@@ -39,7 +39,14 @@ def _wait_for(path: Path) -> None:
 
 def complete(directory: Path) -> list[int]:
     """Steps of which a checkpoint `step-{n}/` is there, newest first."""
-    return sorted((int(p.parent.name[5:]) for p in directory.glob(f"step-*/{MANIFEST}")), reverse=True)
+    return sorted((step for step, place in steps(directory) if (place / MANIFEST).is_file()), reverse=True)
+
+
+def steps(directory: Path) -> Iterator[tuple[int, Path]]:
+    """The directories `step-{n}/`, complete or not, and none of another name, such as a copy of the user's own."""
+    for place in directory.glob("step-*"):
+        if (number := place.name.removeprefix("step-")).isdecimal():
+            yield int(number), place
 
 
 def sound(directory: Path, first: int, last: int) -> Iterator[int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -80,6 +81,33 @@ def split(network: Network, mesh: DeviceMesh, *, classes_sharded: bool = False) 
             f"tensor parallelism: only {sharded / whole:.1%} of the network's parameters are in matrices that can be "
             f"split; at least {LEAST_SHARE:.0%} is needed; train it with ddp or fsdp"
         )
+
+
+def agree(network: nn.Module, mesh: DeviceMesh) -> None:
+    """Average the gradients of what is whole on every rank of the tensor-parallel mesh. Collective.
+
+    They are the same sums, and yet not the same bits where a GPU's kernels add in any order: without this, convolutions
+    and norms would drift apart, and shards be multiplied with different activations.
+    """
+    gradients = [_local(p.grad) for p in network.parameters() if p.grad is not None and not _is_split(p, mesh)]
+    if not gradients:
+        return
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(together, group=mesh.get_group())
+    together /= mesh.size()
+    for gradient, mean in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def _is_split(parameter: torch.Tensor, mesh: DeviceMesh) -> bool:
+    """Whether the mesh's ranks hold different parts of it; FSDP's shards are over another dimension."""
+    if not isinstance(parameter, DTensor):
+        return False
+    return parameter.device_mesh == mesh or parameter.device_mesh.ndim > 1
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

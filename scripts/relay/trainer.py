@@ -28,6 +28,7 @@ from relay.task import Task
 from relay.timing import Stopwatch
 
 AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
+FIRST_SAVE_SECONDS = 60.0  # before this nothing that could be lost would be worth a save
 FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
 
 
@@ -117,13 +118,13 @@ class Trainer:
         if self.ranks.rank == 0:
             per_step = (now - self.agreed_at) / max(1, self.step - self.agreed_step)
             wanted[2:] = [
-                float(now - self.saved_at >= self.run.checkpoint_minutes * 60),
+                float(now - self.saved_at >= self._save_every_seconds()),
                 float(now - self.flushed_at >= FLUSH_SECONDS),
                 max(1.0, AGREE_SECONDS // max(per_step, 1e-4)),
             ]
         progress, stop, save, flush, interval = self.ranks.largest(wanted)
         free = self.checkpoints.agree(progress)
-        self.interruption.saw_save(self.checkpoints.longest_save_seconds)
+        self.interruption.leave_room(self.checkpoints.longest_save_seconds, now - self.agreed_at)
         if stop and not done:
             self.stopped = next(given for given in self.ranks.gather(reason) if given)
         if done or stop:
@@ -136,6 +137,12 @@ class Trainer:
             self.stopwatch.resume()
         self.agreed_at, self.agreed_step = time.monotonic(), self.step
         self.next_agreement = self.step + int(interval)
+
+    def _save_every_seconds(self) -> float:
+        """Soon for the first time where the job will end: what a save takes has to be known by then."""
+        seconds = self.run.checkpoint_minutes * 60
+        unknown = self.interruption.deadline is not None and self.checkpoints.longest_save_seconds == 0
+        return min(seconds, FIRST_SAVE_SECONDS) if unknown else seconds
 
     def _flush(self) -> None:
         """Write what was recorded since the last time. Collective."""

@@ -28,6 +28,9 @@ __all__ = ["Batch", "Ranks", "Replica", "Requirements", "Strategy", "Task"]
 
 # Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
+# With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
+# take the first GPU for its own and make a context there, whichever is this rank's.
+WRITERS = 2
 
 
 class Replica(NamedTuple):
@@ -169,7 +172,8 @@ class Strategy:
             model = {name: tensor for name, tensor in model.items() if name not in own}
         state = {"model": model, "optimizer": tensors, "scaler": self._scaler_state(), **self.further_state()}
         state |= {self._buffers_place: own} if own else {}
-        writing = dcp.async_save(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
+        writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
         assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
         return writing
 

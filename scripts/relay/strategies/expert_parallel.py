@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single_autograd
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,7 +30,7 @@ class ExpertParallel(Strategy):
     def build(self) -> None:
         device = self.ranks.device
         self.model = self.task.model()
-        self._spread(init_device_mesh(device.type, (self.ranks.world_size,)))
+        self._spread(self.ranks.mesh(self.ranks.world_size))
         self.model.to(device)  # last, so that no device ever holds all experts
         sharded = {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
         self.experts = list(sharded.values())

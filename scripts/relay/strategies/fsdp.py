@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
@@ -53,10 +53,10 @@ class FSDP(Strategy):
 
     def _mesh(self, replicas: int) -> DeviceMesh:
         """All ranks, or (replicas, shards), neighbouring ranks sharing a whole."""
-        device, ranks = self.ranks.device.type, self.ranks.world_size
+        ranks = self.ranks.world_size
         if replicas == 1:
-            return init_device_mesh(device, (ranks,))
-        return init_device_mesh(device, (replicas, ranks // replicas), mesh_dim_names=("replicate", "shard"))
+            return self.ranks.mesh(ranks)
+        return self.ranks.mesh(replicas, ranks // replicas, names=("replicate", "shard"))
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = super().predict(inputs)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.strategies.fsdp import shard_layers
-from relay.tensor_plan import split, whole
+from relay.tensor_plan import agree, split, whole
 
 
 class FSDPTensorParallel(Strategy):
@@ -27,14 +26,17 @@ class FSDPTensorParallel(Strategy):
     def build(self, tensor: int) -> None:
         # Outputs of split matrices are views, on which FSDP would miss what works in place: no layer does.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        shape = (self.ranks.world_size // tensor, tensor)
-        mesh = init_device_mesh(self.ranks.device.type, shape, mesh_dim_names=("data", "tensor"))
+        mesh = self.ranks.mesh(self.ranks.world_size // tensor, tensor, names=("data", "tensor"))
+        data, self.tensor = mesh["data"], mesh["tensor"]
         self.model = self.task.model()
-        split(self.model, mesh["tensor"])
-        shard_layers(self.model, mesh["data"])
+        split(self.model, self.tensor)
+        shard_layers(self.model, data)
         self.make_optimizer()
-        data, place = mesh["data"], mesh["tensor"].get_local_rank()
-        self.replica = Replica(data.get_local_rank(), data.size(), reports=place == 0)
+        self.replica = Replica(data.get_local_rank(), data.size(), reports=self.tensor.get_local_rank() == 0)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        super().backward(loss)
+        agree(self.model, self.tensor)
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         return whole(super().predict(inputs))

@@ -69,7 +69,7 @@ class MPS(DDP):
             folder = _folder(run_id)
             keeper = _keep_daemon(folder) if first else None
             _wait_for_daemon(folder)
-            os.environ |= _variables(folder)
+            os.environ |= _variables(folder) | _renumbered()
         except (UserError, OSError) as error:
             if first:
                 print(f"mps: no MPS: {error}; the replicas run without, and take turns on the device", flush=True)
@@ -92,6 +92,15 @@ def _folder(run_id: str) -> Path:
 
 def _variables(folder: Path) -> dict[str, str]:
     return {variable: str(folder / name) for variable, name in FOLDERS.items()}
+
+
+def _renumbered() -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES as the daemon's clients have to say it: it counts those that it was shown from 0 on.
+
+    https://docs.nvidia.com/deploy/mps/, section "Environment Variables".
+    """
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(shown.split(",")))))} if shown else {}
 
 
 def _keep_daemon(folder: Path) -> subprocess.Popen[bytes] | None:

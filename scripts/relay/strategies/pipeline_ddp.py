@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch.distributed._composable.replicate_with_fsdp import replicate
-from torch.distributed.device_mesh import init_device_mesh
 
 from relay.stages import Stage
 from relay.strategies.base import Requirements
@@ -24,8 +23,7 @@ class PipelineDDP(Pipeline):
     )
 
     def build(self, stages: int, schedule: str, micro_batches: int) -> None:
-        shape = (self.ranks.world_size // stages, stages)
-        mesh = init_device_mesh(self.ranks.device.type, shape, mesh_dim_names=("data", "pipeline"))
+        mesh = self.ranks.mesh(self.ranks.world_size // stages, stages, names=("data", "pipeline"))
         self.data, self.group = mesh["data"], mesh["pipeline"].get_group()
         replica, first = self.data.get_local_rank(), self.ranks.rank // stages * stages
         self.lay(range(first, first + stages), schedule, micro_batches, replica, self.data.size())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
 
 from relay.strategies.base import Replica, Requirements, Strategy
-from relay.tensor_plan import split, whole
+from relay.tensor_plan import agree, split, whole
 
 
 class TensorParallel(Strategy):
@@ -29,9 +28,9 @@ class TensorParallel(Strategy):
 
     def build(self, loss_parallel: bool) -> None:
         self.loss_parallel = loss_parallel
-        mesh = init_device_mesh(self.ranks.device.type, (self.ranks.world_size,))
+        self.tensor = self.ranks.mesh(self.ranks.world_size)
         self.model = self.task.model()
-        split(self.model, mesh, classes_sharded=loss_parallel)
+        split(self.model, self.tensor, classes_sharded=loss_parallel)
         self.model.to(self.ranks.device)  # last, so that no device ever holds the whole
         self.make_optimizer()
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
@@ -39,6 +38,10 @@ class TensorParallel(Strategy):
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with self._loss():
             return whole(super().train_step(inputs, targets))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        super().backward(loss)
+        agree(self.model, self.tensor)
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         return whole(super().predict(inputs))
