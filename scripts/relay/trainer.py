@@ -67,7 +67,7 @@ class Trainer:
         self.step, self.last = resumed or 0, last
         self.saved_at, self.saved_step = time.monotonic(), self.step  # when, and of which step, a save was last begun
         self.flushed_at = self.agreed_at = time.monotonic()
-        self.next_agreement = self.agreed_step = self.step
+        self.next_agreement = self.agreed_step = self.began = self.step
         self.stopped: str | None = None
         self.recorder.begin(self.step, machine.facts(self.ranks.device))
         if self.step < last:
@@ -124,7 +124,9 @@ class Trainer:
             ]
         progress, stop, save, flush, interval = self.ranks.largest(wanted)
         free = self.checkpoints.agree(progress)
-        self.interruption.leave_room(self.checkpoints.longest_save_seconds, now - self.agreed_at)
+        # The first steps of a process, with all that is built and compiled in them, do not come again.
+        longest = now - self.agreed_at if self.agreed_step > self.began else 0.0
+        self.interruption.leave_room(self.checkpoints.longest_save_seconds, longest)
         if stop and not done:
             self.stopped = next(given for given in self.ranks.gather(reason) if given)
         if done or stop:
