@@ -77,6 +77,24 @@ def test_without_conda_it_is_planned_and_told(monkeypatch: pytest.MonkeyPatch, t
     assert environment.unready(ours) == environment.unready(site("wheels")) == []
 
 
+def test_what_a_job_imports_is_in_its_stack() -> None:
+    """A node has torch's lock and nothing else; what plans and reports stays on the login node."""
+    wanted = {
+        re.split(r"[=\[;]", line)[0] for line in (ROOT / "envs/driver.in").read_text().splitlines() if line[:1] != "#"
+    }
+    there = {line.split("==")[0] for line in (ROOT / "envs/torch.txt").read_text().splitlines() if "==" in line}
+    absent = {name.replace("-", "_").replace("scikit_learn", "sklearn") for name in wanted - there}
+    assert {"pydantic", "pandas", "snakemake", "rich"} <= absent
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"  # None: whoever imports it fails
+        "from relay import gate, launch, probe, reference, requirements, strategies, trainer, worker\n"
+        "for name in requirements.find(): strategies.load(name)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_conda_twin_has_the_locks_pins() -> None:
     locks = [(ROOT / "envs" / name).read_text() for name in ("torch.txt", "torch-cuda.txt")]
     pins = [name for text in locks for name, _ in lock_script.parse_entries(text)]

@@ -111,7 +111,7 @@ def test_requirements_that_are_no_literal_are_refused(source: str, tmp_path: Pat
     ("members", "line"),
     [
         ("least_device=2", "requirements.least_device: 2: Unexpected keyword argument"),
-        ("least_devices=0", "requirements.least_devices: 0: Input should be greater than or equal to 1"),
+        ("least_devices=0", "requirements.least_devices: 0: Input should be at least 1"),
         ("devices=('cuda')", "requirements.devices: 'cuda': Input should be a valid tuple"),
         ("devices=('cuda', 'tpu')", "requirements.devices.1: 'tpu': Input should be 'cpu' or 'cuda'"),
         ("divides=('sample',)", "requirements.divides.0: 'sample': Input should be 'samples', 'parameters', "),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import ConfigDict, Field, ValidationError
-from pydantic.dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from relay.errors import UserError
 from relay.schedules import SCHEDULES
@@ -33,7 +30,7 @@ Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
 DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
 class Requirements:
     """What a strategy needs, and what it divides among its processes (the gate proves the latter).
 
@@ -63,7 +60,7 @@ class Requirements:
 
     stack: str = "torch"
     processes: Literal["one per device", "several per device", "one"] = "one per device"
-    least_devices: Annotated[int, Field(ge=1)] = 1
+    least_devices: int = 1
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     backends: tuple[Literal["gloo", "nccl"], ...] = ("gloo", "nccl")
     divides: tuple[Divisible, ...] = ()
@@ -142,17 +139,24 @@ def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
+    from pydantic import ConfigDict, ValidationError  # the planner has it, a job's environment need not
+    from pydantic.dataclasses import dataclass as checked
+
+    strict = checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
     try:
-        return Requirements(**given)
+        strict(**given)
     except ValidationError as error:
         lines = (
             f"{path}: requirements.{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors()
         )
         raise UserError("\n".join(lines)) from None
+    return Requirements(**given)
 
 
 def _check(path: Path, stated: Requirements) -> None:
-    """Raises UserError for an option that is spoken of and not there."""
+    """Raises UserError for less than one device, and for an option that is spoken of and not there."""
+    if stated.least_devices < 1:
+        raise UserError(f"{path}: requirements.least_devices: {stated.least_devices}: Input should be at least 1")
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
     named |= {other for other, _ in stated.part_of.values()}
