@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from relay.config_errors import show
+from relay.plain_text import plain_text
 from relay.plan import PREFLIGHT_MINUTES, Plan
 from relay.requirements import chosen
 from relay.run import Run
@@ -88,10 +87,7 @@ def render(plan: Plan, width: int = 80) -> str:
         *_skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    text = io.StringIO()
-    console = Console(file=text, width=width, color_system=None, force_terminal=False)
-    console.print(table, *(Text(line) for line in lines), sep="\n")
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    return plain_text(table, *(Text(line) for line in lines), width=width) + "\n"
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:

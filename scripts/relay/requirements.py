@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -139,18 +140,25 @@ def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
-    from pydantic import ConfigDict, ValidationError  # the planner has it, a job's environment need not
-    from pydantic.dataclasses import dataclass as checked
+    from pydantic import ValidationError  # the planner has it, a job's environment need not
 
-    strict = checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
     try:
-        strict(**given)
+        _strict()(**given)
     except ValidationError as error:
         lines = (
             f"{path}: requirements.{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors()
         )
         raise UserError("\n".join(lines)) from None
     return Requirements(**given)
+
+
+@cache
+def _strict() -> Callable[..., object]:
+    """The requirements as a class that takes nothing of another type."""
+    from pydantic import ConfigDict
+    from pydantic.dataclasses import dataclass as checked
+
+    return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 
 
 def _check(path: Path, stated: Requirements) -> None:

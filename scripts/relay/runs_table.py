@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from relay.errors import UserError
 from relay.places import Places
+from relay.plain_text import plain_text
 from relay.requirements import chosen
 from relay.run import Run
 from relay.sealed import complete
@@ -34,9 +33,7 @@ def runs_table(results: Path, width: int = 160) -> str:
         table.add_column(name, overflow="fold", no_wrap=name == "run")
     for row in rows:
         table.add_row(*row)
-    text = io.StringIO()
-    Console(file=text, width=width, color_system=None, force_terminal=False).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return plain_text(table, width=width)
 
 
 def _rows(results: Path) -> Iterator[list[str]]:

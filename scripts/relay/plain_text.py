@@ -1,0 +1,14 @@
+"""Rich's tables and lines as plain text, for a terminal or a log of any kind."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+
+def plain_text(*parts: RenderableType, width: int) -> str:
+    """The parts below each other, in lines of at most `width` without blanks at their ends."""
+    text = io.StringIO()
+    Console(file=text, width=width, color_system=None, force_terminal=False).print(*parts, sep="\n")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
