@@ -18,10 +18,11 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
-from relay import driver, planning
-from relay.config import load
-from relay.errors import UserError
-from relay.site import leave_to_slurm, load_site, site_of
+from relay.driver import guard
+from relay.planning import planner
+from relay.planning.config import load
+from relay.base.errors import UserError
+from relay.spec.site import leave_to_slurm, load_site, site_of
 
 # A mistake in the config is one line for each, before any job is queued.
 try:
@@ -30,7 +31,7 @@ try:
         workflow.resource_settings.default_resources or {}
     )
     SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
-    PLAN = planning.plan(CONFIG, root=Path(workflow.basedir), site=SITE)
+    PLAN = planner.plan(CONFIG, root=Path(workflow.basedir), site=SITE)
     # Snakemake tells its targets only after this file is read.
     if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
         PLAN.check_measured()
@@ -42,7 +43,7 @@ if workflow.is_main_process:
     if SITE:
         leave_to_slurm(SITE, os.environ)
     # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
-    driver.guard(
+    guard.guard(
         workflow,
         reading=set() if PLAN.unmeasured else {"plan"},
         missing=PLAN.unready,
@@ -52,13 +53,13 @@ if workflow.is_main_process:
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/dataset.smk"
-include: "workflow/rules/environment.smk"
+include: "workflow/rules/datasets.smk"
+include: "workflow/rules/environments.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/equivalence.smk"
 include: "workflow/rules/training.smk"
 include: "workflow/rules/comparison.smk"
-include: "workflow/rules/plan.smk"
+include: "workflow/rules/planning.smk"
 include: "workflow/rules/probe.smk"
 
 

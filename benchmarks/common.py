@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 
-from relay import catalogue
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.run import Run
+from relay.spec import catalogue
+from relay.spec.run import Run
 
 
 def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from common import report, synthetic_run
 
-from relay import machine
-from relay.data import Split, batch_indices, feeder
-from relay.run import Run
+from relay.process import machine
+from relay.spec.run import Run
+from relay.task.data import Split, batch_indices, feeder
 
 
 def seconds(kind: str, run: Run, split: Split, workers: int) -> float:

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from common import report, synthetic_run
 
-from relay import machine
-from relay.data import Resident, Split, batch_indices
-from relay.ranks import Ranks
-from relay.run import Run
-from relay.task import Task
-from relay.trainer import Trainer
+from relay.process import machine
+from relay.process.ranks import Ranks
+from relay.spec.run import Run
+from relay.task.data import Resident, Split, batch_indices
+from relay.task.task import Task
+from relay.training.trainer import Trainer
 
 
 def bare(run: Run, dataset: Path) -> float:

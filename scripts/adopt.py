@@ -7,9 +7,9 @@ workflow then trains what is left of it.
 import argparse
 from pathlib import Path
 
-from relay import entry
-from relay.adoption import adopt
-from relay.runs_table import runs_table
+from relay.base import entry
+from relay.training.adoption import adopt
+from relay.training.runs_table import runs_table
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from relay import entry
+from relay.base import entry
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
 from relay.comparison.html import report
 from relay.comparison.inputs import read_inputs

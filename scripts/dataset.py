@@ -9,10 +9,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from relay.catalogue import dataset
+from relay.base.errors import UserError
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.errors import UserError
+from relay.spec.catalogue import dataset
 
 RESIZABLE = ("synthetic", "random-")
 

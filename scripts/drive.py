@@ -23,10 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from relay import driver, entry, slurm
-from relay.errors import UserError
-from relay.site import Site, load_site
-from relay.site import site_of as site_of_profile
+from relay.base import entry
+from relay.base.errors import UserError
+from relay.driver import guard
+from relay.slurm import commands
+from relay.spec.site import Site, load_site
+from relay.spec.site import site_of as site_of_profile
 
 ROOT = Path(__file__).resolve().parent.parent
 USUAL_MINUTES = 1440
@@ -99,9 +101,9 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
-    driver.claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
+    guard.claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
     program = [sys.executable, str(Path(__file__).resolve()), "inside", "--", *arguments]
-    job_id = slurm.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
+    job_id = commands.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
     print(f"The driver is job {job_id}; it writes to relay-driver-{job_id}.log. End it with: scancel {job_id}")
     return 0
 
@@ -130,7 +132,7 @@ def queue_again(job_id: str) -> None:
     """Queue this job again, also where the controller is busy just then: nobody else carries on. Raises UserError."""
     for left in reversed(range(REQUEUE_TRIES)):
         try:
-            slurm.requeue(job_id)
+            commands.requeue(job_id)
             return
         except UserError as error:
             if not left:

@@ -7,9 +7,9 @@ import argparse
 import json
 from pathlib import Path
 
-from relay import entry
-from relay.environment import asked, prepare
-from relay.files import write_json
+from relay.base import entry
+from relay.base.files import write_json
+from relay.environments.login_node import asked, prepare
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
         "--asked",
         type=json.loads,
         metavar="JSON",
-        help="what relay.environment.asked gave (the driver's own environment)",
+        help="what relay.environments.login_node.asked gave (the driver's own environment)",
     )
     given = parser.parse_args()
     environment = given.asked or asked(None, given.lock.stem, given.lock.resolve().parent.parent)

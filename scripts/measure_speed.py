@@ -4,11 +4,11 @@ import argparse
 import json
 from pathlib import Path
 
-from relay import entry
-from relay.files import write_json
-from relay.job import Job
-from relay.run import Run
-from relay.speed import measure
+from relay.base import entry
+from relay.base.files import write_json
+from relay.spec.job import Job
+from relay.spec.run import Run
+from relay.training.speed import measure
 
 
 def main() -> int:

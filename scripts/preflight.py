@@ -5,7 +5,7 @@ and its answers on one page: python scripts/preflight.py --page results/prefligh
 import argparse
 from pathlib import Path
 
-from relay import entry
+from relay.base import entry
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from relay import entry
-from relay.probe_search import Limits, run_probe
+from relay.base import entry
+from relay.probe.job import Limits, run_probe
 
 
 def main() -> int:

@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from relay import config, entry
-from relay.config_errors import unknown
-from relay.errors import UserError
-from relay.planning import plan
-from relay.proof import Proof, markdown
+from relay.base import entry
+from relay.base.errors import UserError
+from relay.planning import config
+from relay.planning.planner import plan
+from relay.proof.campaign import Proof, markdown
+from relay.spec.messages import unknown
 
 
 def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
@@ -47,10 +48,11 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
         for skipped in made.skipped:
             if not given.strategy or skipped["strategy"] in given.strategy:
                 print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
-        made.gates = {
-            n: gate for n, gate in made.gates.items() if not given.strategy or gate.strategy in given.strategy
-        }
-        yield Proof(made, given.folder, given.preloaded)
+        pairs = [(gate, made.references[made.reference_of[name]]) for name, gate in made.gates.items()]
+        chosen = [
+            (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy in given.strategy
+        ]
+        yield Proof(chosen, given.folder, given.preloaded)
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ def main() -> int:
     if given.passes < 1:
         raise UserError(f"--passes: {given.passes} is not allowed; allowed: at least 1")
     asked = list(proofs(given))
-    count = given.passes * sum(len(proof.plan.gates) for proof in asked)
+    count = given.passes * sum(len(proof.gates) for proof in asked)
     if not count:
         raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
     rows: list[dict[str, Any]] = []

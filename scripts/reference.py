@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from relay import entry
-from relay.equivalence import run_reference
+from relay.base import entry
+from relay.equivalence.job import run_reference
 
 
 def main() -> int:

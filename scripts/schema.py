@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel
 
 import site_files
-from relay.catalogue import TASKS
-from relay.config import Comparison, Config, Gate, Probe, Segment, Synthetic
-from relay.config_errors import Schema, describe
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.planning.config import Comparison, Config, Gate, Probe, Segment, Synthetic
+from relay.spec.catalogue import TASKS
+from relay.spec.messages import Schema, describe
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"
@@ -30,7 +30,7 @@ WIDTH = 110
 HEADER = f"""\
 # yaml-language-server: $schema=../{SCHEMA}
 #
-# What to compare: every key with its default. Made by `make schema` from scripts/relay/config.py, which puts
+# What to compare: every key with its default. Made by `make schema` from scripts/relay/planning/config.py, which puts
 # the defaults back: give your values in a file of your own (snakemake --configfile mine.yaml). It need hold
 # only what differs; a list such as `comparisons` is replaced whole. config/README.md has all keys as tables.
 """
@@ -38,7 +38,7 @@ HEADER = f"""\
 README_HEAD = """\
 # What to compare
 
-<!-- Made by `make schema` from scripts/relay/config.py. Change that, not this. -->
+<!-- Made by `make schema` from scripts/relay/planning/config.py. Change that, not this. -->
 
 `config.yaml` holds every key with its default; `demo.yaml` is what `make demo` adds to it. A file of your own
 need hold only what differs:

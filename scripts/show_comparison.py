@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from relay import entry
+from relay.base import entry
 from relay.comparison.columns import COMPARISON, read_csv
 from relay.comparison.terminal import show
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from relay.config_errors import describe
-from relay.site import Environment, OpenMP, Partition, Site, load_site, names
+from relay.spec.messages import describe
+from relay.spec.site import Environment, OpenMP, Partition, Site, load_site, names
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"
@@ -28,7 +28,7 @@ DOES = {"conda": "activates the site's conda environment", "env-modules": "loads
 README_HEAD = """\
 # Clusters
 
-<!-- Made by `make schema` from scripts/relay/site.py. Change that, not this. -->
+<!-- Made by `make schema` from scripts/relay/spec/site.py. Change that, not this. -->
 
 A file here says what a cluster is like; nothing else in the project does. `docs/sites.md` tells how to write one and
 how far the ready ones can be trusted.

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from relay import entry
-from relay.files import write_json
-from relay.run import Run
-from relay.segment import Places
-from relay.summary import summarise
+from relay.base import entry
+from relay.base.files import write_json
+from relay.spec.run import Run
+from relay.training.job import Places
+from relay.training.summary import summarise
 
 
 def main() -> int:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from relay import entry
-from relay.segment import Places, run_segment
+from relay.base import entry
+from relay.training.job import Places, run_segment
 
 
 def main() -> int:

@@ -8,8 +8,8 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from chain_runs import Chain
-from relay.files import read_json
-from relay.summary import summarise
+from relay.base.files import read_json
+from relay.training.summary import summarise
 
 
 def result(chain: Chain) -> dict[str, Any]:

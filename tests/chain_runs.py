@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 import pytest
 
-from relay.catalogue import DatasetSpec, TaskSpec, dataset, task
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.run import Run, write_measured
+from relay.spec.catalogue import DatasetSpec, TaskSpec, dataset, task
+from relay.spec.run import Run, write_measured
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "scripts" / "train.py"
@@ -112,7 +112,11 @@ class Bench:
 
     def trainers(self) -> list[psutil.Process]:
         """The processes that train, whichever launcher started them."""
-        return [p for p in self.processes() if "torch.distributed.run" not in _words(p) and "relay.worker" in _words(p)]
+        return [
+            p
+            for p in self.processes()
+            if "torch.distributed.run" not in _words(p) and "relay.launch.worker" in _words(p)
+        ]
 
     def kill(self) -> None:
         """SIGKILL for all of them, as when a job's time is over or its node is lost."""

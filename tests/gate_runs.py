@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relay import config, requirements
-from relay.catalogue import DATASETS, DatasetSpec
+from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.equivalence import run_gate, run_reference
-from relay.files import read_json
-from relay.planning import plan
-from relay.run import Run
+from relay.equivalence.job import run_gate, run_reference
+from relay.planning import config
+from relay.planning.planner import plan
+from relay.spec import requirements
+from relay.spec.catalogue import DATASETS, DatasetSpec
+from relay.spec.run import Run
 
 FOLDER = Path(__file__).resolve().parent / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.

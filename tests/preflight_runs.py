@@ -19,11 +19,11 @@ import pytest
 
 from gate_runs import planned
 from namespaces import Contained, network
-from relay.job import Job
 from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
-from relay.run import Run
+from relay.spec.job import Job
+from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRY = ROOT / "scripts" / "preflight.py"
@@ -101,7 +101,15 @@ def collect(folder: Path, run: Run, ranks: Sequence[Rank], job: Job | None = Non
     """Start the worker role once for each of `ranks`, as srun would, and wait for all."""
     work = folder / "preflight"
     run.write(work / "preflight.json", job)
-    command = [sys.executable, "-m", "relay.worker", "preflight", str(work), "--spec", str(work / "preflight.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "relay.launch.worker",
+        "preflight.facts",
+        str(work),
+        "--spec",
+        str(work / "preflight.json"),
+    ]
     told = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
     log = folder / "printed.log"
     processes = []

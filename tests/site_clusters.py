@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 import mini_slurm
-from relay.site import Site
+from relay.spec.site import Site
 
 DEFAULT = "main"
 ENOUGH_MINUTES = 120

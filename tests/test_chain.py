@@ -17,13 +17,14 @@ import torch
 
 from chain_results import assert_same, result
 from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
-from relay import networks, speed
-from relay.catalogue import task
-from relay.data import Resident, Split
-from relay.errors import UserError
-from relay.files import read_json
-from relay.segment import Places
-from relay.summary import summarise
+from relay import networks
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.spec.catalogue import task
+from relay.task.data import Resident, Split
+from relay.training import speed
+from relay.training.job import Places
+from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
 
@@ -336,7 +337,10 @@ def test_a_killed_save_or_a_damaged_checkpoint_costs_only_its_steps(bench: Bench
 @pytest.mark.slow
 def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(bench: Bench) -> None:
     """Killed within a save, whatever it has finished: no step, loss or evaluation between the attempts is missing."""
-    kill = "import os, signal; from pathlib import Path; import relay.checkpoint as c; whole = c.Checkpoints.finish"
+    kill = (
+        "import os, signal; from pathlib import Path; import relay.training.checkpoint as c; "
+        "whole = c.Checkpoints.finish"
+    )
     patch = (
         "def finish(self):\n"
         "    saving = self._saving\n"

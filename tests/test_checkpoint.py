@@ -22,20 +22,21 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
-from relay import sealed, strategies
-from relay.catalogue import DatasetSpec, TaskSpec, task
-from relay.checkpoint import DONE, WRITING, Checkpoints, generators, restore_generators
-from relay.data import Resident, Split, batch_indices
-from relay.errors import UserError
-from relay.evaluation import Evaluation
-from relay.files import sha256
-from relay.interruption import Interruption
-from relay.lock import exclusive
-from relay.ranks import Ranks
-from relay.sealed import MANIFEST, complete, damage, seal
+from relay import strategies
+from relay.base.errors import UserError
+from relay.base.files import sha256
+from relay.base.lock import exclusive
+from relay.process.interruption import Interruption
+from relay.process.ranks import Ranks
+from relay.run_folder import sealed
+from relay.run_folder.sealed import MANIFEST, complete, damage, seal
+from relay.spec.catalogue import DatasetSpec, TaskSpec, task
 from relay.strategies.base import Strategy
-from relay.task import Task
-from relay.trainer import Trainer
+from relay.task.data import Resident, Split, batch_indices
+from relay.task.task import Task
+from relay.training.checkpoint import DONE, WRITING, Checkpoints, generators, restore_generators
+from relay.training.evaluation import Evaluation
+from relay.training.trainer import Trainer
 
 pytest_plugins = ["chain_runs"]
 
@@ -488,7 +489,7 @@ def test_all_damaged_is_nothing_to_go_on_from(
 
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.lock.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.5)
     held = exclusive(tmp_path)
     with pytest.raises(UserError, match=f"{tmp_path}: another process trains this run"):
         exclusive(tmp_path)

@@ -20,14 +20,15 @@ from scipy import stats
 
 import compare
 import show_comparison
-from relay import entry, requirements
-from relay.catalogue import TASKS, dataset
+from relay.base import entry
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.statistics import Estimate, geometric_mean, ratio, standing
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines, number, setting_labels, spread
-from relay.run import Run
+from relay.spec import requirements
+from relay.spec.catalogue import TASKS, dataset
+from relay.spec.run import Run
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 REQUIRED = [

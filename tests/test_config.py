@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from relay.catalogue import TASKS
-from relay.config import Comparison, Config, load
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.planning.config import Comparison, Config, load
+from relay.spec.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 

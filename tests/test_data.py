@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, TEXT, VECTORS
-from relay import data
-from relay.catalogue import DatasetSpec, TaskSpec, task
-from relay.data import Resident, Split, Streamed, batch_indices, feeder
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.spec.catalogue import DatasetSpec, TaskSpec, task
+from relay.task import data
+from relay.task.data import Resident, Split, Streamed, batch_indices, feeder
 
 pytest_plugins = ["chain_runs"]
 

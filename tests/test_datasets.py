@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from datasets_server import StandIn, known, serving, small_cifar, small_mnist, tar_gz
-from relay.catalogue import dataset
+from relay.base.errors import UserError
 from relay.datasets import generate, load_split, text, verify
 from relay.datasets.download import Patience, download
 from relay.datasets.files import check_file
@@ -28,7 +28,7 @@ from relay.datasets.manifest import ARRAYS, MANIFEST
 from relay.datasets.prepare import prepare
 from relay.datasets.progress import progress
 from relay.datasets.request import Request
-from relay.errors import UserError
+from relay.spec.catalogue import dataset
 
 ENTRY_POINT = Path(__file__).parents[1] / "scripts" / "dataset.py"
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -15,13 +15,14 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from gate_runs import FEW_STEPS, Gates, planned
-from relay import catalogue, strategies
-from relay.config import load
-from relay.errors import UserError
-from relay.planning import plan
-from relay.ranks import Ranks
+from relay import strategies
+from relay.base.errors import UserError
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.process.ranks import Ranks
+from relay.spec import catalogue
 from relay.strategies.base import Strategy
-from relay.task import Task
+from relay.task.task import Task
 
 PROCESSES, BATCH = 3, 24  # with three, a sum depends on the bucket in which it is made
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it

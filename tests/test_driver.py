@@ -21,8 +21,9 @@ import pytest
 import drive as drive_program
 from driver_runs import JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
-from relay import driver, slurm
-from relay.errors import Unavailable, UserError
+from relay.base.errors import Unavailable, UserError
+from relay.driver import guard
+from relay.slurm import commands
 
 
 @pytest.fixture
@@ -48,23 +49,23 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
         place.cluster.run(*submit, f"--job-name={name}", "--wrap=sleep 60", cwd=folder)
     until(lambda: place.cluster.job(mine)["JobState"] == "RUNNING", "the job runs")
 
-    (job,) = slurm.jobs_named("relay", place.folder)
-    assert job == slurm.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y")
-    end = slurm.end_time(mine)
+    (job,) = commands.jobs_named("relay", place.folder)
+    assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y")
+    end = commands.end_time(mine)
     assert end is not None
     assert abs(end - time.time() - 7 * 60) < 60
-    slurm.cancel([mine, "999999"])  # one that Slurm does not know is no error
-    until(lambda: not slurm.jobs_named("relay", place.folder), "the job is gone")
-    assert slurm.end_time("999999") is None
+    commands.cancel([mine, "999999"])  # one that Slurm does not know is no error
+    until(lambda: not commands.jobs_named("relay", place.folder), "the job is gone")
+    assert commands.end_time("999999") is None
 
 
 @pytest.mark.slow
 def test_when_a_job_would_start(place: Workplace) -> None:
-    start = slurm.expected_start(["--nodes=2", "--time=5"])
+    start = commands.expected_start(["--nodes=2", "--time=5"])
     assert start is not None
     assert abs(start.timestamp() - time.time()) < 60
     with pytest.raises(UserError, match=r"^sbatch failed: .*Invalid partition name") as caught:
-        slurm.expected_start(["--partition=$(touch here)"])
+        commands.expected_start(["--partition=$(touch here)"])
     assert "\n" not in str(caught.value)
     assert not list(place.folder.iterdir())
     assert not place.submitted()
@@ -94,22 +95,22 @@ def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
 def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusal(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, listening: bool
 ) -> None:
-    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
         port = server.getsockname()[1] if listening else 1
         path = out_of_reach(place, port, "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
         with pytest.raises(Unavailable, match=r"^squeue failed: .*(timed out|Unable to contact)"):
-            slurm.end_time("1")
-        assert calls.read_text().split() == ["squeue"] * slurm.TRIES
+            commands.end_time("1")
+        assert calls.read_text().split() == ["squeue"] * commands.TRIES
         calls.unlink()
         with pytest.raises(Unavailable, match=r"^sbatch failed: .*; look with `squeue --me` whether"):
-            slurm.submit("#!/bin/sh\n", [])
+            commands.submit("#!/bin/sh\n", [])
         assert calls.read_text().split() == ["sbatch"]  # the first could have got through
     monkeypatch.setenv("PATH", real)
     with pytest.raises(UserError, match="Invalid partition name") as caught:
-        slurm.submit("#!/bin/sh\n", ["--partition=none"])
+        commands.submit("#!/bin/sh\n", ["--partition=none"])
     assert not isinstance(caught.value, Unavailable)
 
 
@@ -117,21 +118,21 @@ def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusa
 def test_a_controller_that_answers_the_second_time_is_no_failure(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
     bin_folder = out_of_reach(place, 1, "squeue")
     script, squeue = bin_folder / "squeue", shutil.which("squeue")
     script.write_text(script.read_text().replace("\n", f'\n[ -e calls.txt ] && exec {squeue} "$@"\n', 1))
     monkeypatch.setenv("PATH", f"{bin_folder}:{os.environ['PATH']}")
     monkeypatch.chdir(place.folder)
-    assert slurm.jobs_named("relay", place.folder) == []
+    assert commands.jobs_named("relay", place.folder) == []
     assert (place.folder / "calls.txt").read_text() == "squeue\n"
 
 
 def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not slurm.available()
+    assert not commands.available()
     with pytest.raises(UserError, match=r"^squeue: no such command on PATH; .*$"):
-        slurm.jobs_named("relay", tmp_path)
+        commands.jobs_named("relay", tmp_path)
 
 
 # One at a time
@@ -140,8 +141,8 @@ def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) -> None:
     """A daemon that the driver started keeps on after kill -9, the lock does not; and the next one is told."""
     code = (
-        "import subprocess, sys, time; from pathlib import Path; from relay import driver\n"
-        "driver.claim(Path('.')); child = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3)\n"
+        "import subprocess, sys, time; from pathlib import Path; from relay.driver import guard\n"
+        "guard.claim(Path('.')); child = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3)\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
@@ -152,14 +153,14 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
     daemon = int(first.stdout.readline())
     try:
         with pytest.raises(UserError, match=rf"another driver \(pid {first.pid} on \S+ since .*\) works on these"):
-            driver.claim(tmp_path)
+            guard.claim(tmp_path)
         first.kill()
         first.wait()
         os.kill(daemon, 0)
-        claim = driver.claim(tmp_path)
+        claim = guard.claim(tmp_path)
         assert claim.left_by.startswith(f"pid {first.pid} on ")
         claim.release()
-        again = driver.claim(tmp_path)
+        again = guard.claim(tmp_path)
         assert again.left_by == ""
         again.release()
     finally:
@@ -171,7 +172,7 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".snakemake").write_text("a file")
     with pytest.raises(UserError, match=r"relay-driver\.lock: cannot be written: "):
-        driver.claim(tmp_path)
+        guard.claim(tmp_path)
 
 
 def test_a_file_system_without_locks_gets_a_warning(
@@ -183,7 +184,7 @@ def test_a_file_system_without_locks_gets_a_warning(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    driver.claim(tmp_path).release()
+    guard.claim(tmp_path).release()
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
 
@@ -217,7 +218,7 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
     first.kill()
     second = place.drive(seconds=1)
-    until(lambda: (place.folder / driver.LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
+    until(lambda: (place.folder / guard.LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
     assert len(place.left()) == 3
     printed, _ = second.communicate(timeout=180)
     assert second.returncode == 0, printed

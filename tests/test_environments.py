@@ -18,13 +18,13 @@ import yaml
 import lock as lock_script
 import slurm_packages
 from mini_slurm import MiniSlurm
-from relay import environment, wheelhouse
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.environments import login_node, wheelhouse
 from tiny_stack import ROOT, needs_root, prepared, told
 
 
 def site(mode: str, **given: Any) -> Any:
-    """As much of a site as `relay.environment` reads."""
+    """As much of a site as `relay.environments.login_node` reads."""
     keys = {"wheels_from": "download", "packages": {}, "conda": {}, "image": None, "python": None, "torch": "cpu"}
     return SimpleNamespace(
         file="mine.yaml", modules=["a/1", "b/2"], environment=SimpleNamespace(mode=mode, **{**keys, **given})
@@ -33,7 +33,7 @@ def site(mode: str, **given: Any) -> Any:
 
 def test_what_each_mode_asks_for(tmp_path: Path) -> None:
     def asked(*arguments: Any, **options: Any) -> dict[str, Any]:
-        found = environment.asked(site(*arguments, **options), "torch", ROOT)
+        found = login_node.asked(site(*arguments, **options), "torch", ROOT)
         json.dumps(found)
         return found
 
@@ -45,36 +45,36 @@ def test_what_each_mode_asks_for(tmp_path: Path) -> None:
     assert asked("conda", conda={"torch": "envs/torch-cu128.yaml"})["conda"] == str(ROOT / "envs/torch-cu128.yaml")
     assert asked("conda", conda={"torch": str(tmp_path)})["conda"] == str(tmp_path)
     assert asked("apptainer", image="torch.sif")["image"] == "torch.sif"
-    assert environment.asked(None, "torch", ROOT, device="cuda") | {"lock_sha256": ""} == told(
+    assert login_node.asked(None, "torch", ROOT, device="cuda") | {"lock_sha256": ""} == told(
         mode="current", stack="torch", build=None, python=None, wheelhouse=None, conda=None, nvidia=True, lock_sha256=""
     )
 
 
 def test_what_the_site_lacks_is_one_line() -> None:
     with pytest.raises(UserError, match=r"mine\.yaml: environment\.packages: nothing for stack 'torch'; add torch: …"):
-        environment.asked(site("wheels", wheels_from="site"), "torch", ROOT)
+        login_node.asked(site("wheels", wheels_from="site"), "torch", ROOT)
     with pytest.raises(UserError, match=r"mine\.yaml: environment\.conda: nothing for stack 'torch'"):
-        environment.conda_of(site("conda", conda={"lightning": "x"}), "torch", ROOT)
+        login_node.conda_of(site("conda", conda={"lightning": "x"}), "torch", ROOT)
     with pytest.raises(UserError, match=r"environment\.conda\.torch: 'envs/none\.yaml': no such file or folder"):
-        environment.conda_of(site("conda", conda={"torch": "envs/none.yaml"}), "torch", ROOT)
+        login_node.conda_of(site("conda", conda={"torch": "envs/none.yaml"}), "torch", ROOT)
 
 
 def test_what_rules_are_given() -> None:
-    assert environment.modules_of(site("modules")) == ["a/1", "b/2"]
-    assert environment.modules_of(site("conda")) == environment.modules_of(None) == []
-    assert environment.conda_of(None, "torch", ROOT) == str(ROOT / "envs/torch.yaml")
-    assert environment.conda_of(site("wheels"), "nothing", ROOT) is None
+    assert login_node.modules_of(site("modules")) == ["a/1", "b/2"]
+    assert login_node.modules_of(site("conda")) == login_node.modules_of(None) == []
+    assert login_node.conda_of(None, "torch", ROOT) == str(ROOT / "envs/torch.yaml")
+    assert login_node.conda_of(site("wheels"), "nothing", ROOT) is None
 
 
 def test_without_conda_it_is_planned_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ours = site("conda", conda={"torch": "pytorch"})
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environment.conda_directive(ours, "torch", ROOT) is None
-    (line,) = environment.unready(ours)
+    assert login_node.conda_directive(ours, "torch", ROOT) is None
+    (line,) = login_node.unready(ours)
     assert "no such command on PATH; load the module that gives it (`module load a/1 b/2`)" in line
     (tmp_path / "conda").touch(mode=0o755)
-    assert environment.conda_directive(ours, "torch", ROOT) == "pytorch"
-    assert environment.unready(ours) == environment.unready(site("wheels")) == []
+    assert login_node.conda_directive(ours, "torch", ROOT) == "pytorch"
+    assert login_node.unready(ours) == login_node.unready(site("wheels")) == []
 
 
 def test_what_a_job_imports_is_in_its_stack() -> None:
@@ -87,7 +87,9 @@ def test_what_a_job_imports_is_in_its_stack() -> None:
     assert {"pydantic", "pandas", "snakemake", "rich"} <= absent
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({sorted(absent)!r}))\n"  # None: whoever imports it fails
-        "from relay import gate, launch, probe, reference, requirements, strategies, trainer, worker\n"
+        "from relay import strategies\n"
+        "from relay.equivalence import gate, reference\nfrom relay.launch import launcher, spawn, step, worker\n"
+        "from relay.probe import process\nfrom relay.training import trainer\nfrom relay.spec import requirements\n"
         "for name in requirements.find(): strategies.load(name)"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}

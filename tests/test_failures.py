@@ -9,8 +9,8 @@ import pytest
 import torch.distributed as dist
 
 from chain_runs import DDP, Bench, Ended
-from relay.errors import PeerFailed
-from relay.faults import GRACE_SECONDS, LOOK_SECONDS, lost_peer
+from relay.base.errors import PeerFailed
+from relay.run_folder.faults import GRACE_SECONDS, LOOK_SECONDS, lost_peer
 
 pytest_plugins = ["chain_runs"]
 

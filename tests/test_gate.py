@@ -15,19 +15,21 @@ import torch
 from torch import nn
 
 from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
-from relay import catalogue, reference, sent
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.division import Trained, divided
-from relay.equivalence import run_reference
-from relay.fingerprint import source_digest, strategy_sources
-from relay.gate import ROUNDING_MARGIN, Verdict, difference, distance
-from relay.launch import INTERRUPTED
-from relay.requirements import find
-from relay.run import Run
+from relay.equivalence import reference
+from relay.equivalence.division import Trained, divided
+from relay.equivalence.gate import ROUNDING_MARGIN, Verdict, difference, distance
+from relay.equivalence.job import run_reference
+from relay.equivalence.trials import Trial, TrialData, TrialTask, still, trials
+from relay.launch.launcher import INTERRUPTED
+from relay.process import sent
+from relay.spec import catalogue
+from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.requirements import find
+from relay.spec.run import Run
 from relay.strategies.base import Replica
-from relay.task import Task
-from relay.trials import Trial, TrialData, TrialTask, still, trials
+from relay.task.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from relay import networks
-from relay.catalogue import DATASETS, TASKS, TaskSpec, dataset, task
-from relay.data import Resident, Split, batch_indices
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
 from relay.networks.gpt import Attention, Block, Embed, MoE
-from relay.task import Task
+from relay.spec.catalogue import DATASETS, TASKS, TaskSpec, dataset, task
+from relay.task.data import Resident, Split, batch_indices
+from relay.task.task import Task
 
 CPU = torch.device("cpu")
 

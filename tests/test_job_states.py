@@ -18,7 +18,8 @@ import driver_runs
 import mini_slurm
 from driver_runs import Workplace, until
 from mini_slurm import MiniSlurm, Node, Partition
-from relay import job_states, slurm
+from relay.driver import job_states
+from relay.slurm import commands
 
 LOGGER = logging.getLogger(__name__)
 
@@ -141,7 +142,7 @@ def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     squeue.write_text(f"#!/bin/sh\n{script}\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0)
 
 
 FORGOTTEN = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from gate_runs import FEW_STEPS, Gates, planned
-from relay.config import load
-from relay.planning import plan
+from relay.planning.config import load
+from relay.planning.planner import plan
 from relay.strategies import mps
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"

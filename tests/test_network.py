@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from relay import catalogue
-from relay.network import Computation, Network
-from relay.task import Task
+from relay.spec import catalogue
+from relay.task.network import Computation, Network
+from relay.task.task import Task
 
 
 def task(name: str, **changes: Any) -> Task:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from relay import node_environment
-from relay.errors import UserError
-from relay.files import sha256
+from relay.base.errors import UserError
+from relay.base.files import sha256
+from relay.environments import node
 from tiny_stack import PREPARE, ROOT, fetched, needs_root, prepared, project, python, told, wait_for
 
 
@@ -71,9 +71,9 @@ def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> N
     elif fault == "no interpreter":
         Path(interpreter).unlink()
     elif fault == "half a marker":
-        (place / node_environment.MARKER).write_text('{"stack"')
+        (place / node.MARKER).write_text('{"stack"')
     else:
-        (place / node_environment.MARKER).unlink()
+        (place / node.MARKER).unlink()
     said, interpreter = prepared(told(tiny), disk)
     assert "is incomplete, and made anew" in said
     subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
@@ -81,9 +81,9 @@ def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> N
     assert list(disk.glob("relay-*/*.[0-9]*")) == [Path(interpreter).parents[1]]  # nobody used the other
 
 
-# As `relay.step` does: it becomes the job's Python, which imports again when it is told to.
+# As `relay.launch.step` does: it becomes the job's Python, which imports again when it is told to.
 RUN = """
-import json, os, sys; from pathlib import Path; from relay import node_environment as n
+import json, os, sys; from pathlib import Path; from relay.environments import node as n
 told, disk, program = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 python = n.interpreter(told, disk)
 os.execv(python[0], [*python, "-c", program])
@@ -113,9 +113,9 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
 
 
 def test_a_build_that_is_killed_is_made_anew(tmp_path: Path, tiny: Path) -> None:
-    disk = next(disk for disk in half_built(tmp_path, tiny) if not list(disk.rglob(node_environment.MARKER)))
+    disk = next(disk for disk in half_built(tmp_path, tiny) if not list(disk.rglob(node.MARKER)))
     with pytest.raises(UserError, match="was not prepared there"):
-        node_environment.interpreter(told(tiny), disk)
+        node.interpreter(told(tiny), disk)
     # The installer may have outlived it: then it holds the lock until it ends.
     said, interpreter = prepared(told(tiny), disk)
     assert "is incomplete, and made anew" in said
@@ -178,15 +178,15 @@ def test_what_is_missing_or_unfit_is_one_line(tmp_path: Path, tiny: Path) -> Non
 
 def test_the_nodes_disk_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
-    assert node_environment.node_disk("$SLURM_TMPDIR") == tmp_path
-    assert node_environment.node_disk("${SLURM_TMPDIR}/..") == tmp_path / ".."
+    assert node.node_disk("$SLURM_TMPDIR") == tmp_path
+    assert node.node_disk("${SLURM_TMPDIR}/..") == tmp_path / ".."
     monkeypatch.delenv("SLURM_TMPDIR")
     for text in ("$SLURM_TMPDIR", "${SLURM_TMPDIR}/mine"):
         with pytest.raises(UserError, match=r"^node_disk: .* the variable SLURM_TMPDIR is not set there; name another"):
-            node_environment.node_disk(text)
+            node.node_disk(text)
     for text in ("/no/such/disk", "scratch", "/dev/null"):
         with pytest.raises(UserError, match=f"{text}' is no folder there"):
-            node_environment.node_disk(text)
+            node.node_disk(text)
 
 
 def test_a_disk_that_is_full_or_read_only_is_one_line(tmp_path: Path, tiny: Path) -> None:
@@ -265,13 +265,13 @@ def test_the_python_that_was_put_first_on_the_path(tmp_path: Path, monkeypatch: 
     asked = {"mode": mode, "modules": []}
     theirs = program(tmp_path / "theirs/bin/python")
     monkeypatch.setenv("PATH", f"{theirs.parent}:{Path(sys.executable).parent}")
-    assert node_environment.interpreter(asked, tmp_path) == [str(theirs)]
+    assert node.interpreter(asked, tmp_path) == [str(theirs)]
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{theirs.parent}")
     with pytest.raises(UserError, match="is the driver's own: nothing was activated; use --software-deployment-method"):
-        node_environment.interpreter(asked, tmp_path)
+        node.interpreter(asked, tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=f"'{mode}' on node .*: no python is on the PATH"):
-        node_environment.interpreter(asked, tmp_path)
+        node.interpreter(asked, tmp_path)
 
 
 def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,29 +280,29 @@ def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="neither apptainer nor singularity is on the PATH"):
-        node_environment.interpreter(asked, Path("/tmp"))
+        node.interpreter(asked, Path("/tmp"))
     apptainer = str(program(tmp_path / "apptainer"))
     with pytest.raises(UserError, match=r"environment\.image: .*torch\.sif' is not there on node"):
-        node_environment.interpreter(asked, Path("/tmp"))
+        node.interpreter(asked, Path("/tmp"))
     image.touch()
     binds = ["--bind", str(tmp_path), "--bind", str(ROOT), "--bind", "/tmp"]
     rest = [*binds, "--pwd", str(tmp_path), str(image), "python3"]
-    assert node_environment.interpreter(asked, Path("/tmp")) == [apptainer, "exec", "--nv", *rest]
-    assert node_environment.interpreter(asked | {"nvidia": False}, Path("/tmp")) == [apptainer, "exec", *rest]
+    assert node.interpreter(asked, Path("/tmp")) == [apptainer, "exec", "--nv", *rest]
+    assert node.interpreter(asked | {"nvidia": False}, Path("/tmp")) == [apptainer, "exec", *rest]
     with pytest.raises(UserError, match="cannot bind a folder with ':' or ','"):
-        node_environment.interpreter(asked, Path("/tmp/a:b"))
+        node.interpreter(asked, Path("/tmp/a:b"))
 
 
 def test_the_drivers_own_environment() -> None:
-    assert node_environment.interpreter({"mode": "current"}, Path("/tmp")) == [sys.executable]
-    assert not node_environment.needs_preparation({"mode": "current"})
-    assert node_environment.needs_preparation({"mode": "wheels"})
+    assert node.interpreter({"mode": "current"}, Path("/tmp")) == [sys.executable]
+    assert not node.needs_preparation({"mode": "current"})
+    assert node.needs_preparation({"mode": "wheels"})
 
 
 def test_a_module_that_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"mode": "current", "modules": ["StdEnv/2023", "python"]}
     monkeypatch.setenv("LOADEDMODULES", "StdEnv/2023:python/3.11.5")
-    assert node_environment.interpreter(asked, tmp_path) == [sys.executable]
+    assert node.interpreter(asked, tmp_path) == [sys.executable]
     monkeypatch.setenv("LOADEDMODULES", "StdEnv/2020:pythonic/1")
     with pytest.raises(UserError, match=r"modules: 'StdEnv/2023' is not loaded on node .*\(loaded: StdEnv/2020, pyth"):
-        node_environment.interpreter(asked, tmp_path)
+        node.interpreter(asked, tmp_path)

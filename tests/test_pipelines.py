@@ -19,12 +19,14 @@ from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from gate_runs import Gates, planned
-from relay import catalogue, requirements, stages, strategies
-from relay.errors import UserError
-from relay.network import Computation, Network
-from relay.ranks import Ranks
-from relay.schedules import SCHEDULES
-from relay.task import Task
+from relay import strategies
+from relay.base.errors import UserError
+from relay.process.ranks import Ranks
+from relay.spec import catalogue, requirements
+from relay.spec.schedules import SCHEDULES
+from relay.strategies import _cut
+from relay.task.network import Computation, Network
+from relay.task.task import Task
 
 STEPS = 5
 FILES = requirements.find()
@@ -48,7 +50,7 @@ def test_no_cut_is_better(seed: int) -> None:
     trainable = set(draw.sample(sorted(costs), 6))
     names = list(costs)
     for count in range(1, 7):
-        cuts = stages.cut(costs, count, trainable)
+        cuts = _cut.cut(costs, count, trainable)
         assert [name for stage in cuts for name in stage] == names  # contiguous, each layer once
         assert len(cuts) == count
         assert all(trainable & set(stage) for stage in cuts)
@@ -60,22 +62,22 @@ def test_no_cut_is_better(seed: int) -> None:
 
 def test_among_the_best_cuts_the_even_one_is_taken() -> None:
     costs = {"large": 10.0, "a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0}
-    assert stages.cut(costs, 3, set(costs)) == [["large"], ["a", "b"], ["c", "d"]]
+    assert _cut.cut(costs, 3, set(costs)) == [["large"], ["a", "b"], ["c", "d"]]
 
 
 def test_many_layers_are_cut_at_once() -> None:
     costs = {f"layer{place}": 1.0 + place % 3 for place in range(100)}
-    cuts = stages.cut(costs, 16, set(costs))
+    cuts = _cut.cut(costs, 16, set(costs))
     assert costliest(costs, cuts) <= sum(costs.values()) / 16 + 3.0
 
 
 @pytest.mark.parametrize("count", [0, 6])
 def test_more_stages_than_layers_with_parameters_are_refused(count: int) -> None:
     network = Task(catalogue.task("lenet-digits"), 10, 5, "fp32", 10, 10).model()
-    trainable = stages.trainable(network)
+    trainable = _cut.trainable(network)
     assert trainable == {"conv1", "conv2", "fc1", "fc2", "fc3"}
     with pytest.raises(UserError) as refused:
-        stages.cut(dict.fromkeys(dict(network.named_children()), 1.0), count, trainable)
+        _cut.cut(dict.fromkeys(dict(network.named_children()), 1.0), count, trainable)
     assert str(refused.value) == (
         f"stages: {count} is not allowed; allowed: 1 to 5, the network's layers with parameters"
     )
@@ -99,9 +101,9 @@ def test_measuring_changes_neither_the_network_nor_the_random_generator() -> Non
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     generator = torch.get_rng_state()
     inputs = torch.zeros(16, 3, 16, 16)
-    seconds = stages.layer_seconds(network, inputs)
-    cuts = stages.cut(seconds, 3, stages.trainable(network))
-    boundaries = stages.flow(network, cuts, torch.empty(16, 3, 16, 16, device="meta"), torch.device("cpu"))
+    seconds = _cut.layer_seconds(network, inputs)
+    cuts = _cut.cut(seconds, 3, _cut.trainable(network))
+    boundaries = _cut.flow(network, cuts, torch.empty(16, 3, 16, 16, device="meta"), torch.device("cpu"))
     assert list(seconds) == list(dict(network.named_children()))
     assert all(value > 0 for value in seconds.values())
     assert seconds["large"] == max(seconds.values())
@@ -117,11 +119,11 @@ def test_what_passes_from_stage_to_stage_is_known_beforehand(autocast: torch.dty
     """Against what really passes, in training mode; autocast computes some layers in fewer bits than others."""
     network = noisy(autocast)
     cuts = [["small"], ["norm", "drop", "flatten"], ["large", "last"]]
-    boundaries = stages.flow(network, cuts, torch.empty(16, 3, 16, 16, device="meta"), torch.device("cpu"))
+    boundaries = _cut.flow(network, cuts, torch.empty(16, 3, 16, 16, device="meta"), torch.device("cpu"))
     passing = torch.randn(16, 3, 16, 16)
     for names, enters, leaves in zip(cuts, boundaries[:-1], boundaries[1:], strict=True):
         assert (passing.shape, passing.dtype) == (enters.shape, enters.dtype)
-        passing = stages.Stage.of(network, names)(passing)
+        passing = _cut.Stage.of(network, names)(passing)
         assert (passing.shape, passing.dtype) == (leaves.shape, leaves.dtype)
     assert [b.requires_grad for b in boundaries] == [False, True, True, True]
     assert (boundaries[1].dtype == torch.bfloat16) is (autocast is not None)
@@ -134,9 +136,9 @@ def test_what_leaves_a_stage_can_be_sent_and_detached_in_place() -> None:
     inputs = torch.randn(2, 3, 16, 16).requires_grad_()
     whole = network.part(["small", "norm"])(inputs)
     assert not whole.is_contiguous()
-    outputs = stages.Stage.of(network, ["small", "norm"])(inputs)
+    outputs = _cut.Stage.of(network, ["small", "norm"])(inputs)
     assert outputs.is_contiguous()
-    flat = stages.Stage.of(network, ["flatten"])(outputs)
+    flat = _cut.Stage.of(network, ["flatten"])(outputs)
     assert flat.data_ptr() != outputs.data_ptr()
     flat.detach_()
     (gradient,) = torch.autograd.grad(outputs.sum(), inputs)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from relay import plan_table, segments
-from relay.catalogue import TASKS
-from relay.config import load
-from relay.errors import UserError
-from relay.fingerprint import GATE_SOURCES, REFERENCE_SOURCES, lock_lines, source_digest, strategy_sources
-from relay.plan import Plan
-from relay.planning import plan
-from relay.requirements import BUILT_IN
-from relay.run import Run
+from relay.base.errors import UserError
+from relay.planning import segments, table
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.catalogue import TASKS
+from relay.spec.identity import lock_lines, module_sources, source_digest, strategy_sources
+from relay.spec.requirements import BUILT_IN
+from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
@@ -344,7 +344,7 @@ def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     network = project / "scripts/relay/networks/lenet.py"
     text = network.read_text()
     network.write_text('"""Another docstring."""\n\n# A comment.\n' + text.split('"""', 2)[2] + "\n\n")
-    edit(project / "scripts/relay/task.py", "class Task:\n", "class Task:\n\n\n")
+    edit(project / "scripts/relay/task/task.py", "class Task:\n", "class Task:\n\n\n")
     assert source_digest([network]) == source_digest([ROOT / "scripts/relay/networks/lenet.py"])
     assert only(CPU, root=project).id == before.id
 
@@ -354,7 +354,7 @@ def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     [
         ("scripts/relay/networks/lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
         (
-            "scripts/relay/task.py",
+            "scripts/relay/task/task.py",
             "return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
             "return 2 * F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
         ),
@@ -484,27 +484,32 @@ def test_a_gate_is_run_again_when_its_code_or_the_strategy_changes(tmp_path: Pat
     edit(tmp_path / "own/_helper.py", "1", "2")
     third = look()
     assert third[1] not in (gate, second[1])
-    with (project / "scripts/relay/gate.py").open("a") as file:
+    with (project / "scripts/relay/equivalence/gate.py").open("a") as file:
         file.write("\nFURTHER = 1\n")
     fourth = look()
     assert (fourth[0], fourth[1] != third[1], fourth[2]) == (run, True, reference)
-    with (project / "scripts/relay/trials.py").open("a") as file:
+    with (project / "scripts/relay/equivalence/trials.py").open("a") as file:
         file.write("\nFURTHER = 1\n")
     assert look()[2] != reference
 
 
-def test_the_sources_named_exist() -> None:
-    for name in {*GATE_SOURCES, *REFERENCE_SOURCES}:
-        assert (ROOT / "scripts/relay" / name).is_file(), name
+def test_what_a_gate_depends_on_follows_from_imports() -> None:
+    names = {str(p.relative_to(ROOT / "scripts/relay")) for p in module_sources(ROOT, "equivalence.gate")}
+    assert {"equivalence/gate.py", "equivalence/trials.py", "process/ranks.py", "task/data.py", "spec/run.py"} <= names
+    assert not any(name.startswith(("training/", "planning/", "comparison/")) for name in names)
 
 
 def test_a_strategys_sources_are_what_it_imports(tmp_path: Path) -> None:
     path = Path(made(tmp_path, "mine", "")) / "mine.py"
     edit(path, "from relay", "from relay.strategies.ddp import DDP\nfrom relay")
-    names = [p.name for p in strategy_sources(path)]
-    assert sorted(names) == ["base.py", "ddp.py", "mine.py", "scaler.py"]
-    assert {p.name for p in strategy_sources(BUILT_IN / "cpu.py")} == {"base.py", "cpu.py", "scaler.py"}
-    assert "stages.py" in {p.name for p in strategy_sources(BUILT_IN / "pipeline.py")}
+    own, cpu, pipeline = (
+        {p.name for p in strategy_sources(file)} for file in (path, BUILT_IN / "cpu.py", BUILT_IN / "pipeline.py")
+    )
+    assert {"base.py", "ddp.py", "mine.py", "_scaler.py", "task.py"} <= own
+    assert {"base.py", "cpu.py", "_scaler.py", "task.py"} <= cpu
+    assert "ddp.py" not in cpu
+    assert "_cut.py" in pipeline
+    assert not {"run.py", "ranks.py"} & pipeline  # what computes nothing decides no run's identity
 
 
 # The chain
@@ -643,8 +648,8 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
         runtime_minutes=30,
     )
     # a reference and cpu's gate on 1 CPU, ddp's on 2; 4 jobs of 2 CPUs; 12 of 6; half an hour each
-    assert plan_table.cost(found) == plan_table.Cost(jobs=19, cpu_hours=(1 + 1 + 2 + 8 + 72) / 2, gpu_hours=0)
-    text = plan_table.render(found)
+    assert table.cost(found) == table.Cost(jobs=19, cpu_hours=(1 + 1 + 2 + 8 + 72) / 2, gpu_hours=0)
+    text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "19 jobs; at most 42 CPU-hours and 0 GPU-hours per try" in text
     assert "skipped: single_gpu needs a GPU, device is cpu; cpu is its twin" in text
@@ -655,8 +660,8 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
 def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
     found = planned(DDP, CPU | {"segment": {"minutes": 5}}, gpus=2, repeats=2, runtime_minutes=60)
     # ddp: two jobs and a gate on 2 GPUs, its reference on 1; cpu: a gate and a reference, its runs unknown
-    assert plan_table.cost(found) == plan_table.Cost(jobs=6, cpu_hours=4 + 2 + 1 + 1 + 1, gpu_hours=4 + 2 + 1)
-    text = plan_table.render(found)
+    assert table.cost(found) == table.Cost(jobs=6, cpu_hours=4 + 2 + 1 + 1 + 1, gpu_hours=4 + 2 + 1)
+    text = table.render(found)
     assert "?" in text
     assert "whose speed is not measured" in " ".join(text.split())
 
@@ -666,9 +671,9 @@ def test_a_thousand_runs_are_planned_at_once_and_without_torch() -> None:
     program = """
 import sys, time
 sys.path.insert(0, "scripts")
-from relay.catalogue import TASKS
-from relay.config import load
-from relay.planning import plan
+from relay.spec.catalogue import TASKS
+from relay.planning.config import load
+from relay.planning.planner import plan
 axes = {"global_batch_size": [32, 64, 128, 256, 512], "cpus_per_task": [1, 2, 3, 4, 8]}
 axes |= {"loader": ["resident", "dataloader"], "learning_rate_scaling": ["none", "linear"]}
 config = load({"comparisons": [{"strategy": "cpu", "precision": ["fp32", "fp64"], **axes}]})

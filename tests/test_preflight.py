@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from preflight_runs import ENTRY, FACTS, ROOT, recorded, says
-from relay.errors import UserError
-from relay.files import write_json
+from relay.base.errors import UserError
+from relay.base.files import write_json
 from relay.preflight import job, nccl_log, node
 from relay.preflight.checks import check_all, explain, prevent_joining
 from relay.preflight.findings import REGISTER, Finding

@@ -21,13 +21,13 @@ import torch
 import preflight_runs
 from mini_slurm import NODE_DISK, MiniSlurm
 from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
-from relay.cpus import SHARE
-from relay.job import Job
-from relay.launch import INTERRUPTED
+from relay.launch.launcher import INTERRUPTED
 from relay.preflight import job
 from relay.preflight.checks import check_all
 from relay.preflight.page import page
-from relay.run import Run
+from relay.process.cpus import SHARE
+from relay.spec.job import Job
+from relay.spec.run import Run
 
 pytestmark = pytest.mark.slow
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: namespaces and control groups need root")
@@ -286,7 +286,7 @@ def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
             assert entry.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.02)
         for child in psutil.Process(entry.pid).children(recursive=True):
-            if "relay.worker" in child.cmdline() and "torch.distributed.run" not in child.cmdline():
+            if "relay.launch.worker" in child.cmdline() and "torch.distributed.run" not in child.cmdline():
                 child.send_signal(signal.SIGKILL)
         assert entry.wait(preflight_runs.TIMEOUT_SECONDS) == INTERRUPTED, (tmp_path / "log").read_text()
     finally:

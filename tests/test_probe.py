@@ -14,17 +14,17 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
-from relay.catalogue import DATASETS
-from relay.config import load
+from relay.base.errors import UserError
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.errors import UserError
-from relay.plan import Plan
-from relay.planning import plan
-from relay.probe_search import Limits, Search, run_probe
-from relay.probed import batch_unit, config_text, probes, shown
-from relay.requirements import find, read
-from relay.site import load_site
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.planning.probed import batch_unit, config_text, probes, shown
+from relay.probe.job import Limits, Search, run_probe
+from relay.spec.catalogue import DATASETS
+from relay.spec.requirements import find, read
+from relay.spec.site import load_site
 from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,7 +187,7 @@ def alone_mb(probe: Callable[..., tuple[int, Any]], comparison: dict[str, Any]) 
 @pytest.mark.slow
 def test_the_peak_is_that_of_the_process_and_not_of_the_larger_one_which_started_it() -> None:
     held = 2**30
-    small = "import torch; from relay import machine; print(machine.peak_memory_bytes([torch.device('cpu')]))"
+    small = "import torch; from relay.process import machine; print(machine.peak_memory_bytes([torch.device('cpu')]))"
     large = (
         f"import subprocess, sys; kept = b'1' * {held}; subprocess.run([sys.executable, '-c', {small!r}], check=True)"
     )

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from relay import allocation, step
-from relay.config import load
-from relay.cpus import SHARE, VEILED
-from relay.errors import UserError
-from relay.job import Job
-from relay.planning import plan
-from relay.processes import Meeting, command, rank_variables
-from relay.run import Run
+from relay.base.errors import UserError
+from relay.launch import step
+from relay.launch.command_lines import Meeting, command, rank_variables
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.process.cpus import SHARE, VEILED
+from relay.slurm import allocation
+from relay.spec.job import Job
+from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
@@ -39,7 +40,7 @@ def test_torchrun_of_one_node_takes_a_free_port() -> None:
     words = command(run(), ["python"], ["trainer", "work"])
     assert words[:3] == ["python", "-m", "torch.distributed.run"]
     assert {"--standalone", "--nproc-per-node=2"} <= set(words)
-    assert words[-4:] == ["-m", "relay.worker", "trainer", "work"]
+    assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
 
 
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
@@ -52,7 +53,7 @@ def test_srun_starts_each_process_itself() -> None:
     assert command(run(launcher="srun"), ["python"], ["gate", "work"]) == [
         "python",
         "-m",
-        "relay.worker",
+        "relay.launch.worker",
         "gate",
         "work",
     ]
@@ -108,7 +109,9 @@ def test_what_torch_compiles_lies_on_the_nodes_own_disk(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
 def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
-    script = "import os; from relay import cpus; cpus.settle(); import torch; print(sorted(os.sched_getaffinity(0)))"
+    script = (
+        "import os; from relay.process import cpus; cpus.settle(); import torch; print(sorted(os.sched_getaffinity(0)))"
+    )
     masks = []
     for rank in ("0", "1"):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "LOCAL_RANK": rank, SHARE: "1"}
@@ -121,7 +124,7 @@ def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell")
 def test_openmps_binding_is_not_taken_for_a_smaller_grant() -> None:
     script = (
-        "import os; from relay import cpus; cpus.settle(); import torch; bound = len(os.sched_getaffinity(0)); "
+        "import os; from relay.process import cpus; cpus.settle(); import torch; bound = len(os.sched_getaffinity(0)); "
         "kept = len(cpus.granted()); cpus.unbind(); print(bound, kept, len(os.sched_getaffinity(0)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), "OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}

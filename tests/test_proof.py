@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gate_runs import planned
-from relay.proof import markdown, row
+from relay.proof.campaign import markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
 SAID = {

@@ -14,13 +14,13 @@ import pytest
 
 from chain_results import assert_same, difference, result
 from chain_runs import BUILT_IN, ROOT, Bench, Chain
-from relay import requirements
-from relay.adoption import adopt
-from relay.catalogue import task
-from relay.errors import UserError
-from relay.files import read_json
-from relay.requirements import Requirements
-from relay.run import Run
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.spec import requirements
+from relay.spec.catalogue import task
+from relay.spec.requirements import Requirements
+from relay.spec.run import Run
+from relay.training.adoption import adopt
 
 pytest_plugins = ["chain_runs"]
 
@@ -65,7 +65,7 @@ def begun(bench: Bench, name: str, strategy: str, /, **values: Any) -> Chain:
 
 # On the same devices
 
-EACH_STEP = "import signal\nimport relay.trainer\nrelay.trainer.AGREE_SECONDS = 0.0"
+EACH_STEP = "import signal\nimport relay.training.trainer\nrelay.trainer.AGREE_SECONDS = 0.0"
 STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({flag!r}).exists():
             Path({flag!r}).touch()
             os.kill(os.getpid(), signal.SIGTERM)"""

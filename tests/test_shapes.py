@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from relay import shapes
-from relay.config import load
-from relay.errors import UserError
-from relay.plan import Plan
-from relay.planning import plan
-from relay.site import load_site
+from relay.base.errors import UserError
+from relay.planning import shapes
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import load_site
 
 STRATEGIES = str(Path(__file__).parent / "strategies")
 GPU_NODES = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}

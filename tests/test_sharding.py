@@ -20,16 +20,19 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gate_runs import Gates, planned, shortened
-from relay import catalogue, config, gate, reference, strategies
-from relay.errors import UserError
-from relay.network import Computation, Network
-from relay.planning import plan
-from relay.ranks import Ranks
-from relay.run import Run
+from relay import strategies
+from relay.base.errors import UserError
+from relay.equivalence import gate, reference
+from relay.equivalence.trials import TrialData, trials
+from relay.planning import config
+from relay.planning.planner import plan
+from relay.process.ranks import Ranks
+from relay.spec import catalogue
+from relay.spec.run import Run
+from relay.strategies._tensor_plan import tensor_plan
 from relay.strategies.base import Strategy
-from relay.task import Task
-from relay.tensor_plan import tensor_plan
-from relay.trials import TrialData, trials
+from relay.task.network import Computation, Network
+from relay.task.task import Task
 
 STEPS = 4
 FP64 = {"precision": "fp64"}
@@ -353,8 +356,8 @@ def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks() -> None:
 
 def _exchanged(ranks: Ranks) -> None:
     from relay.networks.gpt import MoE
+    from relay.strategies._tensor_plan import shard_experts
     from relay.strategies.expert_parallel import Exchange
-    from relay.tensor_plan import shard_experts
 
     torch.manual_seed(1)
     whole = MoE(8, 4).double()

@@ -16,11 +16,12 @@ from snakemake.cli import get_argument_parser
 import site_files
 import slurm_packages
 from mini_slurm import MiniSlurm
-from relay import allocation, shapes
-from relay.config import load
-from relay.errors import UserError
-from relay.planning import plan
-from relay.site import Partition, load_site, names
+from relay.base.errors import UserError
+from relay.planning import shapes
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.slurm import allocation
+from relay.spec.site import Partition, load_site, names
 from site_clusters import filled_in, site_nodes, written
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,7 +139,7 @@ TOY = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, "{root}/scripts")
-from relay.site import leave_to_slurm, load_site, site_of
+from relay.spec.site import leave_to_slurm, load_site, site_of
 site = load_site(site_of(workflow.resource_settings._parsed_default_resources), Path("{root}"))
 leave_to_slurm(site, os.environ)
 with open("seen.txt", "a") as seen:

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from relay.errors import UserError
-from relay.site import Site, load_site, names
+from relay.base.errors import UserError
+from relay.spec.site import Site, load_site, names
 from site_clusters import filled_in
 
 ROOT = Path(__file__).resolve().parents[1]

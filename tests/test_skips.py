@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from relay.config import load
-from relay.errors import UserError
-from relay.plan import Plan
-from relay.planning import plan
-from relay.requirements import BUILT_IN, find, read
+from relay.base.errors import UserError
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.requirements import BUILT_IN, find, read
 
 ROOT = Path(__file__).resolve().parents[1]
 

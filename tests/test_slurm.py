@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
-from relay import attempts
-from relay.config import load
-from relay.plan import Plan
-from relay.planning import plan
-from relay.site import load_site
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.run_folder import attempts
+from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]

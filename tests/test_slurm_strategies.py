@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mini_slurm import MiniSlurm
-from relay.config import load
-from relay.planning import plan
-from relay.requirements import find
-from relay.site import load_site
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.spec.requirements import find
+from relay.spec.site import load_site
 from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]

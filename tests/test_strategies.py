@@ -16,13 +16,14 @@ import torch.multiprocessing
 from torch.distributed.checkpoint.api import CheckpointException
 
 from gate_runs import FOLDER
-from relay import catalogue, requirements, strategies
-from relay.data import Batch
-from relay.errors import UserError
-from relay.ranks import Ranks
-from relay.requirements import BUILT_IN, DIVISIBLE, Requirements
+from relay import strategies
+from relay.base.errors import UserError
+from relay.process.ranks import Ranks
+from relay.spec import catalogue, requirements
+from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
 from relay.strategies.base import Strategy
-from relay.task import Task
+from relay.task.data import Batch
+from relay.task.task import Task
 
 FILES = requirements.find([FOLDER])
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from chain_runs import ROOT, short_run
-from relay import attempts
-from relay.catalogue import task
-from relay.errors import UserError
-from relay.run import Run
-from relay.summary import KEPT_LOSSES, summarise
+from relay.base.errors import UserError
+from relay.run_folder import attempts
+from relay.spec.catalogue import task
+from relay.spec.run import Run
+from relay.training.summary import KEPT_LOSSES, summarise
 
 FACTS = {
     "host": "node1",
@@ -253,5 +253,5 @@ def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path
 
 def test_it_needs_no_torch() -> None:
     """It runs on the login node."""
-    code = "import sys, relay.summary; sys.exit('torch' in sys.modules)"
+    code = "import sys, relay.training.summary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts").returncode == 0

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from relay.timing import LEAST_BLOCK_SECONDS, Stopwatch
+from relay.training.timing import LEAST_BLOCK_SECONDS, Stopwatch
 
 CPU = torch.device("cpu")
 # A sleep may take longer on a busy machine, never shorter: only lower bounds and differences this large are certain.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from relay import wheelhouse
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.environments import wheelhouse
 from tiny_stack import FETCH, ROOT, fetched, offline, project, python, wait_for
 
 

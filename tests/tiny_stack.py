@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 import lock as lock_script
-from relay import wheelhouse
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.environments import wheelhouse
 
 ROOT = Path(__file__).resolve().parents[1]
 # One pure, one compiled.
 PACKAGES = ("typing-extensions", "markupsafe")
 
 FETCH = """
-import sys; from pathlib import Path; from relay import entry, wheelhouse
+import sys; from pathlib import Path; from relay.base import entry; from relay.environments import wheelhouse
 entry.run(lambda: wheelhouse.fetch(wheelhouse.order(Path(sys.argv[1]), "tiny", "cpu")) and 0)
 """
 PREPARE = """
-import json, sys; from pathlib import Path; from relay import entry, node_environment as n
+import json, sys; from pathlib import Path; from relay.base import entry; from relay.environments import node as n
 def main():
     environment, disk = json.loads(sys.argv[1]), n.node_disk(sys.argv[2])
     n.prepare(environment, disk)

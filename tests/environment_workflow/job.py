@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from relay import entry, node_environment
+from relay.base import entry
+from relay.environments import node
 
 
 def main() -> int:
     asked, output = json.loads(sys.argv[1]), sys.argv[2]
-    python = node_environment.interpreter(asked, Path("/tmp"))
+    python = node.interpreter(asked, Path("/tmp"))
     ask = "import os, sys; print(sys.executable, os.environ.get('LOADEDMODULES'), os.uname().nodename)"
     with Path(output).open("w") as stream:
         return subprocess.run([*python, "-c", ask], stdout=stream, check=False).returncode

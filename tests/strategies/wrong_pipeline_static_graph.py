@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.stages import Stage
+from relay.strategies._cut import Stage
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline_ddp import PipelineDDP
 

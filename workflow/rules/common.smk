@@ -3,7 +3,9 @@ import json
 import shlex
 from dataclasses import asdict
 
-from relay import environment, plan_table, shapes, speed
+from relay.environments import login_node
+from relay.planning import shapes, table
+from relay.training import speed
 
 
 def words(*command):
@@ -79,12 +81,12 @@ def asked_of_slurm(specification_of):
 
 
 # Modules that jobs load. Snakemake takes no function here.
-MODULES = environment.modules_of(SITE)
+MODULES = login_node.modules_of(SITE)
 
 
 def conda_of(specification_of):
     """The conda environment of a job, where the profile deploys by conda. `specification_of`: a function of its wildcards."""
-    return lambda wildcards: environment.conda_directive(
+    return lambda wildcards: login_node.conda_directive(
         SITE, specification_of(wildcards).stack, Path(workflow.basedir)
     )
 
@@ -131,7 +133,7 @@ def previous_state(wildcards):
 def show_plan(measured):
     speed.remember([Path(path) for path in measured], PLAN.speeds)
     # Anew: what was just measured tells how many jobs there are.
-    print(plan_table.render(planning.plan(CONFIG, root=PLAN.root, site=SITE)))
+    print(table.render(planner.plan(CONFIG, root=PLAN.root, site=SITE)))
 
 
 def preflight_page():

@@ -1,6 +1,6 @@
 # `snakemake probe`: the largest batch per device that fits, for each setting; the config with what was found is
 # results/probed.yaml.
-from relay import probed
+from relay.planning import probed
 
 PROBES = probed.probes(PLAN)
 PROBED = "results/probed.yaml"

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from relay.errors import UserError
-from relay.files import sync_directory
+from relay.base.errors import UserError
+from relay.base.files import sync_directory
 
 Row = dict[str, Any]
 

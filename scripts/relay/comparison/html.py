@@ -10,13 +10,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from relay import requirements
+from relay.base.errors import UserError
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
 from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, small
-from relay.errors import UserError
+from relay.spec import requirements
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
 MEBIBYTE = 2**20

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relay import attempts
-from relay.errors import UserError
-from relay.files import read_json
-from relay.run import Run
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.run_folder import attempts
+from relay.spec.run import Run
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")

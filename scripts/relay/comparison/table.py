@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relay import requirements
 from relay.comparison.columns import COMPARISON, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.statistics import geometric_mean, ratio, standing
-from relay.run import Run
+from relay.spec import requirements
+from relay.spec.run import Run
 
 # Fields that say how large a run is or what follows from it; all others must agree for a scaling efficiency.
 _SIZE = {

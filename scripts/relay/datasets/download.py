@@ -15,10 +15,10 @@ import requests
 import urllib3
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
+from relay.base.errors import UserError
 from relay.datasets.files import check_file
 from relay.datasets.progress import progress
 from relay.datasets.sources import KnownFile
-from relay.errors import UserError
 
 _CHUNK_BYTES = 1 << 18
 _BUSY = (408, 425, 429, 500, 502, 503, 504)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from relay.base.errors import UserError
 from relay.datasets.sources import Archive, KnownFile, Source
-from relay.errors import UserError
 
 CHUNK_BYTES = 1 << 20
 

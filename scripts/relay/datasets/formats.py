@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from relay.errors import UserError
+from relay.base.errors import UserError
 
 # The pickles of CIFAR-10 name `numpy.core.multiarray._reconstruct`, a module that numpy has since made
 # private: this is

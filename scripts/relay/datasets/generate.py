@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from relay.base.errors import UserError
 from relay.datasets.formats import Arrays
 from relay.datasets.request import Request
-from relay.errors import UserError
 
 DIGITS_SHA256 = "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
 SEED = 0

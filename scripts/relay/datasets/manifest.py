@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from relay.base.errors import UserError
 from relay.datasets.files import sha256_of
-from relay.errors import UserError
 
 MANIFEST = "manifest.json"
 Split = Literal["train", "test"]

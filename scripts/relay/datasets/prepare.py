@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relay.base.errors import UserError
 from relay.datasets import generate, manifest, text
 from relay.datasets.files import members_below, members_of
 from relay.datasets.formats import Arrays, arrays_from
 from relay.datasets.manifest import ARRAYS, MANIFEST, Manifest
 from relay.datasets.request import Request
 from relay.datasets.sources import SOURCES, Source
-from relay.errors import UserError
 
 if TYPE_CHECKING:
     from relay.datasets.download import Patience

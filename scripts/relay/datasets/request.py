@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from relay.errors import UserError
+from relay.base.errors import UserError
 
 KINDS = ("images", "vectors", "text")
 _FORMS = {"images": "channels,height,width", "vectors": "features", "text": "length"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from relay.base.errors import UserError
 from relay.datasets.formats import Arrays
-from relay.errors import UserError
 
 TEXT = Path(__file__).with_name("relay_text.txt")
 TEXT_SHA256 = "4f00c156f3807a9d6a0ece4160edf98b1bef3cb6e7564a7c5a41de8f4c3e4700"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from relay.ranks import Ranks
+from relay.process.ranks import Ranks
 
 SIZES_BYTES = {"cpu": (64 * 2**10, 2**20, 16 * 2**20), "cuda": (64 * 2**10, 2**20, 16 * 2**20, 256 * 2**20)}
 REPEATS = 5

@@ -1,4 +1,4 @@
-"""Collects what is really there, on every rank of a job: `python -m relay.worker preflight WORK --help`.
+"""Collects what is really there, on every rank of a job: `python -m relay.launch.worker preflight.facts WORK --help`.
 
 What a rank finds alone is written before it joins the others, so that a rendezvous that fails can be explained.
 """
@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relay.files import write_json
-from relay.job import Job
+from relay.base.files import write_json
 from relay.preflight import node
-from relay.run import Run
+from relay.spec.job import Job
+from relay.spec.run import Run
 
 
 def specification(path: Path) -> tuple[Run, dict[str, Any] | None]:
@@ -38,7 +38,7 @@ def gathered(run: Run, job: Mapping[str, Any] | None, ranks: list[dict[str, Any]
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, collect alone and together, and write the facts; then check what was granted."""
-    parser = argparse.ArgumentParser(prog="relay.worker preflight WORK", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="preflight.facts", description=__doc__.splitlines()[0])
     parser.add_argument("--spec", type=Path, required=True, help="the specification, a run.json")
     parser.add_argument("--output", type=Path, required=True, help="where the facts go (.json); others beside it")
     given = parser.parse_args(arguments)
@@ -48,9 +48,9 @@ def main(arguments: list[str]) -> None:
     work, rank = given.output.parent, mine["rank"]
     write_json(rank_file(work, rank), mine)
 
-    from relay import machine  # torch is loaded only here
     from relay.preflight import checks, collective, devices, nccl_log
-    from relay.ranks import Ranks
+    from relay.process import machine  # torch is loaded only here
+    from relay.process.ranks import Ranks
 
     machine.set_threads(run.threads, run.interop_threads)
     mine |= devices.collect(run.device, torchvision_too=mine["local_rank"] == 0)

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from relay import faults
-from relay.files import read_json, write_json
-from relay.launch import INTERRUPTED, launch
+from relay.base.files import read_json, write_json
+from relay.launch.launcher import INTERRUPTED, launch
 from relay.preflight import nccl_log
 from relay.preflight.checks import check_all, explain
 from relay.preflight.facts import gathered, rank_file, specification
 from relay.preflight.findings import Finding
-from relay.snapshot import freeze
+from relay.run_folder import faults
+from relay.run_folder.snapshot import freeze
 
 COLLECTED, PROBLEMS = "collected.json", "problems.json"
 
@@ -58,7 +58,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
 def _launch(spec: Path, results: Path, folder: Path) -> int:
     """Start the processes on today's code; returns their status."""
     arguments = ["--spec", str(spec), "--output", str(folder / COLLECTED)]
-    return launch(spec, "preflight", folder, arguments, freeze(None, results / "code"))
+    return launch(spec, "preflight.facts", folder, arguments, freeze(None, results / "code"))
 
 
 def _alone(folder: Path, rank: int) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relay import cpus
+from relay.process import cpus
 
 # Of the environment, only what these begin with is recorded: nothing that could be a secret.
 PREFIXES = ("CUDA_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.errors import UserError
-from relay.files import read_json
+from relay.base.errors import UserError
+from relay.base.files import read_json
 from relay.preflight.findings import SEVERITIES
 from relay.preflight.job import COLLECTED, PROBLEMS
 

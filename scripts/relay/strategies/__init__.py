@@ -5,9 +5,11 @@ A strategy of a further folder is copied here in the run's snapshot of the code:
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from importlib import import_module
 
-from relay.errors import UserError
+from relay.base.errors import UserError
+from relay.spec.run import Run
 from relay.strategies.base import Strategy
 
 
@@ -19,3 +21,8 @@ def load(name: str) -> type[Strategy]:
         if own and issubclass(member, Strategy) and "requirements" in vars(member):
             return member
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")
+
+
+def service(run: Run) -> AbstractContextManager[None]:
+    """What the run's strategy needs on the node as long as the run's processes are there."""
+    return load(run.strategy).service(run.id, run.device)

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from relay import stages
-from relay.errors import UserError
-from relay.network import Network
+from relay.base.errors import UserError
+from relay.strategies import _cut
 from relay.strategies.base import Strategy
+from relay.task.network import Network
 
 
 class Staged(Strategy):
@@ -22,7 +22,7 @@ class Staged(Strategy):
     `flow` what a micro-batch is as it enters each stage and as it leaves the last one, on the meta device.
     """
 
-    stages: dict[int, stages.Stage]
+    stages: dict[int, _cut.Stage]
     owners: Sequence[int]
     flow: list[torch.Tensor]
     micro_batches: int
@@ -33,9 +33,9 @@ class Staged(Strategy):
         self.owners, self.micro_batches = owners, micro_batches
         network, example = self.task.model(), self.example(micro_batches)
         cuts = self.cut(network, example, len(owners))
-        self.flow = stages.flow(network, cuts, example, self.ranks.device)
+        self.flow = _cut.flow(network, cuts, example, self.ranks.device)
         mine = [index for index, owner in enumerate(owners) if owner == self.ranks.rank]
-        self.stages = {index: stages.Stage.of(network, cuts[index]).to(self.ranks.device) for index in mine}
+        self.stages = {index: _cut.Stage.of(network, cuts[index]).to(self.ranks.device) for index in mine}
         # Several stages are no row of their own: one list of their layers, for names, modes and parameters.
         layers = OrderedDict(layer for stage in self.stages.values() for layer in stage.named_children())
         self.model = self.stages[mine[0]] if len(mine) == 1 else nn.Sequential(layers)
@@ -58,9 +58,9 @@ class Staged(Strategy):
             found = None
             if self.ranks.rank == 0:
                 inputs = torch.zeros(example.shape, dtype=example.dtype, device=self.ranks.device)
-                found = stages.layer_seconds(network, inputs)
+                found = _cut.layer_seconds(network, inputs)
             self.measured["layer_seconds"] = self.ranks.gather(found)[0]
-        return stages.cut(self.measured["layer_seconds"], count, stages.trainable(network))
+        return _cut.cut(self.measured["layer_seconds"], count, _cut.trainable(network))
 
     @property
     def no_loss(self) -> torch.Tensor:

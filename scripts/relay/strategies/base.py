@@ -19,10 +19,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
-from relay.data import Batch
-from relay.ranks import Ranks
-from relay.requirements import Requirements
-from relay.task import FIRST_SCALE, Task
+from relay.process.ranks import Ranks
+from relay.spec.requirements import Requirements
+from relay.task.data import Batch
+from relay.task.task import FIRST_SCALE, Task
 
 __all__ = ["Batch", "Ranks", "Replica", "Requirements", "Strategy", "Task"]
 
@@ -244,7 +244,7 @@ class Strategy:
 
 def loss_scaler(device: torch.device) -> torch.amp.GradScaler:
     """Scales fp16's loss, so that small gradients do not vanish; an overflow on any rank is one on all."""
-    from relay.scaler import LossScaler
+    from relay.strategies._scaler import LossScaler
 
     return LossScaler(device.type, init_scale=FIRST_SCALE)
 

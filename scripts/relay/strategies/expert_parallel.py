@@ -13,9 +13,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.networks.gpt import MoE
-from relay.ranks import TIMEOUT
+from relay.process.ranks import TIMEOUT
+from relay.strategies._tensor_plan import shard_experts
 from relay.strategies.base import Replica, Requirements, Strategy
-from relay.tensor_plan import shard_experts
 
 
 class ExpertParallel(Strategy):

@@ -15,8 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from relay.network import Network
 from relay.strategies.base import Replica, Requirements, Strategy
+from relay.task.network import Network
 
 
 class FSDP(Strategy):

@@ -6,9 +6,9 @@ import warnings
 
 import torch
 
+from relay.strategies._tensor_plan import agree, split, whole
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.strategies.fsdp import shard_layers
-from relay.tensor_plan import agree, split, whole
 
 
 class FSDPTensorParallel(Strategy):

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relay.errors import UserError
-from relay.fingerprint import fingerprint
-from relay.node_folder import own_folder
+from relay.base.errors import UserError
+from relay.environments.node_folder import own_folder
+from relay.spec.identity import fingerprint
 from relay.strategies.base import Requirements
 from relay.strategies.ddp import DDP
 

@@ -8,9 +8,9 @@ import torch
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-from relay.errors import UserError
-from relay.schedules import SCHEDULES
-from relay.stages import Stage
+from relay.base.errors import UserError
+from relay.spec.schedules import SCHEDULES
+from relay.strategies._cut import Stage
 from relay.strategies._stages import Staged
 from relay.strategies.base import Replica, Requirements
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed._composable.replicate_with_fsdp import replicate
 
-from relay.stages import Stage
+from relay.strategies._cut import Stage
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline
 

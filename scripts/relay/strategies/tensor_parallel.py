@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
 
+from relay.strategies._tensor_plan import agree, split, whole
 from relay.strategies.base import Replica, Requirements, Strategy
-from relay.tensor_plan import agree, split, whole
 
 
 class TensorParallel(Strategy):

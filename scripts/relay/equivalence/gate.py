@@ -1,0 +1,218 @@
+"""The equivalence gate: does this strategy compute the training that one process computes, and does it divide the work?
+
+Started on every rank by the launcher: `python -m relay.launch.worker equivalence.gate WORK --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relay import strategies
+from relay.base.files import write_json
+from relay.equivalence.division import Trained, divided
+from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
+from relay.equivalence.verdict import Verdict
+from relay.process import sent
+from relay.process.joined import joined
+from relay.process.ranks import Ranks
+from relay.spec.run import Run
+from relay.strategies.base import Strategy
+
+# How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
+ROUNDING_MARGIN = 10
+MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see nothing
+
+
+def train(
+    run: Run, trial: Trial, data: TrialData, ranks: Ranks, watched: AbstractContextManager[object] | None = None
+) -> Trained:
+    """Train one trial under the strategy, through the same contract as a run's training. Collective.
+
+    `watched` is entered for the steps alone, when all is built.
+    """
+    if run.compile:
+        torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
+    idle = _held_before(ranks.devices)
+    task = TrialTask.in_trial(run, trial, scale=trial.scale)
+    built = strategies.load(run.strategy)
+    exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.lossy}
+    strategy = built(task, ranks, run.global_batch_size, {**run.options, **exact})
+    losses: list[torch.Tensor] = []
+    seen: list[list[int]] = []
+    training: list[bool] = []
+
+    def after_step(loss: torch.Tensor) -> bool:
+        losses.append(loss)
+        training.append(strategy.model.training)
+        seen.append(list(task.seen))
+        task.seen.clear()
+        strategy.set_learning_rate(task.learning_rate(len(losses)))
+        return False
+
+    strategy.set_learning_rate(task.learning_rate(0))
+    ranks.barrier()
+    before = sent.by_socket()
+    replica = strategy.replica
+    with watched or nullcontext():
+        strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
+    # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
+    bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
+    values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
+    used = [torch.cuda.max_memory_allocated(device) - held for device, held in zip(ranks.devices, idle, strict=False)]
+    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), used, strategy)
+
+
+def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
+    """Bytes that the process's tensors take on each of its GPUs, from where their peaks are now counted."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    for device in gpus:
+        torch.cuda.reset_peak_memory_stats(device)
+    return [torch.cuda.memory_allocated(device) for device in gpus]
+
+
+def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
+    """The largest absolute difference; NaN where either has one, infinite where the shapes differ."""
+    if mine.shape != reference.shape:
+        return float("inf")
+    return float((mine.double() - reference.double()).abs().max())
+
+
+def largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference within any pair of tensors."""
+    return float(torch.tensor([difference(mine, reference) for mine, reference in pairs]).max())  # keeps a NaN
+
+
+def distance(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The L2 norm of all differences together; infinite where shapes differ."""
+    if any(mine.shape != reference.shape for mine, reference in pairs):
+        return float("inf")
+    return float(torch.stack([(mine.double() - reference.double()).norm() for mine, reference in pairs]).norm())
+
+
+def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
+    """Compare a trial's losses and final parameters with the reference's. Collective; rank 0 judges."""
+    whole = trained.strategy.whole_model()
+    told = ranks.gather((trained.losses, trained.always_training))
+    if ranks.rank != 0:
+        return
+    reported = [losses for losses, _ in told if losses]
+    if not all(always_training for _, always_training in told):
+        verdict.problems.append(f"{trial.name}: it trains in evaluation mode, where dropout is off")
+    if counts := [len(losses) for losses in reported if len(losses) != trial.steps]:
+        verdict.problems.append(f"{trial.name}: {counts[0]} steps were trained, of {trial.steps}")
+    elif "losses" in trial.compares:
+        curve = torch.tensor(reported, dtype=torch.float64).mean(0)
+        what = f"largest loss difference in {trial.steps} steps, {trial.what}"
+        rounding = ROUNDING_MARGIN * reference.get("rounding", 0.0)
+        limit = max(trial.limit, min(rounding, MOST_ROUNDING))
+        verdict.compare(f"{trial.name}: losses", what, difference(curve, reference["losses"]), limit)
+    if set(whole) != set(reference["parameters"]):
+        names = sorted(set(whole) ^ set(reference["parameters"]))
+        verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
+    elif "parameters" in trial.compares:
+        pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
+        if trial.relative:
+            what, figure = "parameter difference", distance(pairs) / reference["update"]
+        else:
+            what, figure = "largest parameter difference", largest(pairs)
+        what = f"{what} after {trial.steps} steps, {trial.what}"
+        verdict.compare(f"{trial.name}: parameters", what, figure, trial.limit)
+
+
+@contextmanager
+def _modes(strategy: Strategy) -> Iterator[set[bool]]:
+    """Collects whether the model's modules are in training mode while they are called.
+
+    The outputs do not tell: in the gate dropout is off, and BatchNorm frozen, in either mode.
+    """
+    modes: set[bool] = set()
+    hooks = [
+        module.register_forward_pre_hook(lambda called, _: modes.add(called.training))
+        for module in strategy.model.modules()
+    ]
+    try:
+        yield modes
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> None:
+    """Compare what the trained model predicts, through the strategy's own `predict`. Collective."""
+    replica, task = trained.strategy.replica, trained.strategy.task
+    assert isinstance(task, TrialTask)
+    inputs, _ = next(data.batches(task, 1, replica.index, replica.count))
+    with _modes(trained.strategy) as modes:
+        outputs = trained.strategy.predict(inputs)
+    told = ranks.gather((replica.index, outputs.cpu()) if replica.reports else None)
+    told_modes = ranks.gather((True in modes, trained.strategy.model.training))
+    if ranks.rank == 0:
+        if any(predicts_training for predicts_training, _ in told_modes):
+            verdict.problems.append("evaluation: it predicts in training mode, where dropout is on")
+        if not all(trains_on for _, trains_on in told_modes):
+            verdict.problems.append("evaluation: it stays in evaluation mode, where dropout is off")
+        outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
+        figure = difference(outputs, reference["outputs"])
+        verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
+
+
+def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
+    """NCCL's operations in a step that the profiler sees on each rank: their bytes do not pass the TCP counters.
+
+    Collective. What is sent while the strategy is built is not among them.
+    """
+    profiler = torch.profiler.profile()
+    trial = Trial(name="", what="", precision="fp32", steps=steps, limit=0, compares=())
+    train(run, trial, data, ranks, watched=profiler)
+    return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
+
+
+def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
+    """All trials and the division of work. Collective; only rank 0's verdict is complete."""
+    reference = torch.load(reference_file, weights_only=True)
+    data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id)
+    for trial in trials(run, lossy=bool(run.lossy)):
+        trained = train(run, trial, data, ranks)
+        known = reference[trial.name]
+        compare(verdict, trial, trained, known, ranks)
+        if trial.name == "algorithm":
+            evaluate(verdict, trained, data, known, ranks)
+            divided(verdict, run, trial, trained, data, known["footprint"], ranks)
+            assert isinstance(trained.strategy.task, TrialTask)
+            verdict.notes += trained.strategy.task.notes
+        if ranks.rank == 0:
+            for part in [part for part in verdict.parts if part["name"].startswith(trial.name)]:
+                print(f"{part['name']}: {part['figure']:.1e} of {part['limit']:.0e} allowed", flush=True)
+    if ranks.backend == "nccl" and ranks.world_size > 1:
+        told = communicated(run, data, ranks)
+        silent = [rank for rank, operations in enumerate(told) if operations == 0]
+        verdict.problems += [f"division of work: rank {rank} used NCCL in no step" for rank in silent[:1]]
+    if run.lossy:
+        named = ", ".join(f"{name} {run.options[name]}" for name in run.lossy)
+        verdict.figures["lossy"] = named
+        verdict.notes.append(f"{named} is lossy: the algorithm is proven without it, its update is only bounded")
+    if run.task.shrunken:
+        verdict.notes.append(f"the network is shrunken for the gate: {dict(run.task.shrunken)}")
+    return verdict
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, judge, and write the verdict."""
+    parser = argparse.ArgumentParser(prog="equivalence.gate", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="the gate's gate.json")
+    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
+    parser.add_argument("--reference", type=Path, required=True, help="the trained reference (a .pt file)")
+    parser.add_argument("--output", type=Path, required=True, help="where the verdict goes (a .json file)")
+    given = parser.parse_args(arguments)
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    with joined(given.spec, strategies.service) as (run, ranks):
+        verdict = judge(run, given.dataset, given.reference, ranks)
+        if ranks.rank == 0:
+            write_json(given.output, verdict.as_dict())

@@ -1,0 +1,81 @@
+"""The jobs of the equivalence stage, around the processes that train: a reference, and a gate's verdict."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relay.base.files import read_json, write_json
+from relay.launch.launcher import INTERRUPTED, launch
+from relay.run_folder import faults
+from relay.run_folder.snapshot import freeze
+from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.run import Run
+
+# Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
+Start = Callable[[Path, str, Path, Sequence[str], Path], int]
+
+
+def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
+    """Start the role's processes on today's code; returns their status."""
+    run = Run.read(spec)
+    output.unlink(missing_ok=True)
+    faults.forget(output.parent)
+    strategy_file = Path(run.strategy_file) if run.strategy_file else None  # the reference knows nothing of strategies
+    code = freeze(strategy_file, results / "code")
+    dataset = results / "datasets" / run.dataset.directory_name
+    arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
+    return start(spec, role, output.parent, arguments, code)
+
+
+def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
+    """Train a reference and write it to `output` (.pt); returns the job's exit status.
+
+    A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
+    """
+    if attempt > 1 and (fault := faults.recorded(output.parent)):
+        print(f"reference failed before, not tried again: {fault['error']}", file=sys.stderr)
+        return 1
+    status = _launch(spec, "equivalence.reference", results, output)
+    if status == 0:
+        return 0
+    fault = faults.collect(output.parent)
+    if fault is None:
+        return INTERRUPTED
+    print(f"reference failed: {fault['error']}", file=sys.stderr)
+    return 1
+
+
+def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
+    """Judge a strategy and write `verdict.json`; returns the job's exit status. `start` starts its processes.
+
+    A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
+    that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job, and a retry
+    (`attempt` > 1) only repeats it in words.
+    """
+    if attempt > 1 and (fault := faults.recorded(output.parent)):
+        print(f"gate failed before, not tried again: {fault['error']}", file=sys.stderr)
+        return 1
+    status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
+    run = Run.read(spec)
+    verdict = read_json(output)
+    if verdict is None:
+        fault = faults.collect(output.parent)
+        if fault is None:
+            print(f"gate {run.id}: its processes were killed (status {status})", file=sys.stderr)
+            return INTERRUPTED
+        if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
+            print(f"gate {run.id}: {fault['error']}", file=sys.stderr)
+            return 1
+        if run.world_size > 1:  # among what the other processes print of it, the first word is lost
+            print(fault["traceback"], file=sys.stderr)
+        problems = [f"the strategy failed in the gate: {fault['error']}"]
+        verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
+        verdict |= {"problems": problems}
+    verdict["exit_status"] = status  # of the launcher: processes may still abort at their end
+    verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy_file)))
+    write_json(output, verdict)
+    found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])
+    print(f"gate {run.id}: {found}")
+    return 0

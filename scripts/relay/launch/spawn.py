@@ -1,0 +1,60 @@
+"""One process that starts the others of its node by torch.multiprocessing (document 004's way): launcher `spawn`.
+
+    python -m relay.launch.spawn COUNT ROLE WORK [arguments of the role]
+
+SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import torch.multiprocessing as mp
+
+from relay.launch import worker
+from relay.process.interruption import SIGNALS, end_with_parent
+
+
+def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:
+    """One of the run's processes, told what torchrun would tell it."""
+    end_with_parent()
+    told = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    worker.work(program)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def main(count: int, program: list[str]) -> int:
+    """Start `count` processes and wait for them; 1 where one of them fails, and the others are ended."""
+    context = mp.start_processes(_process, (count, _free_port(), program), count, join=False, start_method="spawn")
+    assert context is not None  # only with join=True there is none
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in context.processes:
+            if process.pid and process.is_alive():
+                os.kill(process.pid, signal.SIGTERM if number == signal.SIGUSR2 else number)
+
+    for number in SIGNALS:
+        signal.signal(number, pass_on)
+    try:
+        while not context.join(timeout=None):
+            pass
+    except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
+        print(f"a process ended early: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,271 @@
+"""The config as typed code: what may be asked, its defaults, and what each key means.
+
+The JSON schema for editors, `config/config.yaml` and `config/README.md` are generated from here
+by `scripts/schema.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from relay.base.errors import UserError
+from relay.spec.blocks import Block, Natural, Text, Whole
+from relay.spec.catalogue import TASKS
+from relay.spec.messages import error_lines, show
+
+T = TypeVar("T")
+
+
+class OneOrSeveral:
+    """Marks an axis: it takes one value or a list of values, and everybody after this sees a list."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def as_list(value: Any) -> Any:
+            return value if isinstance(value, list) else [value]
+
+        return core_schema.no_info_before_validator_function(as_list, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        several = handler(schema)
+        return {"anyOf": [several["items"], several]}
+
+
+def _known_task(name: str) -> str:
+    if name not in TASKS:
+        raise PydanticCustomError("unknown_task", "is unknown")
+    return name
+
+
+def _single(value: Any) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise PydanticCustomError("no_single_value", "is no single value")
+    return value
+
+
+Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Address = Annotated[str, Field(pattern=r"^https?://\S+$")]
+TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={"enum": sorted(TASKS)})]
+OptionValue = Annotated[
+    Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
+]
+Scaling = Literal["none", "linear", "square_root"]
+
+
+class Synthetic(Block):
+    """The made-up images of a task on the dataset `synthetic`, for benchmarks."""
+
+    shape: Annotated[list[Natural], Field(min_length=3, max_length=3)] = Field(
+        default=[3, 32, 32], description="channels, height and width of an image"
+    )
+    train_count: Natural = Field(default=10_000, description="images to train on")
+    test_count: Natural = Field(default=2_000, description="images to evaluate on")
+    classes: Annotated[int, Field(ge=2)] = Field(default=10, description="number of classes")
+
+
+class Segment(Block):
+    """How much of a run one job does; exactly one of the three."""
+
+    epochs: Positive | None = Field(default=None, description="epochs per job")
+    steps: Natural | None = Field(default=None, description="steps per job")
+    minutes: Positive | None = Field(
+        default=None,
+        description="minutes per job, turned into steps by a measured speed: run `snakemake plan` first",
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Segment:
+        given = [name for name in Segment.model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise PydanticCustomError("not_one", "gives {given}", {"given": " and ".join(given) or "nothing"})
+        return self
+
+
+class Gate(Block):
+    """The equivalence gate: a short training that each strategy must compute as the reference does."""
+
+    seed: Seed = Field(default=20260, description="the gate's own seed, so that repeats share a gate")
+    steps: Annotated[int, Field(ge=20)] = Field(
+        default=200, description="steps of the training in float64; fewer are for trying things out"
+    )
+
+
+class Probe(Block):
+    """What `snakemake probe` may use in its search for the largest batch per device that fits."""
+
+    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.9, description="part of the memory to fill: of the GPU's, or of the process's share of the node's"
+    )
+    minutes: Positive = Field(default=5.0, description="how long to search, for each setting")
+    most: Natural = Field(default=4096, description="the largest batch per device to try")
+
+
+class Comparison(Block):
+    """A strategy and its axes. An axis takes one value or a list; every combination is a setting."""
+
+    strategy: Text = Field(description="name of a strategy")
+    nodes: Axis[Natural] = Field(default=[1], description="nodes")
+    devices_per_node: Axis[Natural] = Field(
+        default=[1], description="devices on each node: GPUs, or processes' shares of a CPU"
+    )
+    processes_per_device: Axis[Natural] = Field(
+        default=[1], description="processes that share each device, for strategies that allow several"
+    )
+    global_batch_size: Axis[Natural | None] = Field(
+        default=[None],
+        description="samples per step over all devices; null: the config's key of that name, or the task's",
+    )
+    batch_per_device: Axis[Natural | None] = Field(
+        default=[None], description="samples per step and device, in place of global_batch_size"
+    )
+    learning_rate_scaling: Axis[Scaling | None] = Field(
+        default=[None], description="learning-rate scaling of these runs; null: the config's"
+    )
+    loader: Axis[Literal["dataloader", "resident"]] = Field(
+        default=["resident"],
+        description="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
+    )
+    data_workers: Axis[Whole | None] = Field(
+        default=[None],
+        description="worker processes of each process's dataloader; null: on GPUs as many as cpus_per_task, on CPUs 0",
+    )
+    cpus_per_task: Axis[Natural | None] = Field(
+        default=[None], description="CPU cores of each process; null: the site's share of its GPUs, else 1"
+    )
+    threads: Axis[Natural | None] = Field(
+        default=[None], description="threads within an operation, per process; null: as many as cpus_per_task"
+    )
+    interop_threads: Axis[Natural] = Field(default=[1], description="operations at once, per process")
+    precision: Axis[Literal["fp32", "tf32", "bf16", "fp16", "fp64"]] = Field(
+        default=["fp32"],
+        description="floating-point numbers of matrix products and convolutions; parameters are fp32 but for fp64",
+    )
+    compile: Axis[bool] = Field(default=[False], description="whether the network is compiled by torch.compile")
+    channels_last: Axis[bool] = Field(
+        default=[False], description="whether convolutions keep an image's channels side by side in memory"
+    )
+    activation_checkpointing: Axis[bool] = Field(
+        default=[False], description="whether a layer's activations are computed again, not kept (less memory)"
+    )
+    launcher: Axis[Literal["torchrun", "srun", "spawn", "none"] | None] = Field(
+        default=[None],
+        description="what starts the processes: torchrun (one on each node), srun (each process, on Slurm), "
+        "spawn (the first starts the others of its node); null: torchrun for several, none for one",
+    )
+    options: dict[str, Axis[OptionValue]] = Field(
+        default={}, description="the strategy's own options, each an axis: {name: value or list}"
+    )
+    repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")
+    segment: Segment | None = Field(default=None, description="segment of these runs; null: the config's")
+
+
+def _default_comparisons() -> list[Comparison]:
+    """For two cores: threads, loaders, two processes as a chain of two jobs, and the GPU if any."""
+    return [
+        Comparison(strategy="cpu", cpus_per_task=[1, 2]),
+        Comparison(strategy="cpu", cpus_per_task=[2], loader=["dataloader"]),
+        Comparison(strategy="ddp", devices_per_node=[2], segment=Segment(epochs=10.0)),
+        Comparison(strategy="single_gpu"),
+    ]
+
+
+class Config(Block):
+    """Everything that `config.yaml` and `--config` may say."""
+
+    task: TaskName = Field(default="lenet-digits", description="network, dataset and optimiser to train")
+    epochs: Positive = Field(default=20.0, description="length of each run, in passes over the training set")
+    repeats: Natural = Field(default=5, description="runs of each setting; repeat r trains with seed + r")
+    seed: Seed = Field(default=1, description="seed of initial weights, order of samples, and order of the jobs")
+    site: Text | None = Field(
+        default=None,
+        description="the cluster: a file of config/sites by name, or a path; null: what the profile says",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="for strategies that run on either; auto: cuda where the site, or this machine, has NVIDIA GPUs",
+    )
+    global_batch_size: Natural | None = Field(
+        default=None, description="samples per optimiser step over all devices; null: the task's"
+    )
+    learning_rate: Positive | None = Field(
+        default=None, description="learning rate at the task's own global batch size; null: the task's"
+    )
+    learning_rate_scaling: Scaling = Field(
+        default="none",
+        description="how the learning rate grows with the global batch size, from the task's own on",
+    )
+    dataset_root: Text | None = Field(
+        default=None,
+        description="folder with a copy of the dataset that you already have; null: it is downloaded",
+    )
+    dataset_mirror: Address | None = Field(
+        default=None, description="address to download the dataset from, in place of its usual ones"
+    )
+    synthetic: Synthetic = Field(default=Synthetic(), description="the images of a task on the dataset `synthetic`")
+    segment: Segment | None = Field(
+        default=None,
+        description="what one job does of a run: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
+    )
+    checkpoint_minutes: Positive = Field(default=10.0, description="minutes between checkpoints within a job")
+    warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
+    evaluate_every_epochs: Positive = Field(default=1.0, description="epochs between evaluations on the test set")
+    runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
+    memory_mb_per_node: Natural | None = Field(
+        default=None, description="main memory that a job asks for on each node; null: the site's share"
+    )
+    margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
+    gate: Gate = Field(default=Gate(), description="the equivalence gate")
+    probe: Probe = Field(default=Probe(), description="the search for the largest batch that fits: `snakemake probe`")
+    strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
+    comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(
+        default_factory=_default_comparisons,
+        description="what to compare: strategies with their axes",
+    )
+
+    @model_validator(mode="after")
+    def _probe_fits_its_job(self) -> Config:
+        if self.probe.minutes > self.runtime_minutes:
+            raise PydanticCustomError(
+                "exceeds",
+                "probe.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
+                {"minutes": f"{self.probe.minutes:g}", "limit": self.runtime_minutes},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _segments_fit_their_jobs(self) -> Config:
+        for segment in (self.segment, *(c.segment for c in self.comparisons)):
+            if segment and segment.minutes and segment.minutes > self.runtime_minutes:
+                raise PydanticCustomError(
+                    "exceeds",
+                    "segment.minutes: {minutes} is not allowed; allowed: at most {limit} (runtime_minutes)",
+                    {"minutes": f"{segment.minutes:g}", "limit": self.runtime_minutes},
+                )
+        return self
+
+
+def load(raw: Mapping[str, Any] | None) -> Config:
+    """The config of a mapping as YAML gives it; what is left out has its default.
+
+    Raises UserError with one line per mistake: the key, its value, and what is allowed.
+    """
+    if raw is not None and not isinstance(raw, Mapping):
+        raise UserError(f"config: {show(raw)} is not allowed; allowed: keys and values")
+    try:
+        return Config.model_validate(dict(raw or {}))
+    except ValidationError as error:
+        raise UserError("\n".join(error_lines(error, raw or {}, Config.model_json_schema()))) from None

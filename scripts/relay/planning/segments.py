@@ -1,0 +1,80 @@
+"""A run's chain: the steps at which its jobs are planned to end."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.planning.config import Segment
+
+# Until a job's own start is measured: the interpreter, torch, the processes, the data, the compiled kernels.
+STARTUP_SECONDS = 60.0
+# Kept free of a job's minutes: for slower hours, for evaluation and for the last save.
+SPARE_FRACTION = 0.2
+
+
+def ends(total_steps: int, steps_in_a_job: int) -> list[int]:
+    """The steps at which the jobs end, ascending; the last is `total_steps`, and its job may be shorter."""
+    return [*range(steps_in_a_job, total_steps, steps_in_a_job), total_steps]
+
+
+def steps_in_a_job(
+    segment: Segment | None, *, steps_per_epoch: int, total_steps: int, seconds_per_step: float | None
+) -> int:
+    """How many steps a job does, at least 1. `seconds_per_step` is needed only for a segment in minutes.
+
+    Raises UserError where that is missing, or where the minutes are too few for a step.
+    """
+    if segment is None:
+        return total_steps
+    if segment.steps is not None:
+        return segment.steps
+    if segment.epochs is not None:
+        return max(1, round(segment.epochs * steps_per_epoch))
+    assert segment.minutes is not None  # the config allows exactly one of the three
+    if seconds_per_step is None:
+        raise UserError(
+            f"segment.minutes: {segment.minutes:g} needs a measured speed, and there is none yet: run "
+            "'snakemake plan' first, or give segment.steps or segment.epochs"
+        )
+    return steps_per_job(segment.minutes, seconds_per_step)
+
+
+def steps_per_job(
+    minutes: float,
+    seconds_per_step: float,
+    startup_seconds: float = STARTUP_SECONDS,
+    margin: float = SPARE_FRACTION,
+) -> int:
+    """The steps that fit into a job of so many minutes, of which the fraction `margin` stays free.
+
+    Raises UserError where not even one does.
+    """
+    steps = math.floor((minutes * 60 * (1 - margin) - startup_seconds) / seconds_per_step)
+    if steps < 1:
+        least = (startup_seconds + seconds_per_step) / (1 - margin) / 60
+        raise UserError(
+            f"segment.minutes: {minutes:g} leaves no time for a step of {seconds_per_step:g} seconds; "
+            f"allowed: at least {math.ceil(least * 10) / 10:g}"
+        )
+    return steps
+
+
+def read_speeds(path: Path) -> dict[str, float]:
+    """Measured seconds per step by setting, as the `plan` target wrote them; empty where it did not run yet.
+
+    Raises UserError for a damaged file.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        speeds = {str(setting): float(seconds) for setting, seconds in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise UserError(f"{path}: damaged; delete it and run 'snakemake plan' again") from None
+    for setting, seconds in speeds.items():
+        if not (seconds > 0 and math.isfinite(seconds)):
+            raise UserError(f"{path}: {setting}: {seconds:g} is not allowed; allowed: seconds greater than 0")
+    return speeds

@@ -1,0 +1,102 @@
+"""From a run to what its jobs ask of a site: nodes, tasks, CPUs, memory, GPUs; and these as Snakemake's resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relay.planning.config import Config
+from relay.spec.job import Job
+from relay.spec.run import Run
+from relay.spec.site import Partition, Site
+
+# What `resources` may say of a job.
+RESOURCES = (
+    *("mpi", "nodes", "tasks", "cpus_per_task", "mem_mb", "runtime", "slurm_extra"),
+    *("slurm_partition", "slurm_account", "qos", "constraint"),
+)
+
+
+def partition_for(run: Run, site: Site, config: Config) -> tuple[Partition | None, str]:
+    """Where the run's jobs go, or None and the reason why no partition takes them."""
+    return site.partition_for(
+        run.device,
+        _gpus_per_node(run),
+        run.nodes,
+        config.runtime_minutes,
+        cpus_per_node=_cpus_per_node(run),
+        memory_mb=config.memory_mb_per_node or 0,
+    )
+
+
+def job(run: Run, site: Site, config: Config, minutes: int, environment: dict[str, Any]) -> Job:
+    """What a job of the run asks for, for so many minutes. `environment` is the stack's, as the nodes find it."""
+    partition, reason = partition_for(run, site, config)
+    assert partition is not None, reason  # the planner has skipped what no partition takes
+    gpus, cpus = _gpus_per_node(run), _cpus_per_node(run)
+    # With srun every process is a task; else one task starts its node's processes, and has the CPUs of all of them.
+    tasks_per_node = run.processes_per_node if run.launcher == "srun" else 1
+    return Job(
+        nodes=run.nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=cpus // tasks_per_node,
+        memory_mb=config.memory_mb_per_node or site.memory_mb(gpus, cpus, partition),
+        gpus_per_node=gpus,
+        gpu_name=partition.gpu_name,
+        minutes=minutes,
+        partition=partition.name,
+        account=site.account,
+        qos=site.qos,
+        constraint=site.constraint,
+        confined=site.confines_cpus,
+        node_disk=site.node_disk,
+        network_interface=site.network_interface,
+        openmp=site.openmp.model_dump(exclude_none=True),
+        environment=environment,
+    )
+
+
+def _gpus_per_node(run: Run) -> int:
+    return run.devices_per_node if run.device == "cuda" else 0
+
+
+def _cpus_per_node(run: Run) -> int:
+    """CPUs of a node's processes together."""
+    return run.cpus_per_task * run.processes_per_node
+
+
+def resources(job: Job, site: Site) -> dict[str, Any]:
+    """The job as resources of a Snakemake rule, for the Slurm executor.
+
+    `mpi` is there and empty: then the rule's shell runs once, on the first node, and starts its steps itself. Without
+    it the executor would wrap that shell into a step of one task, in which no other step can start.
+    """
+    extra = [f"--ntasks-per-node={job.tasks_per_node}"]
+    extra += [job.gpus_flag] if job.gpus_flag else []
+    extra += [f"--reservation={site.reservation}"] if site.reservation else []
+    extra += [f"--mail-type={','.join(site.mail_type)}"] if site.mail_type else []
+    extra += [f"--mail-user={site.mail_user}"] if site.mail_user else []
+    optional = {
+        "slurm_partition": job.partition,
+        "slurm_account": job.account,
+        "qos": job.qos,
+        "constraint": job.constraint,
+    }
+    return {
+        "mpi": "",
+        "nodes": job.nodes,
+        "tasks": job.tasks,
+        "cpus_per_task": job.cpus_per_task,
+        "mem_mb": job.memory_mb,
+        "runtime": job.minutes,
+        "slurm_extra": " ".join(extra),
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+def sbatch_flags(job: Job, site: Site) -> list[str]:
+    """The same as flags of sbatch: to ask for the expected start, and for a job script of one's own."""
+    given = resources(job, site)
+    named = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
+    flags = [f"--{flag}={given[name]}" for name, flag in named.items() if name in given]
+    flags += [f"--nodes={job.nodes}", f"--ntasks={job.tasks}", f"--cpus-per-task={job.cpus_per_task}"]
+    return [*flags, f"--mem={job.memory_mb}M", f"--time={job.minutes}", *str(given["slurm_extra"]).split()]

@@ -1,0 +1,124 @@
+"""One process of a probe: does a batch of this size fit into the memory budget?
+
+Started on every rank by the launcher, anew for each size: `python -m relay.launch.worker probe.process WORK --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+from relay import strategies
+from relay.base.errors import UserError
+from relay.base.files import write_json
+from relay.probe.job import NO_ROOM, STEPS
+from relay.process import machine
+from relay.process.joined import joined
+from relay.process.ranks import Ranks
+from relay.spec.run import Run
+from relay.task.data import Split, batch_indices, feeder
+from relay.task.task import Task
+from relay.training.evaluation import Evaluation
+
+# What libraries say where memory is refused to them, in lower case: not all of it is an error of its own type.
+REFUSED = (
+    *("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed", "bad_alloc"),
+    *("could not create a memory", "could not create a primitive", "unable to mmap", "new thread"),
+)
+
+
+def budget_bytes(run: Run, device: torch.device, fraction: float, node_memory_mb: int | None) -> int:
+    """What each process may hold: its share of the GPU's memory, or of the node's that the job has.
+
+    `node_memory_mb` is what was declared; without it, what the control group or the machine has.
+    """
+    if device.type == "cuda":
+        sharing = max(1, run.processes_per_node // run.devices_per_node)
+        return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
+    if node_memory_mb is None:
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        node_memory_mb = min(has, machine.memory_limit_mb() or has)
+    return int(fraction * node_memory_mb * 2**20 / run.processes_per_node)
+
+
+def limit_memory(ranks: Ranks, budget: int) -> None:
+    """Let what does not fit fail as an error of this process, and not by the system killing it, or others.
+
+    Raises UserError where there is no room for the process itself.
+    """
+    if ranks.device.type == "cuda":
+        for device in ranks.devices:
+            total = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
+        torch.cuda.set_device(ranks.device)  # which the above may have changed
+        return
+    held = machine.held_bytes()
+    if not held:  # not Linux: the peak is checked afterwards
+        return
+    if held["VmRSS"] > budget:
+        raise UserError(f"{NO_ROOM}: the process alone holds {held['VmRSS'] / 2**20:.0f} MB")
+    # What may be written to, resident or not; the program's own code is not in it, so the peak is checked as well.
+    limit, (_, most) = held["VmData"] + budget - held["VmRSS"], resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the error says that there was no memory."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(words in str(error).lower() for words in REFUSED)
+
+
+def train(run: Run, ranks: Ranks, dataset: Path) -> float:
+    """A few steps and an evaluation, as a run makes them; returns samples per second, without the first step's.
+
+    All ranks take part; memory is where a run has it: data, model, gradients, optimiser, and the batch.
+    """
+    task = Task.of(run)
+    strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
+    split = Split(dataset, "train", run.task)
+    feeding = feeder(run.loader, split, ranks.device, task.dtype, run.data_workers)
+    replica, started = strategy.replica, [0.0]
+    indices = (batch_indices(len(split), run.global_batch_size, run.seed, step) for step in range(STEPS))
+    batches = feeding.batches(samples.chunk(replica.count)[replica.index] for samples in indices)
+
+    def after_step(loss: torch.Tensor) -> bool:
+        loss.item()  # waits for the device
+        started.append(time.perf_counter())
+        return False
+
+    strategy.set_learning_rate(task.learning_rate(0))
+    strategy.train(batches, after_step)
+    seconds = started[-1] - started[1]
+    Evaluation(Split(dataset, "test", run.task), task, strategy, run.global_batch_size).measure()
+    return run.global_batch_size * (STEPS - 1) / seconds
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, train, and write what it took. Raises UserError with NO_ROOM where it does not fit."""
+    parser = argparse.ArgumentParser(prog="probe.process", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True, help="a run.json with the batch to try")
+    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
+    parser.add_argument("--output", type=Path, required=True, help="where the measurement goes (.json)")
+    parser.add_argument("--memory-fraction", type=float, required=True, help="the part of the memory that may be used")
+    parser.add_argument("--memory-mb", type=int, help="main memory of the node that the job has; default: all of it")
+    given = parser.parse_args(arguments)
+
+    with joined(given.spec, strategies.service) as (run, ranks):
+        budget = budget_bytes(run, ranks.device, given.memory_fraction, given.memory_mb)
+        try:
+            limit_memory(ranks, budget)
+            speed = train(run, ranks, given.dataset)
+        except Exception as error:
+            if not refused(error):
+                raise
+            raise UserError(f"{NO_ROOM}: {str(error).splitlines()[0]}") from error
+        peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
+        if ranks.rank == 0:
+            found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
+            write_json(given.output, found)

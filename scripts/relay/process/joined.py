@@ -1,0 +1,32 @@
+"""One process of a run among its peers, from its first step to its end: the same whatever its role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from relay.process import machine
+from relay.process.ranks import Ranks
+from relay.spec.job import Job
+from relay.spec.run import Run
+
+Service = Callable[[Run], AbstractContextManager[None]]
+
+
+@contextmanager
+def joined(specification: Path, service: Service) -> Iterator[tuple[Run, Ranks]]:
+    """The run of a specification, and this process's place in it, once it has what the run declares. Collective.
+
+    `service` is what the run's strategy needs on the node as long as its processes are there. At the end all wait for
+    each other, and the process ends. Raises UserError where what was granted is not what was declared.
+    """
+    run = Run.read(specification)
+    machine.set_threads(run.threads, run.interop_threads)
+    machine.set_precision(run.precision)
+    with service(run):
+        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
+        machine.check_granted(run, ranks, Job.read(specification))
+        yield run, ranks
+        ranks.barrier()  # nobody needs the service, or a device, any more
+    ranks.leave()

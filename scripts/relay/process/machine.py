@@ -1,0 +1,141 @@
+"""What this process runs on: whether it got what the run declared, and the facts that stand beside every figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relay.base.errors import UserError
+from relay.process import cpus
+from relay.process.ranks import Ranks
+from relay.spec.job import Job
+from relay.spec.run import Run
+
+# Variables that tell a process who it is, and what it may use: kept with the run.
+TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
+_UNLIMITED = 2**62  # version 1 of control groups says about 2**63
+
+
+def set_threads(threads: int, interop_threads: int) -> None:
+    """PyTorch's thread pools, before their first use."""
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(interop_threads)
+
+
+def set_precision(precision: str) -> None:
+    """Whether GPUs may compute float32 in TF32: for `tf32` alone, and for both kinds of operation.
+
+    Both are set, because PyTorch's defaults differ: off for matrix products, on for convolutions since 1.12.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def check_granted(run: Run, ranks: Ranks, job: Job | None = None) -> None:
+    """Raises UserError where processes, nodes, devices, CPUs or memory are not those declared, naming both. Collective.
+
+    What a `job` declares for a process is checked where its site keeps processes to it; elsewhere `facts` records it.
+    """
+    if ranks.world_size != run.world_size:
+        raise UserError(f"run {run.id}: world size is {ranks.world_size}, the run declares {run.world_size}")
+    hosts = sorted(set(ranks.gather(socket.gethostname())))
+    if len(hosts) != run.nodes:
+        raise UserError(
+            f"run {run.id}: its processes are on {len(hosts)} nodes ({', '.join(hosts)}), declared {run.nodes}"
+        )
+    own = len(cpus.granted())
+    if run.threads > own:
+        raise UserError(f"run {run.id}: threads is {run.threads}, but the process may use only {own} CPUs")
+    if run.device == "cuda":
+        found, needed = torch.cuda.device_count(), run.devices_per_node
+        if found < needed or (job and job.confined and found > needed):
+            raise UserError(f"run {run.id}: devices_per_node is {needed}, but {found} GPUs are visible")
+    if job and job.confined:
+        if own < run.cpus_per_task:  # Slurm gives whole cores: more than asked for is no fault
+            raise UserError(f"run {run.id}: cpus_per_task is {run.cpus_per_task}, but the process may use only {own}")
+        limit = memory_limit_mb()
+        if limit is not None and limit < job.memory_mb:
+            raise UserError(
+                f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
+            )
+
+
+def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
+    """What this process's control group, or one above it, allows of memory, in MB of 2**20 bytes; None for no limit."""
+    try:
+        lines = [line.split(":", 2) for line in groups.read_text(encoding="utf-8").splitlines()]
+    except OSError:  # not Linux
+        return None
+    limits = []
+    for _, controllers, path in lines:
+        if controllers in ("", "memory"):
+            root, name = ("", "memory.max") if controllers == "" else ("memory", "memory.limit_in_bytes")
+            place = Path("/sys/fs/cgroup", root, path.lstrip("/"))
+            files = [parent / name for parent in (place, *place.parents) if parent.is_relative_to("/sys/fs/cgroup")]
+            limits += [int(text) for file in files if file.is_file() and (text := file.read_text().strip()) != "max"]
+    least = min(limits, default=_UNLIMITED)
+    return None if least >= _UNLIMITED else least // 2**20
+
+
+def held_bytes() -> dict[str, int]:
+    """This process's memory by the names of /proc/self/status (`VmRSS`, `VmHWM`, `VmData`...); empty but on Linux."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    sizes = (line.split() for line in lines if line.endswith(" kB"))
+    return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
+
+
+def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
+    """The most memory this process has held: of the fullest of its GPUs, else resident memory of the process."""
+    if devices[0].type == "cuda":
+        return max(torch.cuda.max_memory_allocated(device) for device in devices)
+    # Linux hands the peak that getrusage tells on to a program started in a process's place: a small process would
+    # report that of the larger one which started it.
+    if (peak := held_bytes().get("VmHWM")) is not None:
+        return peak
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def facts(device: torch.device) -> dict[str, Any]:
+    """Host, device, versions and numeric settings, for the record."""
+    cuda = device.type == "cuda"
+    return {
+        "host": socket.gethostname(),
+        "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "cpus": len(cpus.granted()),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
+        },
+        "tf32": {
+            "matmul": torch.backends.cuda.matmul.allow_tf32,
+            "convolution": torch.backends.cudnn.allow_tf32,
+        },
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "affinity": sorted(cpus.granted()),
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(TOLD)},
+    }

@@ -1,0 +1,136 @@
+"""Every strategy through its gate, and a table of what the gates found: one command instead of many runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.datasets.prepare import prepare
+from relay.datasets.request import Request
+from relay.equivalence.job import run_gate, run_reference
+from relay.launch.launcher import launch
+from relay.proof import forked
+from relay.spec.requirements import chosen
+from relay.spec.run import Run
+
+# The columns, in order, with the gate's part that each figure is from.
+FIGURES = {
+    "fp64_losses": "algorithm: losses",
+    "fp64_parameters": "algorithm: parameters",
+    "fp64_outputs": "evaluation",
+    "scaled_parameters": "scaled: parameters",
+    "own_losses": "own precision: losses",
+    "smooth_update": "smooth twin: parameters",
+    "gradient": "gradient: parameters",
+    "lossy_update": "lossy: parameters",
+}
+SHARES = ("parameters", "gradients", "optimizer")
+
+
+@dataclass
+class Proof:
+    """Gates, each with its reference, run one after the other on this machine, below a folder of their own.
+
+    `preloaded`: their processes are forks of this one.
+    """
+
+    gates: Sequence[tuple[Run, Run]]
+    folder: Path
+    preloaded: bool = False
+
+    def cells(self, number: int = 1) -> Iterator[dict[str, Any]]:
+        """Judge every gate and yield its row. Raises UserError where a reference fails."""
+        for gate, reference in self.gates:
+            yield {"pass": number, **self._judge(gate, reference)}
+
+    def _judge(self, gate: Run, reference: Run) -> dict[str, Any]:
+        known = self._reference(reference)
+        place = self.folder / "equivalence" / "gates" / gate.id
+        gate.write(place / "gate.json")
+        started = time.monotonic()
+        with _output_to(place / "gate.log"):
+            start = forked.start if self.preloaded else launch
+            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json", start=start)
+        verdict = read_json(place / "verdict.json")
+        if verdict is None:
+            problem = f"no verdict, status {status}; see {place / 'gate.log'}"
+            verdict = {"parts": [], "problems": [problem], "exit_status": status}
+        return {**row(gate, verdict), "seconds": round(time.monotonic() - started, 1)}
+
+    def _reference(self, run: Run) -> Path:
+        """The trained reference, which is trained at its first use."""
+        dataset = self.folder / "datasets" / run.dataset.directory_name
+        if not dataset.is_dir():
+            prepare(Request.from_mapping(vars(run.dataset)), dataset)
+        place = self.folder / "equivalence" / "references" / run.id
+        output = place / "reference.pt"
+        if not output.is_file():
+            run.write(place / "reference.json")
+            with _output_to(place / "reference.log"):
+                status = run_reference(place / "reference.json", self.folder, output)
+            if status != 0:
+                raise UserError(f"reference {run.id}: status {status}; see {place / 'reference.log'}")
+        return output
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Send what this process and its children print to a file."""
+    kept = [os.dup(number) for number in (1, 2)]
+    with path.open("a", encoding="utf-8") as log:
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, number)
+            os.close(before)
+
+
+def row(gate: Run, verdict: dict[str, Any]) -> dict[str, Any]:
+    """A verdict as a row of the table: figures by part, the most that any rank holds, the least that one sends."""
+    parts = {part["name"]: part["figure"] for part in verdict["parts"]}
+    shares = verdict.get("bytes_held_share", {})
+    sent = verdict.get("bytes_sent_per_step")
+    problems = list(verdict["problems"])
+    if verdict["exit_status"] != 0:
+        problems.append(f"its processes ended with status {verdict['exit_status']}")
+    return {
+        "task": gate.task.name,
+        "strategy": gate.strategy,
+        "options": ", ".join(f"{n} {value}" for n, value in chosen(Path(gate.strategy_file), gate.options).items()),
+        "processes": gate.world_size,
+        "precision": gate.precision,
+        "equivalent": not problems,
+        **{column: parts.get(name) for column, name in FIGURES.items()},
+        **{f"{kind}_share": max(shares[kind]) if shares.get(kind) else None for kind in SHARES},
+        "samples_per_rank": " ".join(f"{count:g}" for count in verdict.get("samples_per_rank", [])),
+        "bytes_sent_per_step": min(sent) if sent else None,
+        "problems": "; ".join(problems),
+    }
+
+
+def markdown(rows: pd.DataFrame) -> str:
+    """The rows as a table in Markdown, without columns in which nothing stands."""
+    shown = rows.replace("", None).dropna(axis=1, how="all")
+    lines = ["| " + " | ".join(shown.columns) + " |", "|" + " --- |" * len(shown.columns)]
+    lines += ["| " + " | ".join(map(_cell, values)) + " |" for values in shown.itertuples(index=False)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:  # noqa: PLR0124  # NaN
+        return ""
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:g}"
+    return "yes" if value is True else "NO" if value is False else str(value)

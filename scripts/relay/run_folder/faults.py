@@ -1,0 +1,120 @@
+"""A fault of the program's own is written down by the process that had it; a retry then ends at once with it.
+
+All of a run's processes see the others' faults in the work directory, and end: one that waits for a peer in a
+collective would not notice, on NCCL, before the group's timeout, and a launcher's SIGTERM only asks for a save.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import Busy, PeerFailed, UserError
+from relay.base.files import read_json, write_json
+
+FAULT = "fault.json"
+LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
+GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether an error only says that another process is gone or silent: gloo raises plain RuntimeErrors for that."""
+    distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
+    text = str(error)
+    told = isinstance(error, PeerFailed) or any(
+        words in text for words in ("closed by peer", "reset by peer", "gloo/transport", "Broken pipe")
+    )
+    return distributed or told or (error.__cause__ is not None and lost_peer(error.__cause__))
+
+
+def guarded(work: Path, main: Callable[[], None]) -> None:
+    """Run a process's main function; a fault goes into `fault-{rank}.json` and to stderr, and ends the process.
+
+    So does another rank's fault, within seconds.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        threading.Thread(target=_end_with_peer, args=(work, rank), daemon=True).start()
+    try:
+        main()
+    except Busy as busy:
+        print(busy, file=sys.stderr, flush=True)
+        os._exit(1)  # without a recorded fault: a retry finds the place free
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        record(work, error, rank)
+        if lost_peer(error) and (first := _first(_of_others(work, rank))):
+            _tell_follower(rank, first)  # its own traceback would only hide the one that matters
+        elif not isinstance(error, UserError):
+            traceback.print_exc()
+        sys.stderr.flush()
+        # At once: a collective's threads could keep the process, and so the whole job, waiting.
+        os._exit(1)
+
+
+def _end_with_peer(work: Path, rank: int) -> None:
+    """End this process some seconds after another rank's fault, wherever it waits."""
+    while not (faults := _of_others(work, rank)):
+        time.sleep(LOOK_SECONDS)
+    time.sleep(GRACE_SECONDS)
+    _tell_follower(rank, _first(faults) or faults[0])
+    os._exit(1)
+
+
+def _tell_follower(rank: int, fault: dict[str, Any]) -> None:
+    print(f"rank {rank} ends with rank {fault['rank']}: {fault['error']}", file=sys.stderr, flush=True)
+
+
+def _of_others(work: Path, rank: int) -> list[dict[str, Any]]:
+    """The faults that the other ranks have recorded."""
+    found = (read_json(path) for path in sorted(work.glob("fault-*.json")) if path.name != f"fault-{rank}.json")
+    return [fault for fault in found if fault]  # one may be removed in between
+
+
+def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first fault that is more than the loss of a peer."""
+    own = [fault for fault in faults if not fault["lost_peer"]]
+    return min(own, key=lambda fault: float(fault["time"]), default=None)
+
+
+def record(work: Path, error: BaseException, rank: int = 0) -> None:
+    """Write an error that is being handled down as this rank's fault."""
+    line = " ".join(str(error).split())
+    told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
+    fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
+    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError)}
+    write_json(work / f"fault-{rank}.json", fault)
+
+
+def collect(work: Path) -> dict[str, Any] | None:
+    """The first fault of the ranks as `fault.json`; None where there is none but the loss of a peer.
+
+    A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
+    """
+    paths = sorted(work.glob("fault-*.json"))
+    faults: list[dict[str, Any]] = [read_json(path) for path in paths]
+    for path in paths:
+        path.unlink()
+    first = _first(faults)
+    if first:
+        write_json(work / FAULT, first)
+    return first
+
+
+def recorded(work: Path) -> dict[str, Any] | None:
+    """The fault that an earlier attempt left."""
+    fault: dict[str, Any] | None = read_json(work / FAULT)
+    return fault
+
+
+def forget(work: Path) -> None:
+    """Remove what earlier attempts left: the user has started the run anew."""
+    for path in (*work.glob("fault-*.json"), work / FAULT):
+        path.unlink(missing_ok=True)

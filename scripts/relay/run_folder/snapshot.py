@@ -1,0 +1,44 @@
+"""The code is frozen with the run: every segment of a chain runs the code that its first segment ran."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def _sources(strategy_file: Path | None) -> dict[str, Path]:
+    """Every Python file of the package by its relative name; a strategy of a further folder joins its strategies,
+    with the helper modules (`_*.py`) beside it, so that a snapshot needs no other folder."""
+    found = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+    if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
+        for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
+            found[f"strategies/{path.name}"] = path
+    return found
+
+
+def freeze(strategy_file: Path | None, folder: Path) -> Path:
+    """Copy the package, and a further folder's strategy, into `folder/{hash of the content}`, and return that.
+
+    It goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the strategy's file is gone.
+    """
+    sources = {name: path.read_bytes() for name, path in _sources(strategy_file).items()}
+    digest = hashlib.sha256()
+    for name, content in sorted(sources.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    frozen = folder / digest.hexdigest()[:16]
+    if not frozen.exists():
+        partial = folder / f".{frozen.name}.{os.uname().nodename}.{os.getpid()}"
+        for name, content in sources.items():
+            path = partial / "relay" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        try:
+            partial.rename(frozen)
+        except OSError:  # another job was first, with the same content
+            shutil.rmtree(partial)
+    return frozen

@@ -1,0 +1,193 @@
+"""What a strategy needs, as plain data that the planner reads from the strategy's file without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from relay.base.errors import UserError
+from relay.spec.schedules import SCHEDULES
+
+BUILT_IN = Path(__file__).parents[1] / "strategies"
+RULES = {"all", "comparison", "dataset", "environment", "equivalence", "gate", "plan", "record_plan", "reference"}
+RULES |= {
+    "preflight",
+    "preflight_job",
+    "probe",
+    "probe_job",
+    "probed",
+    "segment",
+    "specification",
+    "speed",
+    "start",
+    "summary",
+}
+Need = Literal["layers", "heads", "experts", "matrices"]
+Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
+DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """What a strategy needs, and what it divides among its processes (the gate proves the latter).
+
+    `processes`: "one per device", "several per device" (as processes_per_device says), or "one" (a single process,
+    whatever the devices).
+    `devices`: kinds of device it is made for. `twin`: the strategy that stands for it where those are missing.
+    `divides`: which of samples, parameters, gradients and optimizer state are split over the processes.
+    `options`: its own options with their defaults.
+
+    `group`: which processes hold one replica together. None: each holds one of its own; "all": all of the run; else
+    the option that says how many neighbouring ranks do.
+    `pipelined`: the option `schedule` names one of `relay.spec.schedules`, which the group's processes follow with as
+    many micro-batches as the option `micro_batches` says.
+    `needs`: what the task must have: "layers" (one with parameters for each stage), "heads" (attention heads that the
+    group divides, where it has any), "experts" (which the processes divide), "matrices" (most of its parameters).
+    `choices`: the values allowed for an option. `lossy`: those that knowingly round what is sent, with the part of its
+    length by which an update may then miss the exact one. `gpu_only`: those that need GPUs. `low_precision_only`: those
+    for bf16 and fp16.
+    `cross_entropy_only`: those for tasks with such a loss. `divisors`: options whose value divides the processes, into
+    groups of two or more.
+    `least`: of options that are numbers, where it is not 1 (0 for those whose default is 0). `not_in`: for an option's
+    value, the precisions in which it cannot be. `part_of`: options that mean nothing but beside one value of another
+    option, such as `{"rank": ("compression", "low_rank")}`. `compiles`: whether torch.compile can be had with it.
+    `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
+    that slice.
+    """
+
+    stack: str = "torch"
+    processes: Literal["one per device", "several per device", "one"] = "one per device"
+    least_devices: int = 1
+    devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
+    backends: tuple[Literal["gloo", "nccl"], ...] = ("gloo", "nccl")
+    divides: tuple[Divisible, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    twin: str | None = None
+    group: str | None = None
+    pipelined: bool = False
+    needs: tuple[Need, ...] = ()
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lossy: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
+    gpu_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    low_precision_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    cross_entropy_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    divisors: tuple[str, ...] = ()
+    least: Mapping[str, float] = field(default_factory=dict)
+    not_in: Mapping[str, Mapping[Any, tuple[str, ...]]] = field(default_factory=dict)
+    part_of: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    compiles: bool = True
+    whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
+
+    def group_size(self, world_size: int, options: Mapping[str, Any]) -> int:
+        """How many processes hold one replica together."""
+        if self.group is None:
+            return 1
+        return world_size if self.group == "all" else int(options[self.group])
+
+    def allowed(self, option: str) -> tuple[str, ...] | None:
+        """The values that an option may have; None where its type alone decides."""
+        return tuple(SCHEDULES) if self.pipelined and option == "schedule" else self.choices.get(option)
+
+    def stages_per_process(self, options: Mapping[str, Any]) -> int:
+        """Stages of a pipeline that each process has."""
+        return SCHEDULES[options["schedule"]].stages if self.pipelined else 1
+
+    def lossy_options(self, options: Mapping[str, Any]) -> dict[str, float]:
+        """The options whose value knowingly rounds what is sent, and by how much an update may miss the exact one."""
+        return {name: limits[options[name]] for name, limits in self.lossy.items() if options[name] in limits}
+
+
+def read(path: Path) -> Requirements:
+    """The literal `requirements = Requirements(...)` in a strategy's file, without running the file.
+
+    Raises UserError where there is none, or where it is no literal: importing torch for each of twenty files would
+    cost the planner seconds, and it runs again inside every job.
+    """
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "requirements":
+            if not isinstance(node.value, ast.Call):
+                break
+            try:
+                given = {str(k.arg): ast.literal_eval(k.value) for k in node.value.keywords}
+            except ValueError:
+                break
+            if node.value.args:
+                raise UserError(f"{path}: requirements: give every member by its name")
+            stated = _stated(path, given)
+            _check(path, stated)
+            return stated
+    raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
+
+
+def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not the strategy's defaults: what names a setting. All of them where its file has gone."""
+    try:
+        defaults = read(strategy_file).options
+    except UserError:
+        defaults = {}
+    return {name: value for name, value in options.items() if name not in defaults or defaults[name] != value}
+
+
+def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
+    """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
+    from pydantic import ValidationError  # the planner has it, a job's environment need not
+
+    try:
+        _strict()(**given)
+    except ValidationError as error:
+        lines = (
+            f"{path}: requirements.{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors()
+        )
+        raise UserError("\n".join(lines)) from None
+    return Requirements(**given)
+
+
+@cache
+def _strict() -> Callable[..., object]:
+    """The requirements as a class that takes nothing of another type."""
+    from pydantic import ConfigDict
+    from pydantic.dataclasses import dataclass as checked
+
+    return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+
+
+def _check(path: Path, stated: Requirements) -> None:
+    """Raises UserError for less than one device, and for an option that is spoken of and not there."""
+    if stated.least_devices < 1:
+        raise UserError(f"{path}: requirements.least_devices: {stated.least_devices}: Input should be at least 1")
+    members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
+    named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
+    named |= {other for other, _ in stated.part_of.values()}
+    named |= {stated.group} - {None, "all"} | ({"schedule", "micro_batches"} if stated.pipelined else set())
+    if unknown := sorted(str(name) for name in named - set(stated.options)):
+        raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
+
+
+def find(folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """Every strategy's file by its name: the project's own, and those of further folders, which shadow none."""
+    found: dict[str, Path] = {}
+    for folder in (BUILT_IN, *folders):
+        if not folder.is_dir():
+            raise UserError(f"strategy_folders: '{folder}' is not a folder")
+        for path in sorted(folder.glob("[a-z]*.py")):
+            if path.stem == "base":
+                continue
+            # A strategy's name is a target of the workflow, and a module.
+            if not path.stem.isidentifier() or path.stem in RULES:
+                raise UserError(
+                    f"strategy_folders: '{path}': the name is not allowed; allowed: letters, digits and _, no rule's"
+                )
+            if path.stem in found:
+                raise UserError(f"strategy_folders: '{path}' has the name of {found[path.stem]}; rename it")
+            found[path.stem] = path
+    return found

@@ -1,0 +1,326 @@
+"""A cluster as typed code: what `config/sites/*.yaml` may say, and what follows from it for a job.
+
+All that differs from one cluster to the next stands there and nowhere else. The planner alone reads it.
+The schema for editors, `config/sites/README.md` and the ready profiles are made from here by `scripts/schema.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from relay.base.errors import UserError
+from relay.spec.blocks import Block, Natural, Text, Whole
+from relay.spec.messages import error_lines, show, unknown
+
+SITES = Path("config/sites")
+Device = Literal["cpu", "cuda"]
+Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
+MailType = Literal[
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
+    "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
+]  # fmt: skip
+
+# What these texts may consist of. They end up in command lines, so that nothing else is let through.
+NAME = ("letters, digits and . _ + -", r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+FILE_NAME = ("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]*")
+CONSTRAINT = ("features, with & | * ( ) [ ]", r"[A-Za-z0-9._+&|*()\[\]-]+")
+MAIL = ("an address such as name@example.org", r"[A-Za-z0-9._+-]+(@[A-Za-z0-9.-]+)?")
+INTERFACE = ("an interface such as bond0", r"[A-Za-z0-9._:-]+")
+MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
+PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
+DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
+PATH = ("a name or a path without quotes and line ends", r"[^'\"`\n\r\0]+")
+
+
+class Partition(Block):
+    """A kind of node. The first that fits a job is taken."""
+
+    name: Text | None = Field(default=None, description="Slurm's name of it; null: Slurm chooses")
+    device: Device = Field(description="what its jobs compute on")
+    gpu_name: Text | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
+    gpus_per_node: Whole = Field(default=0, description="GPUs of a node")
+    cpus_per_node: Natural = Field(description="CPUs of a node")
+    memory_mb_per_node: Natural | None = Field(default=None, description="memory of a node in MB; null: not checked")
+    max_nodes: Natural | None = Field(default=None, description="most nodes of a job; null: not checked")
+    max_minutes: Natural | None = Field(
+        default=None,
+        description="longest time limit of a job; null: not known, which nothing is submitted with",
+    )
+
+    @property
+    def shown(self) -> str:
+        """How messages call it."""
+        return f"partition {self.name}" if self.name else f"Slurm's default partition ({self.device})"
+
+
+class OpenMP(Block):
+    """OpenMP's placement of threads; what is null is left as the cluster has it."""
+
+    places: Literal["threads", "cores", "sockets"] | None = Field(default=None, description="OMP_PLACES")
+    bind: Literal["close", "spread", "primary"] | None = Field(default=None, description="OMP_PROC_BIND")
+    stack: Text | None = Field(default=None, description="OMP_STACKSIZE, such as 512m")
+
+
+class Environment(Block):
+    """Where a job's Python packages come from."""
+
+    mode: Mode = Field(
+        default="wheels",
+        description="wheels: a virtual environment on the node's own disk; conda: an environment of conda's; "
+        "modules: the `python` that the modules give; apptainer: a container; current: the driver's own environment",
+    )
+    wheels_from: Literal["download", "site"] = Field(
+        default="download",
+        description="download: locked and hash-checked on the login node; site: the cluster's own, by "
+        "`pip install --no-index`",
+    )
+    packages: dict[str, list[Text]] = Field(
+        default={}, description="the cluster's own wheels to install: {stack: [packages]}"
+    )
+    conda: dict[str, Text] = Field(
+        default={}, description="conda's environments: {stack: name, folder, or file that creates it}"
+    )
+    image: Text | None = Field(default=None, description="the container's image file, on a disk that the nodes see")
+    python: Text | None = Field(
+        default=None, description="the Python that virtual environments are made with; null: the driver's own"
+    )
+    torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128"] = Field(default="cpu", description="build of torch")
+
+
+class Site(Block):
+    """Everything that a cluster's file may say."""
+
+    name: Text = Field(description="the cluster's name: that of its file")
+    description: Text = Field(description="which cluster this is")
+    verified: Text = Field(description="where this file was tried, and where its values come from")
+    account: Text | None = Field(default=None, description="whom the cluster charges (sbatch --account)")
+    account_required: bool = Field(default=False, description="whether it refuses jobs without an account")
+    qos: Text | None = Field(default=None, description="quality of service (sbatch --qos)")
+    constraint: Text | None = Field(default=None, description="features that nodes must have (sbatch --constraint)")
+    reservation: Text | None = Field(default=None, description="reservation to use (sbatch --reservation)")
+    mail_user: Text | None = Field(default=None, description="who gets mail (sbatch --mail-user); null: Slurm decides")
+    mail_type: list[MailType] = Field(default=[], description="what mail is sent about (sbatch --mail-type)")
+    partitions: list[Partition] = Field(default=[], description="kinds of nodes; the first that fits a job is taken")
+    cpus_per_gpu: Natural | None = Field(
+        default=None, description="CPUs that come with each GPU where a comparison names none; null: one a process"
+    )
+    memory_mb_per_gpu: Natural | None = Field(
+        default=None, description="memory asked for with each GPU, in MB; null: by CPUs"
+    )
+    memory_mb_per_cpu: Natural = Field(default=2000, description="memory asked for with each CPU, in MB")
+    confines_cpus: bool = Field(
+        default=False, description="whether jobs are held to their CPUs and GPUs (cgroups); true: jobs check it"
+    )
+    node_disk: Text = Field(default="/tmp", description="the node's own disk; variables are read inside the job")
+    network_interface: Text | None = Field(
+        default=None, description="interface between nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: they choose"
+    )
+    openmp: OpenMP = Field(default=OpenMP(), description="placement of threads")
+    modules: list[Text] = Field(
+        default=[],
+        description="environment modules that jobs load, in this order; with mode: conda those that give `conda`, "
+        "to be loaded before Snakemake is started",
+    )
+    environment: Environment = Field(default=Environment(), description="where a job's packages come from")
+
+    _file: str = PrivateAttr(default="")
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Site:
+        """Keys that depend on each other, and texts that are to be part of a command."""
+        for line in (*self._unfit_texts(), *self._contradictions()):
+            raise PydanticCustomError("exceeds", "{line}", {"line": line})
+        return self
+
+    def _unfit_texts(self) -> Iterator[str]:
+        for key, value, (allowed, pattern) in self._texts():
+            if value is not None and not re.fullmatch(pattern, value):
+                yield f"{key}: {show(value)} is not allowed; allowed: {allowed}"
+
+    def _texts(self) -> Iterator[tuple[str, str | None, tuple[str, str]]]:
+        yield "name", self.name, FILE_NAME
+        for key in ("account", "qos", "reservation"):
+            yield key, getattr(self, key), NAME
+        yield "constraint", self.constraint, CONSTRAINT
+        yield "mail_user", self.mail_user, MAIL
+        yield "node_disk", self.node_disk, DISK
+        yield "network_interface", self.network_interface, INTERFACE
+        yield "openmp.stack", self.openmp.stack, ("a size such as 512m", r"[1-9][0-9]*[BbKkMmGg]?")
+        for i, partition in enumerate(self.partitions):
+            yield f"partitions[{i}].name", partition.name, NAME
+            yield f"partitions[{i}].gpu_name", partition.gpu_name, NAME
+        for i, module in enumerate(self.modules):
+            yield f"modules[{i}]", module, MODULE
+        for stack, packages in self.environment.packages.items():
+            for i, package in enumerate(packages):
+                yield f"environment.packages.{stack}[{i}]", package, PACKAGE
+        for stack, name in self.environment.conda.items():
+            yield f"environment.conda.{stack}", name, PATH
+        yield "environment.image", self.environment.image, PATH
+        yield "environment.python", self.environment.python, PATH
+
+    def _contradictions(self) -> Iterator[str]:
+        e = self.environment
+        for i, p in enumerate(self.partitions):
+            if p.device == "cuda" and not p.gpus_per_node:
+                yield f"partitions[{i}].gpus_per_node: 0 is not allowed with device: cuda; allowed: at least 1"
+            if p.device == "cpu" and (p.gpus_per_node or p.gpu_name):
+                yield f"partitions[{i}].device: cpu is not allowed with gpus_per_node or gpu_name; allowed: cuda"
+        if (self.openmp.places or self.openmp.bind) and not self.confines_cpus:
+            # Unconfined, the processes of a node would all be bound to the same cores.
+            yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
+        if self.mail_user and not self.mail_type:
+            yield f"mail_user: {show(self.mail_user)} gets no mail without mail_type; give both, such as [END, FAIL]"
+        if e.mode == "conda" and not e.conda:
+            yield "environment.conda: missing with mode: conda; allowed: {stack: name, folder or file}"
+        if e.mode == "apptainer" and not e.image:
+            yield "environment.image: missing with mode: apptainer; allowed: the path of an image"
+        if e.mode == "modules" and not self.modules:
+            yield "modules: missing with environment.mode: modules; allowed: the modules that give `python` with torch"
+        if e.mode == "wheels" and e.wheels_from == "site" and not e.packages:
+            yield "environment.packages: missing with wheels_from: site; allowed: {stack: [packages]}"
+
+    @property
+    def file(self) -> str:
+        """The file it was read from, as messages show it."""
+        return self._file or f"site {self.name}"
+
+    def partition_for(
+        self, device: str, gpus_per_node: int, nodes: int, minutes: int, *, cpus_per_node: int = 1, memory_mb: int = 0
+    ) -> tuple[Partition | None, str]:
+        """The first partition that a job fits, or None and why there is none.
+
+        `device` is cpu or cuda, `gpus_per_node` 0 for cpu; `cpus_per_node` and `memory_mb` are the job's on a node.
+        Where all that fit are too short for `minutes`, it is the first of these: `missing` has a line about that.
+        """
+        kind = [p for p in self.partitions if p.device == device]
+        if not kind:
+            return None, f"{self.file}: partitions: none for device {device}; add one"
+        misfits = [self._misfit(p, gpus_per_node, nodes, cpus_per_node, memory_mb) for p in kind]
+        fitting = [p for p, misfit in zip(kind, misfits, strict=True) if not misfit]
+        if not fitting:
+            return None, f"{self.file}: no partition fits: {'; '.join(misfits)}"
+        return next((p for p in fitting if (p.max_minutes or minutes) >= minutes), fitting[0]), ""
+
+    @staticmethod
+    def _misfit(p: Partition, gpus_per_node: int, nodes: int, cpus_per_node: int, memory_mb: int) -> str:
+        """What a job has too much of, '' if nothing."""
+        compared = (
+            ("nodes", nodes, p.max_nodes),
+            ("GPUs per node", gpus_per_node, p.gpus_per_node),
+            ("CPUs per node", cpus_per_node, p.cpus_per_node),
+            ("MB per node", memory_mb, p.memory_mb_per_node),
+        )
+        over = [f"{asked} {what} of {has}" for what, asked, has in compared if has is not None and asked > has]
+        return f"{p.shown}: {', '.join(over)}" if over else ""
+
+    def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:
+        """Memory to ask for on a node, in MB: the GPUs' share where the site gives one, else the CPUs'.
+
+        With GPUs that is at least of the CPUs that go with them: a process on a GPU needs it, however few its threads.
+        Never more than the partition's nodes have: shares are often rounded up.
+        """
+        by_gpus = gpus_per_node * (self.memory_mb_per_gpu or 0)
+        cpus = max(cpus_per_node, gpus_per_node * (self.cpus_per_gpu or 1))
+        share = by_gpus or cpus * self.memory_mb_per_cpu
+        most = partition.memory_mb_per_node if partition else None
+        return min(share, most) if most else share
+
+    def missing(self, minutes: int, used: Iterable[Partition] | None = None) -> list[str]:
+        """What must be filled in before anything is submitted, a line for each thing.
+
+        `minutes` is the jobs' time limit, `used` the partitions that they go to (all, if not given).
+        """
+        lines = []
+        if self.account_required and not self.account:
+            lines.append(f"{self.file}: account: missing; this cluster charges one: set the account that you may use")
+        if not self.partitions:
+            lines.append(f"{self.file}: partitions: missing; add at least one (`sinfo` lists them)")
+        for p in dict.fromkeys(self.partitions if used is None else used):
+            if p.max_minutes is None:
+                remedy = f"set it (`sinfo -o '%P %l'` shows it; {minutes} is needed)"
+                lines.append(f"{self.file}: max_minutes of {p.shown}: missing; {remedy}")
+            elif minutes > p.max_minutes:
+                remedy = f"lower it, or use another partition ({self.file})"
+                lines.append(f"config: runtime_minutes: {minutes} is over the {p.max_minutes} of {p.shown}; {remedy}")
+        return lines
+
+
+class _PlainNumbers(yaml.SafeLoader):
+    """YAML without numbers to base 60, which read a time limit of 2:00:00, as `sinfo` shows it, as 7,200 minutes."""
+
+
+_PlainNumbers.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in (("int", r"[-+]?(0|[1-9][0-9]*)$"), ("float", r"[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?$")):
+    _PlainNumbers.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
+
+
+def names(root: Path) -> list[str]:
+    """The ready sites of the project in `root`."""
+    return sorted(file.stem for file in (root / SITES).glob("*.yaml"))
+
+
+def leave_to_slurm(site: Site, environment: MutableMapping[str, str]) -> None:
+    """Keep Snakemake's executor from naming a default partition where the site leaves the choice to Slurm.
+
+    It asks `sinfo` for the default one, which takes a filter from the `environment`; on a cluster that chooses by a
+    job's size, naming that one would send GPU jobs to nodes without GPUs.
+    """
+    if any(p.name is None for p in site.partitions):
+        environment["SINFO_PARTITION"] = "none"
+
+
+def site_of(default_resources: Mapping[str, Any]) -> str | None:
+    """The site that a profile names by the default resource `site`, None where there is none.
+
+    `default_resources` is Snakemake's `workflow.resource_settings._parsed_default_resources`, whose values are
+    expressions: a text may have quotes of its own.
+    """
+    # Not `get`: Snakemake's own mapping answers it with an empty resource.
+    return str(default_resources["site"].raw).strip("'\"") if "site" in default_resources else None
+
+
+def load_site(name_or_path: str, root: Path) -> Site:
+    """A ready site by its name, or a file of one's own by its path (with a slash or .yaml, from where one is).
+
+    Raises UserError with one line per mistake: the file, the key, its value, and what is allowed.
+    """
+    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        file, shown = Path(name_or_path).expanduser(), name_or_path
+    elif name_or_path in names(root):
+        file, shown = root / SITES / f"{name_or_path}.yaml", f"{SITES}/{name_or_path}.yaml"
+    else:
+        what = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
+        raise UserError(f"{what}, or the path of a file of your own")
+    site = _validated(_read(file, shown), shown)
+    site._file = shown
+    return site
+
+
+def _read(file: Path, shown: str) -> object:
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=_PlainNumbers)
+    except OSError as error:
+        raise UserError(f"site: {shown}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _validated(raw: object, shown: str) -> Site:
+    if not isinstance(raw, dict):
+        raise UserError(f"{shown}: {show(raw)} is not allowed; allowed: keys and values")
+    try:
+        return Site.model_validate(raw)
+    except ValidationError as error:
+        lines = error_lines(error, raw, Site.model_json_schema())
+        raise UserError("\n".join(f"{shown}: {line.removeprefix('config: ')}" for line in lines)) from None

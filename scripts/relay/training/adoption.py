@@ -1,0 +1,123 @@
+"""A run that goes on from another one's checkpoint: under another strategy, or on another number of devices.
+
+The checkpoint goes into the rolling directory of a run that is planned and has not begun; its first segment records
+in the chain from where it goes on. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.base.files import read_json, sync_directory, write_json
+from relay.base.lock import exclusive
+from relay.run_folder.places import Places
+from relay.run_folder.sealed import damage, sound, steps
+from relay.spec.run import Run
+
+ADOPTED = "adopted.json"
+# What has to be the same for a step of one run to be the same step of the other.
+SHARED = ("task", "dataset", "global_batch_size", "seed")
+
+
+def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> int:
+    """Hand the newest sound checkpoint of run `source_id` to run `run_id`; returns its step.
+
+    With `dry`, only say whether that could be done. Raises UserError where it cannot, and Busy where one of them is
+    being trained.
+    """
+    places, its = Places(results, run_id), Places(results, source_id)
+    run, source = _declared(places), _declared(its)
+    _check_same(source, run)
+    if (places.work / "chain.json").exists():
+        raise UserError(
+            f"run {run.id}: it has begun, and goes on from its own checkpoints; "
+            f"delete {places.run} and {places.work} to let it go on from another run's"
+        )
+    if not its.work.is_dir():
+        raise UserError(f"run {source.id}: {its.work} is missing: it was never trained; train it first")
+    with exclusive(its.work):  # a trainer would remove what is copied here
+        step = next(sound(its.work, 1, run.total_steps), None)
+        if step is None:
+            raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.total_steps}")
+        if step == run.total_steps:
+            raise UserError(
+                f"run {run.id}: total_steps is {step}, and so far run {source.id} has come already: "
+                "nothing is left to train; plan more epochs"
+            )
+        if not dry:
+            places.work.mkdir(parents=True, exist_ok=True)
+            with exclusive(places.work):
+                _take(its, places, step)
+                write_json(places.work / ADOPTED, _origin(source, its, step))
+    return step
+
+
+def _declared(places: Places) -> Run:
+    path = places.run / "run.json"
+    if not path.is_file():
+        raise UserError(
+            f"run {places.run_id}: {path} is missing; allowed: an id below results/runs, where `snakemake record_plan` "
+            "writes down all that is planned"
+        )
+    return Run.read(path)
+
+
+def _check_same(source: Run, run: Run) -> None:
+    """Raises UserError where the two train different things, or parameters of different types."""
+    if source.id == run.id:
+        raise UserError(f"run {run.id}: it goes on from its own checkpoints by itself; name two runs")
+    for name in SHARED:
+        given, wanted = getattr(source, name), getattr(run, name)
+        if given != wanted:
+            differs = _difference(name, given, wanted)
+            raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: the same in both")
+    if run.task.schedule["kind"] == "cosine" and source.total_steps != run.total_steps:
+        raise UserError(
+            f"run {run.id}: total_steps is {run.total_steps}, {source.total_steps} in run {source.id}; "
+            "allowed: the same in both, because the learning rate of a step follows from them (cosine)"
+        )
+    if (source.precision == "fp64") != (run.precision == "fp64"):
+        raise UserError(
+            f"run {run.id}: precision is {run.precision}, {source.precision} in run {source.id}; "
+            "allowed: fp64 in both, or in none"
+        )
+
+
+def _difference(name: str, given: Any, wanted: Any) -> str:
+    """What differs first: of a task or a dataset, one member."""
+    if not hasattr(given, "__dataclass_fields__"):
+        return f"{name} is {wanted}, {given}"
+    inner = next(member for member in vars(given) if getattr(given, member) != getattr(wanted, member))
+    return f"{name}.{inner} is {getattr(wanted, inner)}, {getattr(given, inner)}"
+
+
+def _take(its: Places, places: Places, step: int) -> None:
+    """Copy a checkpoint; complete or absent, as when it was saved."""
+    partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
+    (places.work / ADOPTED).unlink(missing_ok=True)
+    for old in (*places.work.glob("partial-*"), *(place for _, place in steps(places.work))):  # of an earlier adoption
+        shutil.rmtree(old)
+    try:
+        shutil.copytree(its.work / f"step-{step}", partial)
+    except OSError as error:
+        raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
+    if problem := damage(partial):
+        raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
+    partial.rename(final)
+    sync_directory(places.work)
+
+
+def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:
+    """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
+    chain = read_json(its.work / "chain.json") or {}
+    told = {"run": source.id, "step": step, "strategy": source.strategy, "world_size": source.world_size}
+    return told | {
+        "precision": source.precision,
+        "code": chain.get("code"),
+        "adopted_from": chain.get("adopted_from"),
+        "time": time.time(),
+    }

@@ -1,0 +1,59 @@
+"""Losses and times of an attempt, gathered in memory, written in bulk (`run_folder.attempts` says what lines mean)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relay.process.ranks import Ranks
+from relay.run_folder.attempts import attempt_path
+from relay.strategies.base import Replica
+from relay.training.timing import Block
+
+
+class Recorder:
+    """Buffers one attempt's losses and times; rank 0 writes them in bulk."""
+
+    def __init__(self, work: Path, attempt: int, ranks: Ranks, replica: Replica) -> None:
+        self.path, self.ranks, self.replica = attempt_path(work, attempt), ranks, replica
+        self._losses: list[torch.Tensor] = []
+        self._evaluations: list[dict[str, Any]] = []
+
+    def _write(self, **line: Any) -> None:
+        if self.ranks.rank == 0:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"time": time.time(), **line}) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())  # as durable as the checkpoint that follows
+
+    def begin(self, step: int, facts: dict[str, Any]) -> None:
+        """Note where the attempt starts and what every rank runs on. Collective."""
+        self._write(start=step, ranks=self.ranks.gather(facts))
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """Keep a step's loss where it is: reading it would wait for the device."""
+        if self.replica.reports:
+            self._losses.append(loss)
+
+    def evaluation(self, step: int, loss: float, accuracy: float | None) -> None:
+        """Keep what the evaluation after a step found."""
+        self._evaluations.append({"step": step, "test_loss": loss, "test_accuracy": accuracy})
+
+    def flush(self, blocks: list[Block]) -> None:
+        """Write what has gathered; a step's loss is the mean over the replicas. Collective."""
+        mine = torch.stack(self._losses).double().tolist() if self._losses else []
+        reported = [losses for losses in self.ranks.gather(mine) if losses]
+        means = [sum(step) / len(step) for step in zip(*reported, strict=True)]
+        self._write(blocks=[block.row() for block in blocks], losses=means, evaluations=self._evaluations)
+        self._losses, self._evaluations = [], []
+
+    def end(self, step: int, stopped: str | None, peak_memory_bytes: int) -> None:
+        """Note how far the attempt came, and why it stopped if it was cut short. Collective."""
+        peak = max(self.ranks.gather(peak_memory_bytes))
+        self._write(end=step, stopped=stopped, peak_memory_bytes=peak)

@@ -1,0 +1,51 @@
+"""What a step of a setting takes, measured by training a little: for jobs whose length is given in minutes."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.base.files import read_json, write_json
+from relay.run_folder import faults
+from relay.spec.job import Job
+from relay.spec.run import Run
+from relay.training.job import Places, run_segment
+from relay.training.summary import summarise
+
+MEASURED_STEPS = 100
+
+
+def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1) -> float:
+    """Seconds per step of the run's setting, from a short training that leaves nothing behind.
+
+    Raises UserError where it fails; its output tells why. A retry (`attempt` > 1) only repeats a fault in words.
+    """
+    steps = min(run.total_steps, run.warmup_steps + MEASURED_STEPS)
+    probe = replace(run, id=f"speed-{run.setting}", evaluate_every_steps=run.total_steps)
+    places = Places(results, probe.id)
+    if attempt > 1 and (fault := faults.recorded(places.work)):
+        raise UserError(f"setting {run.setting}: failed before, not tried again: {fault['error']}")
+    shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
+    try:
+        probe.write(places.run / "run.json", job)
+        write_json(places.run / "chain.json", {"generation": "speed"})
+        if run_segment(places, 0, steps, attempt=1) != 0:
+            raise UserError(f"setting {run.setting}: its speed could not be measured; the lines above say why")
+        speed = summarise(probe, places.work, segments=1)["samples_per_second"]
+        if speed is None:
+            raise UserError(f"setting {run.setting}: {steps} steps leave none to measure after the warm-up")
+        return float(run.global_batch_size / speed)
+    finally:
+        shutil.rmtree(places.run, ignore_errors=True)
+        if faults.recorded(places.work) is None:
+            shutil.rmtree(places.work, ignore_errors=True)
+
+
+def remember(measured: list[Path], speeds: Path) -> None:
+    """Add measurements, each {"setting": …, "seconds_per_step": …}, to the file that the planner reads."""
+    found = [read_json(path) for path in measured]
+    if found:
+        known = read_json(speeds) or {}
+        write_json(speeds, known | {one["setting"]: one["seconds_per_step"] for one in found})

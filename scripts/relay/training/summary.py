@@ -1,0 +1,136 @@
+"""A finished run's summary: what its attempts recorded, put together. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.run_folder import attempts
+from relay.spec.run import Run
+
+KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
+
+
+def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
+    """The summary of a run whose last segment has ended.
+
+    Raises UserError where its records are gone.
+    """
+    chain = read_json(work / "chain.json")
+    lines = [attempts.read(work, entry["number"]) for entry in chain["attempts"]] if chain else []
+    if not any(lines):
+        raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
+    counted = _counted(lines)
+    blocks = [block for attempt in counted for block in attempt["blocks"]]
+    measured = [b for attempt in counted for b in attempt["blocks"] if b[0] >= attempt["start"] + run.warmup_steps]
+    seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
+    allocated = sum(_allocated(entry, found) for entry, found in zip(chain["attempts"], lines, strict=True))
+    trained = sum(b[2] for b in blocks)
+    losses = [pair for attempt in counted for pair in attempt["losses"]]
+    evaluations = [e for attempt in counted for e in attempt["evaluations"]]
+    facts = [found[0]["ranks"] for found in lines if found]
+    return {
+        "run": run.id,
+        "setting": run.setting,
+        "status": "done",
+        "reason": _remarks(run, steps, facts, chain.get("adopted_from")),
+        "segments": segments,
+        "attempts": len(lines),
+        "samples_per_second": steps * run.global_batch_size / seconds if seconds else None,
+        "measured_steps": steps,
+        "warmup_steps": run.warmup_steps,
+        "step_seconds": _quantiles(measured),
+        "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
+        "train_seconds": trained,
+        "allocated_seconds": allocated,
+        "goodput": trained / allocated if allocated else None,
+        "peak_memory_bytes": max(line["peak_memory_bytes"] for found in lines for line in found if "end" in line),
+        "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
+        "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
+        "train_loss": losses[-1][1] if losses else None,
+        "evaluations": evaluations,
+        "losses": _thinned(losses),
+        "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
+        "device_name": " and ".join(_device_names(facts)),
+        "versions": facts[-1][0]["versions"],
+        "code": chain["code"],
+        "strategy_source": chain["strategy_source"],
+        "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """For each attempt what counts: nothing beyond the step from which a later attempt went on.
+
+    Records are flushed with every checkpoint, so that no block straddles one.
+    """
+    counted: list[dict[str, Any]] = []
+    limit = float("inf")
+    for found in reversed([f for f in lines if f]):
+        start, losses, position = found[0]["start"], [], found[0]["start"]
+        for line in found:
+            for loss in line.get("losses", []):
+                position += 1
+                losses.append((position, loss))
+        counted.append(
+            {
+                "start": start,
+                "blocks": [b for line in found for b in line.get("blocks", []) if b[1] <= limit],
+                "losses": [pair for pair in losses if pair[0] <= limit],
+                "evaluations": [e for line in found for e in line.get("evaluations", []) if e["step"] <= limit],
+            }
+        )
+        limit = min(limit, start)
+    return counted[::-1]
+
+
+def _allocated(entry: dict[str, Any], found: list[dict[str, Any]]) -> float:
+    """Seconds that an attempt held its job; of a job that was killed whole, those until its last sign of life."""
+    ended = entry.get("ended") or (found[-1]["time"] if found else entry["started"])
+    return float(ended - entry["started"])
+
+
+def _quantiles(blocks: list[list[float]]) -> dict[str, float] | None:
+    """Median and 95th percentile of a step's seconds, from the means of the blocks."""
+    if not blocks:
+        return None
+    each = sorted(b[2] / (b[1] - b[0]) for b in blocks)
+    return {"median": median(each), "p95": each[min(len(each) - 1, int(0.95 * len(each)))]}
+
+
+def _thinned(losses: list[tuple[int, float]]) -> dict[str, list[float]]:
+    """At most KEPT_LOSSES points of the curve, the last one among them."""
+    stride = max(1, -(-len(losses) // KEPT_LOSSES))
+    kept = losses[::-1][::stride][::-1]
+    return {"steps": [step for step, _ in kept], "values": [value for _, value in kept]}
+
+
+def _device_names(facts: list[list[dict[str, Any]]]) -> list[str]:
+    """The kinds of device that the ranks of all attempts had."""
+    return sorted({str(rank["device_name"]) for ranks in facts for rank in ranks})
+
+
+def _remarks(
+    run: Run, measured_steps: int, facts: list[list[dict[str, Any]]], adopted: dict[str, Any] | None = None
+) -> str:
+    """What a reader has to know of a run that is done, '' where there is nothing. `facts`: of all attempts' ranks."""
+    remarks = []
+    if adopted:
+        whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
+        remarks.append(f"went on from step {adopted['step']} of {whose}")
+    if not measured_steps:
+        remarks.append(f"no step after the {run.warmup_steps} of warm-up: nothing was measured")
+    if len(names := _device_names(facts)) > 1:
+        remarks.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
+    if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
+        remarks.append("its jobs had different versions of the software")
+    on_host = [rank for rank in facts[-1] if rank["host"] == facts[-1][0]["host"]]
+    threads = sum(f["threads"] for f in on_host)
+    if threads > on_host[0]["cpus"]:
+        remarks.append(f"{threads} threads shared {on_host[0]['cpus']} CPUs")
+    return "; ".join(remarks)

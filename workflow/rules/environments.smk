@@ -1,0 +1,28 @@
+# The software environment of a stack, as far as the login node prepares it: wheels are fetched and checked here, and
+# installed on each node's own disk by the job. Of what the site provides, and of the driver's own environment, a record
+# is kept beside the lock.
+
+
+rule environment:
+    input:
+        lock=f"{workflow.basedir}/envs/{{stack}}.txt",
+    output:
+        "results/environments/{stack}.json",
+    log:
+        "results/logs/environment/{stack}.log",
+    benchmark:
+        "results/benchmarks/environment/{stack}.tsv"
+    localrule: True
+    conda:
+        no_environment
+    params:
+        # Whom it is for (a GPU run or not) changes nothing that is prepared.
+        asked=lambda wildcards: json.dumps(
+            login_node.asked(SITE, wildcards.stack, Path(workflow.basedir))
+        ),
+    message:
+        "Preparing the environment of stack {wildcards.stack}"
+    shell:
+        program("environment.py")
+        + " --lock {input.lock:q} --asked {params.asked:q} --output {output:q}"
+        " 2>&1 | tee {log:q}"
