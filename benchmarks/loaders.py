@@ -18,7 +18,9 @@ from relay.task.data import Split, batch_indices, feeder
 def seconds(kind: str, run: Run, split: Split, workers: int) -> float:
     """Seconds until the last of the run's batches is there."""
     fed = feeder(kind, split, torch.device("cpu"), torch.float32, workers)
-    lists = (batch_indices(len(split), run.global_batch_size, run.seed, step) for step in range(run.total_steps))
+    lists = (
+        batch_indices(len(split), run.batch.global_batch_size, run.seed, step) for step in range(run.length.total_steps)
+    )
     started = time.perf_counter()
     for _ in fed.batches(lists):
         pass

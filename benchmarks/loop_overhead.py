@@ -25,8 +25,10 @@ def bare(run: Run, dataset: Path) -> float:
     optimizer = task.optimizer(model.parameters())
     data = Resident(Split(dataset, "train", run.task), torch.device("cpu"), torch.float32)
     started = time.perf_counter()
-    for step in range(run.total_steps):
-        inputs, targets = data.fetch(batch_indices(run.dataset.train_count, run.global_batch_size, run.seed, step))
+    for step in range(run.length.total_steps):
+        inputs, targets = data.fetch(
+            batch_indices(run.dataset.train_count, run.batch.global_batch_size, run.seed, step)
+        )
         optimizer.zero_grad()
         task.loss(model(inputs), targets).backward()
         optimizer.step()
@@ -38,7 +40,7 @@ def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     trainer = Trainer(run, ranks, dataset, work, attempt=1)
     blocks = []
     trainer.recorder.flush = blocks.extend  # type: ignore[method-assign]
-    trainer.train(0, run.total_steps)
+    trainer.train(0, run.length.total_steps)
     return sum(block.seconds for block in blocks)
 
 

@@ -45,12 +45,12 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
         if name not in known:
             raise UserError(f"--strategy: {unknown(f'{name!r} is in none of the configs', name, known)}")
     for made in plans:
-        for skipped in made.skipped:
-            if not given.strategy or skipped["strategy"] in given.strategy:
-                print(f"skipped: {skipped['strategy']} on {skipped['world_size']}: {skipped['reason']}")
+        for name in [name for name in made.strategies if not given.strategy or name in given.strategy]:
+            for skipped in made.skipped_of(name):
+                print(f"skipped: {name} on {skipped.setting.shape.world_size}: {'; '.join(skipped.reasons)}")
         pairs = [(gate, made.references[made.reference_of[name]]) for name, gate in made.gates.items()]
         chosen = [
-            (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy in given.strategy
+            (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy.name in given.strategy
         ]
         yield Proof(chosen, given.folder, given.preloaded)
 

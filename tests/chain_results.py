@@ -14,12 +14,12 @@ from relay.training.summary import summarise
 
 def result(chain: Chain) -> dict[str, Any]:
     """All that a run computed: parameters and optimizer, the generators of each rank, losses, evaluations."""
-    place = chain.work / f"step-{chain.run.total_steps}"
+    place = chain.work / f"step-{chain.run.length.total_steps}"
     whole = chain.results / "whole.pt"
     dcp_to_torch_save(place / "strategy", whole)
     summary = summarise(chain.run, chain.work, 1)
     adopted = read_json(chain.work / "chain.json")["adopted_from"] or {"step": 0}
-    assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.total_steps + 1))
+    assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.length.total_steps + 1))
     return {
         "state": torch.load(whole, weights_only=False),
         "generators": [torch.load(p, weights_only=True) for p in sorted(place.glob("rng-*.pt"))],

@@ -23,8 +23,10 @@ import pytest
 
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
+from relay.run_folder.measured import write_measured
 from relay.spec.catalogue import DatasetSpec, TaskSpec, dataset, task
-from relay.spec.run import Run, write_measured
+from relay.spec.run import Run
+from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ROOT / "scripts" / "train.py"
@@ -146,7 +148,7 @@ def short_run(spec: TaskSpec, **values: Any) -> Run:
     per_epoch = fitting.train_count // batch
     defaults: dict[str, Any] = {
         "id": "run-1",
-        "setting": "setting-1",
+        "setting_id": "setting-1",
         "repeat": 0,
         "seed": 3,
         "task": spec,
@@ -161,10 +163,10 @@ def short_run(spec: TaskSpec, **values: Any) -> Run:
         "checkpoint_minutes": 0.0,  # with every agreement of the ranks: at the first step, then each second
     }
     merged = defaults | values
-    return Run(epochs=merged["total_steps"] / per_epoch, **merged)
+    return made_of(Run, epochs=merged["total_steps"] / per_epoch, **merged)
 
 
-DDP = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2, "processes_per_node": 2}
+DDP = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
 
 
 @dataclass
@@ -199,13 +201,13 @@ class Chain:
 
     def measured(self, values: dict[str, Any]) -> None:
         """What an earlier job of this chain would have measured."""
-        write_measured(self.declared / "run.json", values)
+        write_measured(self.declared, values)
 
     def begin(
         self, first: int = 0, last: int | None = None, *, attempt: int = 1, **environment: str
     ) -> subprocess.Popen[str]:
         """Start a segment's job, in a process group of its own; by default the whole run."""
-        last = self.run.total_steps if last is None else last
+        last = self.run.length.total_steps if last is None else last
         words = [
             "--run",
             self.run.id,

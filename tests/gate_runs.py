@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
@@ -14,16 +14,17 @@ from relay.planning import config
 from relay.planning.planner import plan
 from relay.spec import requirements
 from relay.spec.catalogue import DATASETS, DatasetSpec
-from relay.spec.run import Run
+from relay.spec.run import Gate, Reference, Training, changed
 
 FOLDER = Path(__file__).resolve().parent / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
 FEW_STEPS = 20
+Kind = TypeVar("Kind", bound=Training)
 
 
 def planned(
     strategy: str, devices: int | None = None, *, task: str = "lenet-digits", **comparison: Any
-) -> tuple[Run, Run]:
+) -> tuple[Gate, Reference]:
     """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them.
 
     `devices` are two where nothing is said, or one for a strategy of a single process.
@@ -43,10 +44,10 @@ def planned(
     return gate, made.references[made.reference_of[gate.id]]
 
 
-def shortened(run: Run, steps: int) -> Run:
-    """The run with fewer steps, under a name of its own."""
-    name, epochs = f"{run.id}-{steps}", steps / run.steps_per_epoch
-    return replace(run, id=name, setting=name, epochs=epochs, total_steps=steps, evaluate_every_steps=steps)
+def shortened(check: Kind, steps: int) -> Kind:
+    """The gate or reference with fewer steps, under a name of its own."""
+    name, epochs = f"{check.id}-{steps}", steps / check.length.steps_per_epoch
+    return changed(check, id=name, epochs=epochs, total_steps=steps, evaluate_every_steps=steps)
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Gates:
         output = place / "verdict.json"
         return run_gate(place / "gate.json", self.reference(reference), self.results, output), output
 
-    def reference(self, run: Run) -> Path:
+    def reference(self, run: Reference) -> Path:
         """The file of that trained reference."""
         place = self.results / "equivalence" / "references" / run.id
         if run.id not in self.trained:

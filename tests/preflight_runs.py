@@ -23,7 +23,7 @@ from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Preflight, changed
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRY = ROOT / "scripts" / "preflight.py"
@@ -60,17 +60,19 @@ def environment(**more: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(OF_OTHERS)} | {"OMP_NUM_THREADS": "1"} | more
 
 
-def run_of(processes: int = 1, **changes: Any) -> Run:
+def run_of(processes: int = 1, **changes: Any) -> Preflight:
     """A planned run on CPUs with so many processes on each node."""
-    run, _ = planned("ddp", processes) if processes > 1 else planned("cpu")
-    return replace(run, **changes)
+    gate, _ = planned("ddp", processes) if processes > 1 else planned("cpu")
+    gate = changed(gate, **changes)
+    compiled = gate.computation.compile
+    return Preflight(id=gate.id, shape=gate.shape, of_stack=gate.stack, place=gate.place, compile=compiled)
 
 
-def job_of(run: Run, **changes: Any) -> Job:
+def job_of(run: Preflight, **changes: Any) -> Job:
     """What a site without anything special would ask of Slurm for it."""
-    tasks = run.processes_per_node if run.launcher == "srun" else 1
-    cpus = run.cpus_per_task * run.processes_per_node // tasks
-    job = Job(nodes=run.nodes, tasks_per_node=tasks, cpus_per_task=cpus, memory_mb=100, minutes=5)
+    tasks = run.shape.processes_per_node if run.shape.launcher == "srun" else 1
+    cpus = run.shape.cpus_per_task * run.shape.processes_per_node // tasks
+    job = Job(nodes=run.shape.nodes, tasks_per_node=tasks, cpus_per_task=cpus, memory_mb=100, minutes=5)
     return replace(job, **changes)
 
 
@@ -97,7 +99,9 @@ class Seen:
         return {finding.check: finding for finding in check_all(self.facts)}
 
 
-def collect(folder: Path, run: Run, ranks: Sequence[Rank], job: Job | None = None, address: str = "127.0.0.1") -> Seen:
+def collect(
+    folder: Path, run: Preflight, ranks: Sequence[Rank], job: Job | None = None, address: str = "127.0.0.1"
+) -> Seen:
     """Start the worker role once for each of `ranks`, as srun would, and wait for all."""
     work = folder / "preflight"
     run.write(work / "preflight.json", job)
@@ -116,7 +120,7 @@ def collect(folder: Path, run: Run, ranks: Sequence[Rank], job: Job | None = Non
     try:
         with log.open("w") as stream:
             for number, rank in enumerate(ranks):
-                place = {"RANK": str(number), "LOCAL_RANK": str(number % run.processes_per_node)}
+                place = {"RANK": str(number), "LOCAL_RANK": str(number % run.shape.processes_per_node)}
                 own = environment(PYTHONPATH=str(ROOT / "scripts"), **told, **place) | rank.environment
                 words = [*rank.before, *command, "--output", str(work / "collected.json")]
                 processes.append(subprocess.Popen(words, env=own, cwd=folder, stdout=stream, stderr=stream))
@@ -144,7 +148,7 @@ def free_port() -> int:
 
 
 def preflight(
-    folder: Path, run: Run, *arguments: str, job: Job | None = None, **told: str
+    folder: Path, run: Preflight, *arguments: str, job: Job | None = None, **told: str
 ) -> subprocess.CompletedProcess[str]:
     """The job's entry point as a user would call it; `told` is added to its environment."""
     spec = folder / "results" / "preflight" / run.id / "preflight.json"

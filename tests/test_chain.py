@@ -21,6 +21,7 @@ from relay import networks
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.spec.catalogue import task
+from relay.spec.run import changed
 from relay.task.data import Resident, Split
 from relay.training import speed
 from relay.training.job import Places
@@ -102,7 +103,7 @@ def kill_and_go_on(bench: Bench, chain: Chain, times: int) -> None:
         assert job.poll() is None, "the job ended too early"
         bench.kill()
         assert finish(job).status == -signal.SIGKILL
-        assert 0 < chain.checkpoints()[-1] < chain.run.total_steps
+        assert 0 < chain.checkpoints()[-1] < chain.run.length.total_steps
     ended = chain.segment(attempt=times + 1)
     assert ended.status == 0, ended.errors
     starts = chain.started_at()
@@ -120,7 +121,7 @@ def check_evaluation(chain: Chain) -> None:
     inputs, targets = Resident(split, torch.device("cpu"), torch.float32).fetch(torch.arange(len(split)))
     outputs = model(inputs)
     last = summarise(chain.run, chain.work, 1)["evaluations"][-1]
-    assert last["step"] == chain.run.total_steps
+    assert last["step"] == chain.run.length.total_steps
     assert last["test_accuracy"] == (outputs.argmax(1) == targets).double().mean().item()
     assert last["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-5)
 
@@ -271,7 +272,7 @@ def test_a_stack_that_cannot_be_imported_is_a_recorded_fault(bench: Bench) -> No
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"processes_per_node": 2}, "world size is 1, the run declares 2"),
+        ({"devices_per_node": 2}, "world size is 1, the run declares 2"),
         ({"threads": CPUS + 1}, f"threads is {CPUS + 1}, but the process may use only {CPUS} CPUs"),
     ],
 )
@@ -370,7 +371,12 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
 def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Bench) -> None:
     """Not even by an earlier measurement that was killed, whose steps are not taken for this one's."""
     chain = bench.chain("results", task("lenet-digits"))
-    probe = replace(chain.run, id=f"speed-{chain.run.setting}", total_steps=60, strategy_file="gone.py")
+    probe = changed(
+        chain.run,
+        id=f"speed-{chain.run.setting_id}",
+        total_steps=60,
+        strategy=replace(chain.run.strategy, file="gone.py"),
+    )
     places = Places(chain.results, probe.id)
     places.work.mkdir(parents=True)
     left = {"generation": "speed", "code": "gone", "strategy_source": "", "attempts": []}
@@ -384,7 +390,7 @@ def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Be
 
 @pytest.mark.slow
 def test_a_speed_that_cannot_be_measured_is_one_line_and_its_fault_is_not_tried_again(bench: Bench) -> None:
-    chain = bench.chain("results", processes_per_node=2)
+    chain = bench.chain("results", devices_per_node=2)
     with pytest.raises(UserError, match="setting setting-1: its speed could not be measured"):
         speed.measure(chain.run, chain.results)
     assert [p.name for p in (chain.results / "runs").iterdir()] == [chain.run.id]

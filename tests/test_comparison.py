@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines, number, setting_labels, spread
 from relay.spec import requirements
 from relay.spec.catalogue import TASKS, dataset
-from relay.spec.run import Run
+from relay.spec.run import Gate, Run
+from specifications import made
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 REQUIRED = [
@@ -89,6 +91,16 @@ class Tree:
         target.write_text(json.dumps(value), encoding="utf-8")
         return target
 
+    def skip(self, strategy: str, reason: str, *, task: str = "lenet-digits", **values: Any) -> None:
+        """A setting that was skipped."""
+        values = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | values
+        file = str(SCRIPTS / f"relay/strategies/{strategy}.py")
+        chosen = {"strategy": strategy, "strategy_file": file, "evaluate_every_steps": 22}
+        spec = TASKS[task]
+        skipped = made(Gate, id="", seed=0, task=spec, dataset=dataset(spec.dataset), **chosen, **values)
+        setting = {name: value for name, value in asdict(skipped).items() if name not in ("id", "seed")}
+        self.skipped.append({"setting": setting, "reasons": [reason]})
+
     def setting(
         self,
         strategy: str,
@@ -104,12 +116,12 @@ class Tree:
         task = TASKS[changes.pop("task", "lenet-digits")]
         setting = name or f"{strategy}-{len(self.runs)}"
         devices = changes.get("devices_per_node", 1)
-        several = {"processes_per_node": devices, "launcher": "torchrun" if devices > 1 else "none"}
+        several = {"launcher": "torchrun" if devices > 1 else "none"}
         fields = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | several | changes
         ids = []
         for repeat, speed in enumerate(speeds):
-            run = Run(
-                id=f"{setting}-r{repeat}", setting=setting, repeat=repeat, seed=1 + repeat, task=task,
+            run = made(
+                Run, id=f"{setting}-r{repeat}", setting_id=setting, repeat=repeat, seed=1 + repeat, task=task,
                 dataset=dataset(task.dataset), strategy=strategy,
                 strategy_file=str(SCRIPTS / f"relay/strategies/{strategy}.py"),
                 evaluate_every_steps=22, **fields,
@@ -125,8 +137,8 @@ class Tree:
     @staticmethod
     def _summary(run: Run, speed: float | None, accuracy: float | None) -> dict[str, Any]:
         return {
-            "run": run.id, "setting": run.setting, "status": "done", "segments": 2, "attempts": 2,
-            "samples_per_second": speed, "measured_steps": 24, "step_seconds": {"median": 0.003, "p95": 0.004},
+            "run": run.id, "setting": run.setting_id, "status": "done", "segments": 2, "attempts": 2,
+            "samples_per_second": speed, "measured_steps": 24, "step_seconds_median": 0.003, "step_seconds_p95": 0.004,
             "data_wait_fraction": 0.02, "train_seconds": 3.0, "allocated_seconds": 10.0 * (1 + run.repeat),
             "goodput": 0.5 + 0.1 * run.repeat, "peak_memory_bytes": 1000 + run.repeat, "test_accuracy": accuracy,
             "test_loss": 0.1, "train_loss": 0.05,
@@ -323,7 +335,7 @@ def test_text_is_told_in_tokens(
     """A sample of text is 64 tokens; how settings compare does not depend on what is counted."""
     tree.setting("ddp", [10.0, 11.0, 12.1], task="gpt-tiny", devices_per_node=2)
     tree.setting("cpu", [5.0, 5.5, 6.05], task="gpt-tiny")
-    tree.skipped.append({"task": "gpt-tiny", "strategy": "single_gpu", "device": "cuda", "reason": "no GPU here"})
+    tree.skip("single_gpu", "no GPU here", task="gpt-tiny", device="cuda")
     assert tree.compare() == 0
     row, slower, skipped = tree.rows()
     assert (row["unit"], row["images_per_second"], row["images_per_second_low"]) == ("tokens", None, None)
@@ -355,7 +367,7 @@ def test_regression_is_told_in_samples(tree: Tree) -> None:
 def test_a_task_of_which_all_was_skipped_is_shown(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree.skipped.append({"task": "gpt-tiny", "strategy": "single_gpu", "device": "cuda", "reason": "no GPU here"})
+    tree.skip("single_gpu", "no GPU here", task="gpt-tiny", device="cuda")
     assert tree.compare() == 0
     assert "no GPU here" in shown(tree, capsys, monkeypatch)
 
@@ -437,15 +449,7 @@ def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
 
 
 def test_skipped_settings_stand_last_with_their_reason(tree: Tree) -> None:
-    tree.skipped.append(
-        {
-            "task": "lenet-digits",
-            "strategy": "single_gpu",
-            "nodes": 1,
-            "device": "cuda",
-            "reason": "no GPU here",
-        }
-    )
+    tree.skip("single_gpu", "no GPU here", device="cuda")
     tree.setting("cpu", [100.0, 101.0])
     rows = tree.rows()
     assert [row["status"] for row in rows] == ["done", "skipped"]
@@ -756,7 +760,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     failing = tree.setting("ddp", [9000.0, 9100.0, 9200.0], devices_per_node=4)
     for identity in failing[1:]:
         tree.fail(identity, "RuntimeError: <script>alert(1)</script> & [bold]more[/bold]")
-    tree.skipped.append({"task": "lenet-digits", "strategy": "single_gpu", "device": "cuda", "reason": "<img src=x>"})
+    tree.skip("single_gpu", "<img src=x>", device="cuda")
     assert tree.compare("--partial") == 0
     return tree
 
@@ -863,7 +867,7 @@ def test_only_options_that_are_not_the_defaults_name_a_setting(tree: Tree) -> No
     name, value = next((name, value) for name, value in defaults.items() if type(value) is int)
     tree.setting("ddp", [200.0, 201.0], options={**defaults, name: value + 1})
     tree.setting("ddp", [100.0, 101.0], options=dict(defaults))
-    tree.skipped.append({"task": "lenet-digits", "strategy": "ddp", "options": dict(defaults), "reason": "no"})
+    tree.skip("ddp", "no", options=dict(defaults))
     rows = tree.rows()
     assert [row["chosen_options"] for row in rows] == [f"{name}={value + 1}", None, None]
     assert all(f"{name}={value}" in row["options"] for row in rows[1:])

@@ -174,13 +174,15 @@ def test_options_are_checked_when_planned(options: dict[str, Any], says: str) ->
 def test_a_slice_that_is_no_whole_parts_is_skipped() -> None:
     asked = {"strategy": "ddp", "devices_per_node": 2, "global_batch_size": 64, "options": {"accumulation": 3}}
     made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
-    assert [row["reason"] for row in made.skipped] == ["a replica's 32 samples are not divisible by accumulation 3"]
+    assert [skipped.reasons for skipped in made.skipped] == [
+        ("a replica's 32 samples are not divisible by accumulation 3",)
+    ]
 
 
 def test_what_powersgd_cannot_be_in_is_skipped() -> None:
     asked = {"strategy": "ddp", "devices_per_node": 2, "precision": "fp16", "options": {"compression": "powersgd"}}
     made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
-    assert [row["reason"] for row in made.skipped] == ["compression powersgd cannot be in precision fp16"]
+    assert [skipped.reasons for skipped in made.skipped] == [("compression powersgd cannot be in precision fp16",)]
 
 
 def test_an_option_that_means_nothing_is_no_setting_of_its_own() -> None:
@@ -190,12 +192,12 @@ def test_an_option_that_means_nothing_is_no_setting_of_its_own() -> None:
     )
     assert len(made.settings) == 3
     (skipped,) = made.skipped
-    assert skipped["reason"] == "powersgd_rank 2 means nothing beside compression none; use compression powersgd"
+    assert skipped.reasons == ("powersgd_rank 2 means nothing beside compression none; use compression powersgd",)
 
 
 def test_lossy_options_are_marked() -> None:
-    assert planned("ddp", options={"compression": "powersgd"})[0].lossy == {"compression": 0.6}
-    assert planned("ddp", options={"accumulation": 2})[0].lossy == {}
+    assert planned("ddp", options={"compression": "powersgd"})[0].strategy.lossy == {"compression": 0.6}
+    assert planned("ddp", options={"accumulation": 2})[0].strategy.lossy == {}
 
 
 @pytest.mark.long

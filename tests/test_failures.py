@@ -14,7 +14,7 @@ from relay.run_folder.faults import GRACE_SECONDS, LOOK_SECONDS, lost_peer
 
 pytest_plugins = ["chain_runs"]
 
-THREE = {"devices_per_node": 3, "processes_per_node": 3}
+THREE = {"devices_per_node": 3}
 # Each waits for the other: rank 1's end breaks neither connection. So a stage waits for one that waits for another.
 FOR_EACH_OTHER = """if self.steps == 3:
             if self.ranks.rank == 1:

@@ -27,7 +27,7 @@ from relay.process import sent
 from relay.spec import catalogue
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.requirements import find
-from relay.spec.run import Run
+from relay.spec.run import Run, changed
 from relay.strategies.base import Replica
 from relay.task.task import Task
 
@@ -46,8 +46,8 @@ def of_task(name: str, **changes: object) -> Run:
     task = catalogue.task(name)
     dataset = catalogue.dataset(task.dataset)
     steps_per_epoch = dataset.train_count // task.global_batch_size
-    run = replace(gate, task=task, dataset=dataset, steps_per_epoch=steps_per_epoch)
-    return replace(run, global_batch_size=task.global_batch_size, **changes)
+    run = changed(gate, task=task, dataset=dataset, steps_per_epoch=steps_per_epoch)
+    return changed(run, global_batch_size=task.global_batch_size, **changes)
 
 
 def trial(run: Run, name: str) -> Trial:
@@ -182,7 +182,7 @@ def test_slices_of_real_data_are_the_global_batch(gates: Gates, count: int) -> N
         assert torch.equal(torch.cat([mine[step][0] for mine in slices]), inputs)
         assert torch.equal(torch.cat([mine[step][1] for mine in slices]), targets)
         assert sorted((targets // 10).tolist()) == sorted(data.indices(step).tolist())
-        assert len(inputs) == run.global_batch_size
+        assert len(inputs) == run.batch.global_batch_size
 
 
 @pytest.mark.parametrize("name", ["utsa-mnist", "princeton-mnist"])
@@ -252,14 +252,14 @@ def test_the_smooth_twin_has_no_kinks_and_the_same_parameters(name: str) -> None
 def test_a_schedule_by_epochs_moves_within_the_gate() -> None:
     """Otherwise a strategy that ignores the learning rate it is told would pass, and train wrong from epoch 2 on."""
     run = of_task("princeton-mnist")
-    assert run.steps_per_epoch > run.total_steps
+    assert run.length.steps_per_epoch > run.length.total_steps
     algorithm = TrialTask.in_trial(run, trial(run, "algorithm"), scale=1.0)
-    rates = [algorithm.learning_rate(step) for step in range(run.total_steps)]
+    rates = [algorithm.learning_rate(step) for step in range(run.length.total_steps)]
     assert rates[0] == run.task.learning_rate
     assert len(set(rates)) == 4
     slow = replace(run, task=replace(run.task, schedule={"kind": "step", "every_epochs": 30, "gamma": 0.1}))
     algorithm = TrialTask.in_trial(slow, trial(slow, "algorithm"), scale=1.0)
-    assert len({algorithm.learning_rate(step) for step in range(run.total_steps)}) > 1
+    assert len({algorithm.learning_rate(step) for step in range(run.length.total_steps)}) > 1
 
 
 def test_lossy_communication_is_asked_about_in_the_runs_own_precision() -> None:
@@ -287,7 +287,7 @@ def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
 
     rounding = reference.rounding(run, own, data, reference.train(run, own, data)["losses"])
     assert 0 < ROUNDING_MARGIN * rounding < own.limit  # a shallow network has no need of more
-    single = replace(run, global_batch_size=1)
+    single = changed(run, global_batch_size=1)
     assert reference.rounding(single, own, data, torch.zeros(5)) == 0
 
 
@@ -297,7 +297,7 @@ def test_the_smooth_twin_tells_lossy_gradients_from_rounding(name: str, tmp_path
     shape = catalogue.task(name).input_shape
     dataset = catalogue.dataset("synthetic", shape=shape, train_count=256, test_count=10)
     prepare(Request.from_mapping(vars(dataset)), tmp_path / "data")
-    run = replace(of_task(name), dataset=dataset, global_batch_size=64, steps_per_epoch=4)
+    run = changed(of_task(name), dataset=dataset, global_batch_size=64, steps_per_epoch=4)
     smooth = trial(run, "smooth twin")
     data = TrialData(run, tmp_path / "data", torch.device("cpu"))
     whole = reference.train(run, smooth, data)
@@ -331,7 +331,7 @@ def test_a_reference_with_dropout_is_deterministic(tmp_path: Path) -> None:
     dataset = catalogue.dataset("synthetic", shape=(1, 28, 28), train_count=64, test_count=10)
     prepare(Request.from_mapping(vars(dataset)), tmp_path / "data")
     run = shortened(of_task("princeton-mnist"), 4)
-    run = replace(run, dataset=dataset, global_batch_size=16, steps_per_epoch=4)
+    run = changed(run, dataset=dataset, global_batch_size=16, steps_per_epoch=4)
     trained = []
     for disturbance in (1, 2):
         torch.manual_seed(disturbance)

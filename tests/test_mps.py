@@ -194,14 +194,16 @@ def test_on_cpus_there_is_no_daemon(node: Node) -> None:
 
 def test_replicas_share_a_device_and_divide_its_batch() -> None:
     gate, _ = planned("mps", devices=1, processes_per_device=3, global_batch_size=48)
-    assert (gate.world_size, gate.devices, gate.backend) == (3, 1, "gloo")
+    assert (gate.shape.world_size, gate.shape.devices, gate.shape.backend) == (3, 1, "gloo")
 
 
 def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
     asked = {"device": "cpu", "comparisons": [{"strategy": "data_parallel", "devices_per_node": 2}]}
     made = plan(load(asked), gpus=0)
     assert not made.runs
-    assert [row["reason"] for row in made.skipped] == ["data_parallel needs a GPU, device is cpu; ddp is its twin"]
+    assert [skipped.reasons for skipped in made.skipped] == [
+        ("data_parallel needs a GPU, device is cpu; ddp is its twin",)
+    ]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from relay.planning.planner import plan
 from relay.spec.catalogue import TASKS
 from relay.spec.identity import lock_lines, module_sources, source_digest, strategy_sources
 from relay.spec.requirements import BUILT_IN
-from relay.spec.run import Run
+from relay.spec.run import Run, Setting, built
 
 ROOT = Path(__file__).resolve().parents[1]
 STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
@@ -69,7 +69,7 @@ def reasons(*comparisons: dict[str, Any], **keys: Any) -> list[str]:
     """Why everything in this plan is skipped."""
     found = planned(*comparisons, **keys)
     assert found.runs == []
-    return [row["reason"] for row in found.skipped]
+    return ["; ".join(skipped.reasons) for skipped in found.skipped]
 
 
 CPU = {"strategy": "cpu"}
@@ -87,36 +87,34 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_is_resolved_to_the_last_value() -> None:
     run = only(DDP | {"cpus_per_task": 3, "loader": "dataloader", "data_workers": 2}, epochs=2)
-    assert (run.strategy_file, run.stack, run.divides) == (
+    assert (run.strategy.file, run.stack, run.strategy.divides) == (
         "scripts/relay/strategies/ddp.py",
         "torch",
         ("samples",),
     )
-    assert (run.device, run.backend, run.launcher) == ("cpu", "gloo", "torchrun")
-    assert (run.processes_per_node, run.world_size, run.devices) == (2, 2, 2)
-    assert (run.cpus_per_task, run.threads, run.interop_threads) == (3, 3, 1)
-    assert (run.loader, run.data_workers, run.precision) == ("dataloader", 2, "fp32")
-    assert (run.dataset.name, run.dataset.train_count, run.global_batch_size) == ("digits", 1437, 64)
-    assert (run.steps_per_epoch, run.total_steps, run.evaluate_every_steps) == (22, 44, 22)
+    assert (run.shape.device, run.shape.backend, run.shape.launcher) == ("cpu", "gloo", "torchrun")
+    assert (run.shape.processes_per_node, run.shape.world_size, run.shape.devices) == (2, 2, 2)
+    assert (run.shape.cpus_per_task, run.shape.threads, run.shape.interop_threads) == (3, 3, 1)
+    assert (run.feeding.loader, run.feeding.data_workers, run.computation.precision) == ("dataloader", 2, "fp32")
+    assert (run.dataset.name, run.dataset.train_count, run.batch.global_batch_size) == ("digits", 1437, 64)
+    assert (run.length.steps_per_epoch, run.length.total_steps, run.length.evaluate_every_steps) == (22, 44, 22)
 
 
 def test_axes_expand_to_every_combination() -> None:
     table = planned(
         CPU | {"cpus_per_task": [1, 2], "loader": ["resident", "dataloader"], "global_batch_size": [32, 64]}
     )
-    columns = ["cpus_per_task", "loader", "global_batch_size"]
-    found = {tuple(row) for row in table.frame[columns].itertuples(index=False)}
+    found = {(run.shape.cpus_per_task, run.feeding.loader, run.batch.global_batch_size) for run in table.runs}
     assert found == {(c, loader, b) for c in (1, 2) for loader in ("resident", "dataloader") for b in (32, 64)}
-    assert len(table.frame) == len(set(table.frame["id"])) == 8
-    assert table.frame["gate"].nunique() == 2  # one per batch, whatever the CPUs and the loader
-    assert table.frame["cpus_per_task"].dtype == int
+    assert len(table.runs) == len({run.id for run in table.runs}) == 8
+    assert len({table.gate(run) for run in table.runs}) == 2  # one per batch, whatever the CPUs and the loader
 
 
 def test_a_default_beside_a_value_on_one_axis() -> None:
     """Missing values among whole numbers stay whole numbers (pandas makes them NaN and 64.0 if it may)."""
     runs = planned(CPU | {"global_batch_size": [None, 32], "threads": [None, 1], "cpus_per_task": 2}).runs
-    assert {(run.global_batch_size, run.threads) for run in runs} == {(64, 2), (64, 1), (32, 2), (32, 1)}
-    assert all(type(run.global_batch_size) is int for run in runs)
+    assert {(run.batch.global_batch_size, run.shape.threads) for run in runs} == {(64, 2), (64, 1), (32, 2), (32, 1)}
+    assert all(type(run.batch.global_batch_size) is int for run in runs)
 
 
 def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
@@ -124,12 +122,12 @@ def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
     found = planned(*comparisons, repeats=3, seed=40)
     assert [run.repeat for run in found.runs] == [0] * 7 + [1] * 6 + [2] * 6
     assert all(run.seed == 40 + run.repeat for run in found.runs)
-    orders = [[run.setting for run in found.runs if run.repeat == repeat] for repeat in range(3)]
+    orders = [[run.setting_id for run in found.runs if run.repeat == repeat] for repeat in range(3)]
     assert set(orders[1]) == set(orders[2])
     assert orders[1] != orders[2]
     assert [r.id for r in planned(*comparisons, repeats=3, seed=40).runs] == [r.id for r in found.runs]
-    assert [r.cpus_per_task for r in planned(*comparisons, repeats=3, seed=41).runs] != [
-        r.cpus_per_task for r in found.runs
+    assert [r.shape.cpus_per_task for r in planned(*comparisons, repeats=3, seed=41).runs] != [
+        r.shape.cpus_per_task for r in found.runs
     ]
 
 
@@ -142,8 +140,8 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
             "learning_rate_scaling": ["none", "linear", "square_root"],
         }
     )
-    rates = {(r.devices, r.learning_rate_scaling): r.task.learning_rate for r in found.runs}
-    assert {run.global_batch_size for run in found.runs} == {64, 256}
+    rates = {(r.shape.devices, r.batch.learning_rate_scaling): r.task.learning_rate for r in found.runs}
+    assert {run.batch.global_batch_size for run in found.runs} == {64, 256}
     own = TASKS["lenet-digits"].learning_rate  # which goes with a global batch of 64
     assert rates[2, "none"] == rates[2, "linear"] == rates[2, "square_root"] == rates[8, "none"] == own
     assert rates[8, "linear"] == pytest.approx(4 * own)
@@ -153,16 +151,16 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
 def test_the_configs_own_values_hold_where_a_comparison_gives_none() -> None:
     keys = {"global_batch_size": 128, "learning_rate": 0.5, "learning_rate_scaling": "linear"}
     run = only(CPU, **keys)
-    assert (run.global_batch_size, run.task.learning_rate) == (128, 1.0)
+    assert (run.batch.global_batch_size, run.task.learning_rate) == (128, 1.0)
     run = only(CPU | {"global_batch_size": 64, "learning_rate_scaling": "none"}, **keys)
-    assert (run.global_batch_size, run.task.learning_rate) == (64, 0.5)
+    assert (run.batch.global_batch_size, run.task.learning_rate) == (64, 0.5)
 
 
 def test_synthetic_data_has_the_configured_shape() -> None:
     keys = {"synthetic": {"shape": [1, 16, 16], "train_count": 640, "classes": 4}}
     run = only(CPU, task="lenet-synthetic", **keys)
     assert (run.dataset.shape, run.dataset.train_count, run.dataset.classes) == ((1, 16, 16), 640, 4)
-    assert run.steps_per_epoch == 10
+    assert run.length.steps_per_epoch == 10
     assert only(CPU, **keys).dataset.shape == (1, 8, 8)  # another dataset does not care
 
 
@@ -172,18 +170,18 @@ def test_options_are_axes_with_the_strategys_defaults(tmp_path: Path) -> None:
         {"strategy": "hooked", "devices_per_node": 2, "options": {"bucket_mb": [1, 50]}},
         strategy_folders=[folder],
     )
-    assert sorted(run.options["bucket_mb"] for run in found.runs) == [1.0, 50.0]
-    assert all(run.options["hook"] == "none" for run in found.runs)
+    assert sorted(run.strategy.options["bucket_mb"] for run in found.runs) == [1.0, 50.0]
+    assert all(run.strategy.options["hook"] == "none" for run in found.runs)
     assert len(found.gates) == 2  # a strategy with other options is another strategy to the gate
-    assert found.runs[0].strategy_file == str(tmp_path / "hooked.py")
+    assert found.runs[0].strategy.file == str(tmp_path / "hooked.py")
 
 
 def test_what_is_asked_for_twice_runs_once() -> None:
     found = planned(CPU, CPU | {"threads": 1, "repeats": 2}, CPU | {"loader": ["resident", "resident"]})
     assert len(found.runs) == 2
     assert found.warnings == [
-        f"{found.runs[0].setting} is in comparisons[0] and comparisons[1]: runs once, 2 repeats",
-        f"{found.runs[0].setting} is in comparisons[0] and comparisons[2]: runs once, 2 repeats",
+        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[1]: runs once, 2 repeats",
+        f"{found.runs[0].setting_id} is in comparisons[0] and comparisons[2]: runs once, 2 repeats",
     ]
     with_segments = planned(CPU, CPU | {"segment": {"steps": 50}})
     assert with_segments.warnings[0].endswith("runs once, 1 repeats, with the segment of the former")
@@ -195,15 +193,12 @@ def test_what_is_asked_for_twice_runs_once() -> None:
 
 def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
     found = planned(CPU, {"strategy": "single_gpu", "cpus_per_task": 4})
-    assert [run.strategy for run in found.runs] == ["cpu"]
-    (row,) = found.skipped
-    assert row["reason"] == "single_gpu needs a GPU, device is cpu; cpu is its twin"
-    assert (row["task"], row["strategy"], row["cpus_per_task"], row["loader"]) == (
-        "lenet-digits",
-        "single_gpu",
-        4,
-        "resident",
-    )
+    assert [run.strategy.name for run in found.runs] == ["cpu"]
+    (skipped,) = found.skipped
+    assert skipped.reasons == ("single_gpu needs a GPU, device is cpu; cpu is its twin",)
+    setting = skipped.setting
+    assert (setting.task.name, setting.strategy.name) == ("lenet-digits", "single_gpu")
+    assert (setting.shape.cpus_per_task, setting.feeding.loader) == (4, "resident")
     assert found.strategies == ["cpu", "single_gpu"]
     assert found.runs_of("single_gpu") == []
     assert found.runs_of("cpu") == found.runs
@@ -273,8 +268,8 @@ def test_several_contradictions_are_all_named() -> None:
 
 def test_one_bad_combination_does_not_take_the_others_along() -> None:
     found = planned(DDP | {"devices_per_node": [1, 2, 3, 4]})
-    assert sorted(run.devices for run in found.runs) == [2, 4]
-    assert [row["devices_per_node"] for row in found.skipped] == [1, 3]
+    assert sorted(run.shape.devices for run in found.runs) == [2, 4]
+    assert [skipped.setting.shape.devices_per_node for skipped in found.skipped] == [1, 3]
 
 
 def test_strategies_that_fit_nothing_here_are_skipped(tmp_path: Path) -> None:
@@ -301,14 +296,17 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
     ]
     comparisons.append({"strategy": "one_process", "devices_per_node": 2})
     found = planned(*comparisons, gpus=2, strategy_folders=[folder])
-    shapes = {(r.strategy, r.device, r.backend, r.launcher, r.devices, r.world_size) for r in found.runs}
+    shapes = {
+        (r.strategy.name, r.shape.device, r.shape.backend, r.shape.launcher, r.shape.devices, r.shape.world_size)
+        for r in found.runs
+    }
     assert shapes == {
         ("cpu", "cpu", "gloo", "none", 1, 1),  # for comparison: CPUs are there, too
         ("single_gpu", "cuda", "nccl", "none", 1, 1),
         ("ddp", "cuda", "nccl", "torchrun", 2, 2),
         ("one_process", "cuda", "nccl", "none", 2, 1),
     }
-    assert [row["reason"] for row in found.skipped] == [
+    assert ["; ".join(skipped.reasons) for skipped in found.skipped] == [
         "single_gpu uses one device, devices_per_node is 2",
         "devices_per_node is 4, this machine has 2 GPUs",
     ]
@@ -317,8 +315,8 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
 def test_a_device_that_is_asked_for_is_believed() -> None:
     """The machine that plans may have no GPU, as login nodes do."""
     run = only({"strategy": "single_gpu"}, device="cuda", gpus=0)
-    assert run.device == "cuda"
-    assert only(DDP, device="cpu", gpus=8).device == "cpu"
+    assert run.shape.device == "cuda"
+    assert only(DDP, device="cpu", gpus=8).shape.device == "cpu"
 
 
 # Identity
@@ -365,7 +363,7 @@ def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path, file: s
     before = only(CPU, root=project)
     edit(project / file, old, new)
     after = only(CPU, root=project)
-    assert (after.id != before.id, after.setting != before.setting) == (True, True)
+    assert (after.id != before.id, after.setting_id != before.setting_id) == (True, True)
 
 
 def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
@@ -395,8 +393,8 @@ def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
 
 def test_repeats_share_their_setting_and_ids_are_readable() -> None:
     first, second = planned(CPU, repeats=2).runs
-    assert first.setting == second.setting
-    assert len({first.id, second.id, first.setting}) == 3
+    assert first.setting_id == second.setting_id
+    assert len({first.id, second.id, first.setting_id}) == 3
     assert first.id.startswith("cpu-")
     assert len(first.id) == len("cpu-") + 12
 
@@ -431,20 +429,20 @@ def test_a_gate_serves_all_runs_that_it_bears_on() -> None:
         repeats=3,
     )
     assert len(found.runs) == 18
-    assert sorted((g.strategy, g.devices) for g in found.gates.values()) == [
+    assert sorted((g.strategy.name, g.shape.devices) for g in found.gates.values()) == [
         ("cpu", 1),
         ("ddp", 2),
         ("ddp", 4),
     ]
     assert len(found.references) == 1
-    assert {found.gates[found.gate_of[run.id]].strategy for run in found.runs_of("ddp")} == {"ddp"}
+    assert {found.gates[found.gate(run)].strategy.name for run in found.runs_of("ddp")} == {"ddp"}
     for name, gate in found.gates.items():
-        assert (gate.id, gate.seed, gate.total_steps) == (name, 20260, 200)
-        assert (gate.loader, gate.threads, gate.cpus_per_task, gate.repeat) == ("resident", 1, 1, 0)
+        assert (gate.id, gate.seed, gate.length.total_steps) == (name, 20260, 200)
+        assert (gate.feeding.loader, gate.shape.threads, gate.shape.cpus_per_task) == ("resident", 1, 1)
         assert found.reference_of[name] in found.references
     (reference,) = found.references.values()
     assert reference.id.startswith("lenet-digits-")
-    assert (reference.strategy, reference.world_size, reference.launcher) == ("reference", 1, "none")
+    assert (reference.strategy.name, reference.shape.world_size, reference.shape.launcher) == ("reference", 1, "none")
 
 
 @pytest.mark.parametrize(
@@ -523,7 +521,7 @@ def test_segments_end_at_planned_steps() -> None:
         DDP | {"devices_per_node": 8, "segment": {"steps": 439}},
         segment={"steps": 200},
     )
-    ends = {(run.strategy, run.devices): found.segments(run) for run in found.runs}
+    ends = {(run.strategy.name, run.shape.devices): found.segments(run) for run in found.runs}
     assert ends == {
         ("cpu", 1): [200, 400, 440],
         ("ddp", 2): [154, 308, 440],
@@ -546,7 +544,7 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
         found.segments(run)
     with pytest.raises(UserError, match="needs a measured speed"):
         found.to_json()
-    speeds.write_text(json.dumps({run.setting: 1.0}))
+    speeds.write_text(json.dumps({run.setting_id: 1.0}))
     found = planned(asked, DDP, repeats=2, speeds=speeds)
     assert found.unmeasured == []
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start
@@ -632,11 +630,11 @@ def test_plan_json_is_what_the_comparison_reads() -> None:
     written = json.loads(json.dumps(found.to_json()))
     assert written["margin"] == 0.05
     assert written["runs"] == [
-        {"id": run.id, "setting": run.setting, "gate": found.gate_of[run.id], "segments": [220, 440]}
-        | {"reference": found.reference_of[found.gate_of[run.id]], "preflight": None}
+        {"id": run.id, "setting": run.setting_id, "gate": found.gate(run), "segments": [220, 440]}
+        | {"reference": found.reference_of[found.gate(run)], "preflight": None}
     ]
-    assert written["skipped"][0]["strategy"] == "single_gpu"
-    assert written["skipped"][0]["global_batch_size"] == 64
+    skipped = built(Setting, written["skipped"][0]["setting"])
+    assert (skipped, tuple(written["skipped"][0]["reasons"])) == (found.skipped[0].setting, found.skipped[0].reasons)
 
 
 def test_the_table_adds_up_and_fits_a_terminal() -> None:
@@ -652,7 +650,7 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "19 jobs; at most 42 CPU-hours and 0 GPU-hours per try" in text
-    assert "skipped: single_gpu needs a GPU, device is cpu; cpu is its twin" in text
+    assert "skipped: single_gpu: needs a GPU, device is cpu; cpu is its twin" in text
     (row,) = [line for line in text.splitlines() if "ddp" in line and "gate" not in line]
     assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["4", "3", "12", "440", "6", "0"]
 

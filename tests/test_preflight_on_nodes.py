@@ -230,7 +230,7 @@ def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
 @needs_root
 def test_too_few_nodes_and_too_many_processes(tmp_path: Path) -> None:
     """Two processes on one node, of a run of one process on each of two."""
-    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    run = run_of(2, nodes=2, devices_per_node=1)
     with hosts(tmp_path, "lonely") as (host,):
         seen = collect(tmp_path, run, [Rank(host.before, {"GLOO_SOCKET_IFNAME": "eth0"})] * 2, address=host.address)
     assert says(
@@ -262,7 +262,7 @@ def test_gpus_asked_of_a_torch_for_cpus(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """The real error of torch, explained."""
-    run = run_of(2, processes_per_node=2)
+    run = run_of(2)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = {"MASTER_PORT": str(taken.getsockname()[1]), "WORLD_SIZE": "2"}
         seen = collect(tmp_path, run, [Rank(environment=ports)])
@@ -303,7 +303,7 @@ def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
 @needs_root
 def test_a_rendezvous_on_localhost_and_names_that_point_there(tmp_path: Path) -> None:
     """Neither waits for a timeout: the ranks find out before they join."""
-    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    run = run_of(2, nodes=2, devices_per_node=1)
     (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 near far\n")
     with hosts(tmp_path, "near", "far") as nodes:
         for host in nodes:
@@ -361,7 +361,7 @@ def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_no
 @needs_root
 def test_a_node_disk_that_both_nodes_share(tmp_path: Path) -> None:
     """Found by looking, not by the name of its filesystem."""
-    run = run_of(2, nodes=2, processes_per_node=1, devices_per_node=1)
+    run = run_of(2, nodes=2, devices_per_node=1)
     with hosts(tmp_path, "near", "far") as nodes:
         told = {"GLOO_SOCKET_IFNAME": "eth0", "SLURM_TMPDIR": str(tmp_path)}
         seen = collect(tmp_path, run, [Rank(host.before, told) for host in nodes], address=nodes[0].address)
@@ -391,7 +391,7 @@ def test_a_job_of_two_processes_on_each_of_two_nodes(cluster: MiniSlurm, tmp_pat
         assert found[check].ok, found[check]
     assert found["caches"].ok, found["caches"]
     assert found["locks"].ok, found["locks"]
-    assert {rank["environment"]["OMP_NUM_THREADS"] for rank in facts["ranks"]} == {str(run.threads)}
+    assert {rank["environment"]["OMP_NUM_THREADS"] for rank in facts["ranks"]} == {str(run.shape.threads)}
     assert facts["allreduce"][-1]["span"] == "node"
     assert "2×2c c1,c2" in page(folder.parent)
 

@@ -89,15 +89,15 @@ def test_the_search_keeps_what_it_has_when_the_time_is_over() -> None:
     ],
 )
 def test_batches_are_whole_slices_in_whole_parts(comparison: dict[str, Any], unit: int) -> None:
-    (run,) = [setting.run for setting in planned(comparison).settings]
-    assert batch_unit(run, read(find()[run.strategy])) == unit
+    (run,) = [planned_.setting for planned_ in planned(comparison).settings]
+    assert batch_unit(run, read(find()[run.strategy.name])) == unit
 
 
 def test_settings_that_differ_in_their_batch_share_a_probe() -> None:
     made = planned({"strategy": "cpu", "global_batch_size": [16, 64], "precision": ["fp32", "bf16"]})
     found = probes(made)
     assert [len(probe.settings) for probe in found.values()] == [2, 2]
-    assert {probe.run.precision for probe in found.values()} == {"fp32", "bf16"}
+    assert {probe.probe.computation.precision for probe in found.values()} == {"fp32", "bf16"}
 
 
 def test_no_batch_is_tried_that_the_planner_would_refuse() -> None:
@@ -125,12 +125,12 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
     text = config_text(made, answers, "results/probed.yaml")
     assert "--configfile results/probed.yaml" in text
     again = plan(load(yaml.safe_load(text)), gpus=0)
-    assert [row["reason"] for row in again.skipped] == [row["reason"] for row in made.skipped]
-    batches = [answers[name]["batch_per_device"] * probe.run.devices for name, probe in probes(made).items()]
-    assert [setting.run.global_batch_size for setting in again.settings] == batches
-    alike = ("strategy", "precision", "options", "loader", "cpus_per_task", "processes_per_node", "launcher")
+    assert [skipped.reasons for skipped in again.skipped] == [skipped.reasons for skipped in made.skipped]
+    batches = [answers[name]["batch_per_device"] * probe.probe.shape.devices for name, probe in probes(made).items()]
+    assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == batches
+    alike = ("strategy", "computation", "shape", "feeding")
     for before, after in zip(made.settings, again.settings, strict=True):
-        assert all(getattr(before.run, name) == getattr(after.run, name) for name in alike)
+        assert all(getattr(before.setting, name) == getattr(after.setting, name) for name in alike)
         assert (before.repeats, before.segment) == (after.repeats, after.segment)
 
 
@@ -139,7 +139,7 @@ def test_a_setting_that_cannot_be_probed_keeps_its_batch_and_says_why() -> None:
     (name,) = probes(made)
     answers = {name: ANSWER | {"batch_per_device": None, "reason": "1 sample takes 300 MB, the budget is 200 MB"}}
     again = plan(load(yaml.safe_load(config_text(made, answers, "p.yaml"))), gpus=0)
-    assert [setting.run.global_batch_size for setting in again.settings] == [48]
+    assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == [48]
     told = shown(made, answers, "p.yaml").splitlines()
     assert told[0] == f"{name} (1 × 1 cpu, fp32): 1 sample takes 300 MB, the budget is 200 MB"
     assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; cpu is its twin"
@@ -168,7 +168,7 @@ def probe(results: Path) -> Callable[..., tuple[int, Any]]:
     def run(comparison: dict[str, Any], memory_mb: int, **limits: Any) -> tuple[int, Any]:
         ((name, asked),) = probes(planned(comparison)).items()
         spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
-        asked.run.write(spec)
+        asked.probe.write(spec)
         output.unlink(missing_ok=True)
         values = {"first": asked.limits.first, "most": asked.limits.most} | limits
         budget = {"minutes": 3, "memory_fraction": 1.0, "node_memory_mb": memory_mb}
@@ -251,10 +251,10 @@ def test_a_strategy_that_fails_is_a_fault_and_no_batch(
     made = planned({"strategy": "failing"}, strategy_folders=[str(tmp_path)])
     ((name, asked),) = probes(made).items()
     spec, output = results / "probe" / "failing.run.json", results / "probe" / f"{name}.json"
-    asked.run.write(spec)
+    asked.probe.write(spec)
     assert run_probe(spec, results, output, asked.limits) == 1
     assert not output.exists()
-    assert f"probe {asked.run.setting}: ValueError: no such layer" in capfd.readouterr().err
+    assert f"probe {asked.probe.id}: ValueError: no such layer" in capfd.readouterr().err
     assert run_probe(spec, results, output, asked.limits, attempt=2) == 1  # in words only
     assert "failed before, not tried again: ValueError: no such layer" in capfd.readouterr().err
 
@@ -271,7 +271,7 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "128 samples per device, the most that was to be tried" in done.stdout + done.stderr
     made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
-    assert [setting.run.global_batch_size for setting in made.settings] == [128]
+    assert [planned_.setting.batch.global_batch_size for planned_ in made.settings] == [128]
 
 
 @pytest.mark.slow
@@ -286,4 +286,4 @@ def test_a_probe_is_a_job_of_its_settings_shape(cluster: MiniSlurm, results: Pat
     assert "64 samples per device, the most that was to be tried" in printed
     found = yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())
     (setting,) = plan(load(found), site=load_site(str(site), ROOT)).settings
-    assert (setting.run.nodes, setting.run.global_batch_size) == (2, 128)
+    assert (setting.setting.shape.nodes, setting.setting.batch.global_batch_size) == (2, 128)

@@ -19,7 +19,7 @@ from relay.planning.planner import plan
 from relay.process.cpus import SHARE, VEILED
 from relay.slurm import allocation
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Run, changed
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = {"SLURM_LAUNCH_NODE_IPADDR": "10.1.2.3", "SLURM_JOB_ID": "12345", "SLURM_NODEID": "1"}
@@ -29,7 +29,7 @@ STEP |= {"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
 def run(**changes: Any) -> Run:
     """A run of ddp on one node with two processes, and these changes."""
     (found,) = plan(load({"repeats": 1, "comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}), gpus=0).runs
-    return replace(found, **changes)
+    return changed(found, **changes)
 
 
 def job(**changes: Any) -> Job:

@@ -16,6 +16,7 @@ from chain_results import assert_same, difference, result
 from chain_runs import BUILT_IN, ROOT, Bench, Chain
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.run_folder.measured import read_measured
 from relay.spec import requirements
 from relay.spec.catalogue import task
 from relay.spec.requirements import Requirements
@@ -51,7 +52,7 @@ def setting(strategy: str, world_size: int | None = None) -> dict[str, Any]:
     """The strategy's run on CPUs, with the fewest processes among which it divides anything."""
     needs = NEEDS[strategy]
     count = world_size or processes(needs)
-    several = {"launcher": "torchrun", "processes_per_node": count} if count > 1 else {}
+    several = {"launcher": "torchrun"} if count > 1 else {}
     devices = count if needs.processes == "one per device" else 1
     chosen = {"strategy": strategy, "strategy_file": str(BUILT_IN / f"{strategy}.py"), "devices_per_node": devices}
     return chosen | several | {"total_steps": STEPS, "evaluate_every_steps": STEPS}
@@ -65,7 +66,7 @@ def begun(bench: Bench, name: str, strategy: str, /, **values: Any) -> Chain:
 
 # On the same devices
 
-EACH_STEP = "import signal\nimport relay.training.trainer\nrelay.trainer.AGREE_SECONDS = 0.0"
+EACH_STEP = "import signal\nimport relay.training.trainer as trainer\ntrainer.AGREE_SECONDS = 0.0"
 STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({flag!r}).exists():
             Path({flag!r}).touch()
             os.kill(os.getpid(), signal.SIGTERM)"""
@@ -101,9 +102,8 @@ def test_what_was_measured_stays_when_the_plan_is_written_again(bench: Bench) ->
     chain = begun(bench, "results", "pipeline")
     chain.measured({"layer_seconds": {"embed": 0.25}})
     chain.run.write(chain.declared / "run.json")
-    assert read_json(chain.declared / "run.json")["measured"] == {"layer_seconds": {"embed": 0.25}}
     replace(chain.run, seed=8).write(chain.declared / "run.json")
-    assert read_json(chain.declared / "run.json")["measured"] == {"layer_seconds": {"embed": 0.25}}
+    assert read_measured(chain.declared) == {"layer_seconds": {"embed": 0.25}}
     assert Run.read(chain.declared / "run.json").seed == 8
 
 
@@ -291,8 +291,8 @@ def test_the_list_shows_which_run_has_come_how_far(sources: Callable[..., Chain]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     rows = {words[0]: words[1:] for words in (line.split() for line in told[1:])}
     assert rows[began.run.id][1] == rows["listed"][1] == "cpu"
-    assert rows[began.run.id][-2:] == [str(CUT), str(began.run.total_steps)]
-    assert rows["listed"][-2:] == ["–", str(chain.run.total_steps)]
+    assert rows[began.run.id][-2:] == [str(CUT), str(began.run.length.total_steps)]
+    assert rows["listed"][-2:] == ["–", str(chain.run.length.total_steps)]
     (chain.results / "runs" / "older").mkdir()
     (chain.results / "runs" / "older" / "run.json").write_text('{"id": "older"}')
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -74,8 +74,8 @@ def test_gpus_are_named_and_have_their_share_of_the_node(planned: Any) -> None:
     given = asked(found)
     assert "--gpus-per-node=a100:4" in given["slurm_extra"].split()
     assert given["slurm_partition"] == "gpus"
-    assert found.runs[0].cpus_per_task == 12
-    assert found.runs[0].backend == "nccl"
+    assert found.runs[0].shape.cpus_per_task == 12
+    assert found.runs[0].shape.backend == "nccl"
     assert (given["tasks"], given["cpus_per_task"], given["mem_mb"]) == (1, 48, 128_000)
 
 
@@ -88,7 +88,7 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Any) -> None:
     shared = {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"}
     found = planned(shared, strategy_folders=[STRATEGIES])
     given = asked(found)
-    assert (found.runs[0].backend, found.runs[0].world_size) == ("gloo", 4)
+    assert (found.runs[0].shape.backend, found.runs[0].shape.world_size) == ("gloo", 4)
     assert "--gpus-per-node=a100:1" in given["slurm_extra"].split()
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
@@ -111,8 +111,8 @@ def test_the_site_says_whom_to_charge_and_to_mail(planned: Any) -> None:
 
 def test_auto_is_settled_by_the_site_and_not_by_this_machine(planned: Any) -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2}
-    assert planned(ddp).runs[0].device == "cuda"
-    assert planned(ddp, site={"partitions": [CPU_NODES]}).runs[0].device == "cpu"
+    assert planned(ddp).runs[0].shape.device == "cuda"
+    assert planned(ddp, site={"partitions": [CPU_NODES]}).runs[0].shape.device == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_what_the_site_does_not_have_is_skipped_with_the_numbers(
 ) -> None:
     found = planned({"strategy": "ddp", **comparison})
     assert not found.runs
-    assert reason in found.skipped[0]["reason"]
+    assert reason in found.skipped[0].reasons[0]
 
 
 def test_srun_is_for_clusters() -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
     found = plan(load({"comparisons": [ddp]}), gpus=0)
-    assert found.skipped[0]["reason"] == "launcher srun needs a cluster profile; use launcher torchrun"
+    assert found.skipped[0].reasons[0] == "launcher srun needs a cluster profile; use launcher torchrun"
 
 
 def test_a_second_node_before_the_first_is_full_is_warned_of(planned: Any) -> None:
@@ -182,13 +182,13 @@ def test_a_preflights_name_is_its_shape_alone(planned: Any) -> None:
 def test_a_reference_waits_for_the_smallest_shape(planned: Any) -> None:
     found = planned({"strategy": "ddp", "nodes": 2, "devices_per_node": [4, 1, 2]}, device="cpu")
     (reference,) = found.references
-    assert found.preflights[found.preflight_of[reference]].devices_per_node == 1
+    assert found.preflights[found.preflight_of[reference]].shape.devices_per_node == 1
 
 
 def test_a_process_on_a_gpu_has_memory_however_few_its_threads(planned: Any) -> None:
     found = planned({"strategy": "single_gpu"}, site={"memory_mb_per_gpu": None})
     (reference,) = found.references.values()
-    assert reference.cpus_per_task == 1
+    assert reference.shape.cpus_per_task == 1
     assert found.job(reference).memory_mb == 12 * 1500
 
 
@@ -207,13 +207,13 @@ def test_shapes_that_differ_only_in_the_strategy_share_a_preflight(planned: Any)
     found = planned({"strategy": "ddp", **ddp}, {"strategy": "right_ddp_by_hand", **ddp}, device="cpu", **folders)
     assert len(found.runs) == 4
     assert len(found.preflights) == 2
-    assert set(found.preflight_of) == {*found.preflight_of, *(run.id for run in found.runs), *found.gates}
+    assert {found.preflight(each) for each in (*found.runs, *found.gates.values())} == set(found.preflights)
 
 
 def test_memory_of_the_config_takes_the_place_of_the_sites(planned: Any) -> None:
     assert asked(planned({"strategy": "cpu"}, memory_mb_per_node=7000))["mem_mb"] == 7000
     too_much = planned({"strategy": "single_gpu"}, memory_mb_per_node=600_000)
-    assert "600000 MB per node of 500000" in too_much.skipped[0]["reason"]
+    assert "600000 MB per node of 500000" in too_much.skipped[0].reasons[0]
 
 
 def test_sbatch_is_given_the_same(planned: Any) -> None:

@@ -29,7 +29,7 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
     made = planned(comparison, gpus, **config)
     assert not made.runs
     (skipped,) = made.skipped
-    return str(skipped["reason"])
+    return "; ".join(skipped.reasons)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_option_that_no_machine_could_take_is_refused(options: dict[str, Any]
 
 def test_lossy_options_are_known_by_their_values() -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2, "options": {"compression": ["none", "fp16"]}}
-    told = {run.options["compression"]: run.lossy for run in planned(ddp).runs}
+    told = {run.strategy.options["compression"]: run.strategy.lossy for run in planned(ddp).runs}
     assert told == {"none": {}, "fp16": {"compression": 2e-3}}
 
 
@@ -166,6 +166,6 @@ def test_every_file_of_the_proof_plans_every_strategy() -> None:
     for path in sorted((ROOT / "config" / "proof").glob("*.yaml")):
         made = plan(load(yaml.safe_load(path.read_text())), gpus=0)
         asked.update(made.strategies)
-        here = {row["strategy"] for row in made.skipped}
+        here = {skipped.setting.strategy.name for skipped in made.skipped}
         assert here <= {"single_gpu", "data_parallel", "model_parallel_in_process"}, here
     assert asked == set(find())

@@ -89,7 +89,7 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert verdict["equivalent"]
         assert verdict["max_loss_difference"] < 1e-9
         summary = read(folder / f"results/runs/{run.id}/summary.json")
-        assert len(summary["hosts"]) == run.nodes
+        assert len(summary["hosts"]) == run.shape.nodes
 
 
 def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:
@@ -140,11 +140,11 @@ def test_a_forced_rerun_starts_at_the_first_step(
 ) -> None:
     folder, config, found = compared
     run = next(run for run in found.runs if run.strategy == "cpu")
-    old = read(folder / f"results/runs/{run.id}/step-{run.total_steps}.json")
+    old = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
     target = f"results/runs/{run.id}/summary.json"
     status, printed = slurm_snakemake(cluster, folder, config, target, "--forcerun", "start", site=folder / "mini.yaml")
     assert status == 0, printed
-    new = read(folder / f"results/runs/{run.id}/step-{run.total_steps}.json")
+    new = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
     assert new["generation"] != old["generation"]
     work = folder / f"results/checkpoints/{run.id}"
     assert len(read(work / "chain.json")["attempts"]) == 1
@@ -172,24 +172,24 @@ def test_slurm_saw_every_shape_as_declared(cluster: MiniSlurm, tmp_path: Path) -
     assert status == 0, printed
     jobs = submitted(cluster, before)
     for run in found.runs:
-        job, asked = jobs[f"rule_segment_wildcards_{run.id}_{run.total_steps}"], found.job(run)
+        job, asked = jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found.job(run)
         assert asked
-        per_node = run.processes_per_node if run.launcher == "srun" else 1
-        assert (int(job["NumNodes"]), int(job["NumTasks"])) == (run.nodes, run.nodes * per_node)
-        assert int(job["NumCPUs"]) == run.world_size * run.cpus_per_task
+        per_node = run.shape.processes_per_node if run.shape.launcher == "srun" else 1
+        assert (int(job["NumNodes"]), int(job["NumTasks"])) == (run.shape.nodes, run.shape.nodes * per_node)
+        assert int(job["NumCPUs"]) == run.shape.world_size * run.shape.cpus_per_task
         assert job["MinMemoryNode"] == f"{asked.memory_mb}M"
         assert (job["Partition"], job["TimeLimit"]) == ("cpu", "00:10:00")
         ranks = ranks_of(tmp_path, run.id)
-        assert len(ranks) == run.world_size
-        assert len({rank["host"] for rank in ranks}) == run.nodes
+        assert len(ranks) == run.shape.world_size
+        assert len({rank["host"] for rank in ranks}) == run.shape.nodes
         told = [rank["environment"] for rank in ranks]
-        assert {variables["OMP_NUM_THREADS"] for variables in told} == {str(run.threads)}
+        assert {variables["OMP_NUM_THREADS"] for variables in told} == {str(run.shape.threads)}
         assert {variables["SLURM_CPUS_PER_TASK"] for variables in told} == {str(asked.cpus_per_task)}
         assert {variables["SLURM_JOB_ID"] for variables in told} == {job["JobId"]}
-        if run.world_size > 1:
-            assert [variables["RANK"] for variables in told] == [str(rank) for rank in range(run.world_size)]
+        if run.shape.world_size > 1:
+            assert [variables["RANK"] for variables in told] == [str(rank) for rank in range(run.shape.world_size)]
             local = [variables["LOCAL_RANK"] for variables in told]
-            assert local == [str(rank) for rank in range(run.processes_per_node)] * run.nodes
+            assert local == [str(rank) for rank in range(run.shape.processes_per_node)] * run.shape.nodes
 
 
 def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_every_strategy_goes_through_gate_and_training(
         assert "needs a GPU" in rows[name]["reason"]
     for run in plan(load(config), site=load_site(str(site), ROOT)).runs:
         summary = json.loads((tmp_path / f"results/runs/{run.id}/summary.json").read_text())
-        assert len(summary["hosts"]) == run.nodes
+        assert len(summary["hosts"]) == run.shape.nodes
 
 
 def test_no_strategy_is_left_out() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from chain_runs import ROOT, short_run
 from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.spec.catalogue import task
-from relay.spec.run import Run
+from relay.spec.run import Run, changed
 from relay.training.summary import KEPT_LOSSES, summarise
 
 FACTS = {
@@ -61,7 +60,7 @@ def written(tmp_path: Path) -> Written:
 @pytest.fixture
 def run() -> Run:
     """Batches of 64, no warm-up: the figures can be reckoned in one's head."""
-    return replace(short_run(task("lenet-digits")), warmup_steps=0)
+    return changed(short_run(task("lenet-digits")), warmup_steps=0)
 
 
 def begin(step: int = 0, *facts: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +88,7 @@ def test_an_uncut_run(written: Written, run: Run) -> None:
     assert found["reason"] == ""
     assert found["samples_per_second"] == pytest.approx(640)
     assert found["measured_steps"] == 10
-    assert found["step_seconds"]["median"] == pytest.approx(0.1)
+    assert found["step_seconds_median"] == pytest.approx(0.1)
     assert found["train_seconds"] == pytest.approx(1.0)
     assert found["allocated_seconds"] == pytest.approx(2.0)
     assert found["goodput"] == pytest.approx(0.5)
@@ -172,7 +171,7 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     slow, fast = {"seconds": 1.0}, {"seconds": 0.1}
     written.attempt(begin(), steps(0, 2, **slow), steps(2, 5, **fast), started=0, ended=3)
     written.attempt(begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6)
-    found = written.summary(replace(run, warmup_steps=2), segments=2)
+    found = written.summary(changed(run, warmup_steps=2), segments=2)
     assert found["measured_steps"] == 6
     assert found["samples_per_second"] == pytest.approx(640)
     assert found["train_seconds"] == pytest.approx(4.6)
@@ -181,15 +180,15 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
 
 def test_a_block_that_began_in_the_warm_up_is_left_out_whole(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 12, each=4), {"end": 12} | END, started=0, ended=2)
-    assert written.summary(replace(run, warmup_steps=5))["measured_steps"] == 4
+    assert written.summary(changed(run, warmup_steps=5))["measured_steps"] == 4
 
 
 def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(replace(run, warmup_steps=10))
+    found = written.summary(changed(run, warmup_steps=10))
     assert found["reason"] == "no step after the 10 of warm-up: nothing was measured"
     assert found["samples_per_second"] is None
-    assert found["step_seconds"] is None
+    assert found["step_seconds_median"] is None
     assert found["data_wait_fraction"] is None
     assert found["goodput"] == pytest.approx(0.5)
 
@@ -197,9 +196,9 @@ def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Writt
 def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: Run) -> None:
     line = {"blocks": [[0, 1, 1.0, 1.0], [1, 2, 1.0, 0.25], [2, 4, 1.0, 0.5]], "losses": [1, 2, 3, 4]}
     written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
-    found = written.summary(replace(run, warmup_steps=1))
+    found = written.summary(changed(run, warmup_steps=1))
     assert found["data_wait_fraction"] == pytest.approx(0.375)
-    assert found["step_seconds"] == pytest.approx({"median": 0.75, "p95": 1.0})
+    assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
 
 
 @pytest.mark.parametrize("count", [1, 199, 200, 201, 399, 400, 1234])

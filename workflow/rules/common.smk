@@ -61,8 +61,7 @@ def waited_for(specification, output):
         f"results/environments/{specification.stack}.json",
     ]
     if SITE is not None:
-        preflight = PLAN.preflight_of[specification.id]
-        found.append(f"results/preflight/{preflight}/facts.json")
+        found.append(f"results/preflight/{PLAN.preflight(specification)}/facts.json")
     return found
 
 
@@ -96,7 +95,7 @@ def no_environment(wildcards):
 
 
 def verdict_of(run):
-    return f"results/equivalence/gates/{PLAN.gate_of[run.id]}/verdict.json"
+    return f"results/equivalence/gates/{PLAN.gate(run)}/verdict.json"
 
 
 # What a job of a cluster asks for, and where it tells how far it has come: a part of its message.
@@ -109,7 +108,7 @@ ASKED = (
 
 
 def skipped_message(strategy):
-    reasons = [row["reason"] for row in PLAN.skipped if row["strategy"] == strategy]
+    reasons = [reason for skipped in PLAN.skipped_of(strategy) for reason in skipped.reasons]
     skipped = "".join(f"\n  skipped: {reason}" for reason in reasons)
     return f"{strategy}: {len(PLAN.runs_of(strategy))} runs{skipped}".replace(
         "{", "{{"

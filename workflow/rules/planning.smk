@@ -1,7 +1,7 @@
 # `snakemake plan`: the jobs, and the hours at most to be spent, before anything is queued. Where jobs are given in
 # minutes, it first measures what a step takes, and writes that down in results/speeds.json.
 
-UNMEASURED = {run.setting: run for run in PLAN.unmeasured}
+UNMEASURED = {run.setting_id: run for run in PLAN.unmeasured}
 
 
 rule speed:

@@ -25,7 +25,7 @@ def probe_limits(wildcards):
 rule probe_job:
     input:
         lambda wildcards: waited_for(
-            PROBES[wildcards.setting].run, f"results/probe/{wildcards.setting}.json"
+            PROBES[wildcards.setting].probe, f"results/probe/{wildcards.setting}.json"
         ),
     output:
         "results/probe/{setting}.json",
@@ -34,15 +34,15 @@ rule probe_job:
     benchmark:
         "results/benchmarks/probe/{setting}.tsv"
     conda:
-        conda_of(lambda wildcards: PROBES[wildcards.setting].run)
+        conda_of(lambda wildcards: PROBES[wildcards.setting].probe)
     envmodules:
         *MODULES,
     resources:
-        **asked_of_slurm(lambda wildcards: PROBES[wildcards.setting].run),
+        **asked_of_slurm(lambda wildcards: PROBES[wildcards.setting].probe),
         measured=1,
     params:
         limits=probe_limits,
-        text=lambda wildcards: specification_text(PROBES[wildcards.setting].run),
+        text=lambda wildcards: specification_text(PROBES[wildcards.setting].probe),
         specification="results/probe/{setting}.run.json",
     message:
         "Probing the largest batch of {wildcards.setting}" + ASKED

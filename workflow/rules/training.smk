@@ -60,7 +60,7 @@ rule segment:
 rule summary:
     input:
         state=lambda wildcards: (
-            f"results/runs/{wildcards.run}/step-{RUNS[wildcards.run].total_steps}.json"
+            f"results/runs/{wildcards.run}/step-{RUNS[wildcards.run].length.total_steps}.json"
         ),
     output:
         "results/runs/{run}/summary.json",

@@ -4,20 +4,69 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import sync_directory
+from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
 
 # Speeds are compared in samples; they are told in what the task's dataset counts: images, tokens of a text, or samples.
 UNITS = ("samples", "images", "tokens")
 SPEED_PARTS = ("", "_low", "_high", "_per_device")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure that a run's summary has under its name: its type, what it is, and how a setting's repeats are pooled.
+
+    `pooled` takes the figures of the finished repeats, without those that have none; None: it is a run's alone.
+    """
+
+    kind: type
+    means: str
+    pooled: Callable[[Sequence[Any]], Any] | None = None
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return math.fsum(values) / len(values)
+
+
+def listed(values: Sequence[Any]) -> str:
+    """Each value once, in order."""
+    return "; ".join(sorted(map(str, set(values))))
+
+
+# A new one: a line here, and the code that measures it and puts it into the summary under this name.
+MEASURED: dict[str, Measured] = {
+    "measured_steps": Measured(int, "steps that were timed"),
+    "step_seconds_median": Measured(float, "median of a step's seconds"),
+    "step_seconds_p95": Measured(float, "95th percentile of a step's seconds"),
+    "data_wait_fraction": Measured(float, "part of the measured time spent waiting for data", mean),
+    "train_seconds": Measured(float, "time spent on steps that counted"),
+    "allocated_seconds": Measured(float, "wall time of all attempts"),
+    "peak_memory_bytes": Measured(int, "of the process, or device, that used most", max),
+    "test_accuracy": Measured(float, "at the end", mean),
+    "test_loss": Measured(float, "at the end", mean),
+    "train_loss": Measured(float, "of the last step"),
+    "device_name": Measured(str, "kind of processor or GPU", listed),
+}
+
+
+def _type(declared: Any) -> type:
+    """The type of a declared field's values in a table: text for choices and for what may be missing."""
+    return declared if declared in (int, float, bool) else str
+
+
+DECLARED: dict[str, type] = {each.name: _type(each.type) for each in setting_fields() if each.about.bears_on}
 
 # One row per strategy and setting, repeats pooled.
 COMPARISON: dict[str, type] = {
@@ -26,17 +75,8 @@ COMPARISON: dict[str, type] = {
     "options": str,  # the strategy's own, as "name=value; name=value"
     "chosen_options": str,  # those of them that are not the strategy's defaults
     "stack": str,
-    "nodes": int,
-    "devices_per_node": int,
     "world_size": int,  # processes
-    "global_batch_size": int,
-    "loader": str,
-    "data_workers": int,
-    "threads": int,
-    "precision": str,
-    "compile": bool,
-    "channels_last": bool,
-    "activation_checkpointing": bool,
+    **DECLARED,
     "repeats": int,  # finished ones
     "repeats_planned": int,
     "segments": int,
@@ -51,24 +91,13 @@ COMPARISON: dict[str, type] = {
     "scaling_efficiency": float,
     "scaling": str,  # strong: the same global batch; weak: the same batch per device
     "scaling_baseline_devices": int,
-    "peak_memory_bytes": int,  # the most of any repeat
-    "test_accuracy": float,  # arithmetic mean of the repeats
-    "test_loss": float,
+    **{name: measured.kind for name, measured in MEASURED.items() if measured.pooled},
     "max_loss_difference": float,  # the equivalence gate's
     "equivalent": bool,
     "lossy": str,  # the options that knowingly round what is sent
     "goodput": float,  # of all repeats together
-    "data_wait_fraction": float,
     "status": str,  # done, failed, skipped
     "reason": str,
-    "device": str,
-    "launcher": str,
-    "cpus_per_task": int,
-    "learning_rate_scaling": str,
-    "interop_threads": int,
-    "backend": str,
-    "epochs": float,
-    "device_name": str,
     "hosts": str,
     "margin": float,  # of a tie
     "gate": str,
@@ -88,19 +117,9 @@ RUNS: dict[str, type] = {
     "segments": int,
     "attempts": int,
     **{f"{unit}_per_second": float for unit in UNITS},
-    "measured_steps": int,
-    "step_seconds_median": float,
-    "step_seconds_p95": float,
-    "data_wait_fraction": float,
-    "train_seconds": float,
-    "allocated_seconds": float,
+    **{name: measured.kind for name, measured in MEASURED.items()},
     "goodput": float,
-    "peak_memory_bytes": int,
-    "test_accuracy": float,
-    "test_loss": float,
-    "train_loss": float,
     "device": str,
-    "device_name": str,
     "hosts": str,
     "versions": str,
     "code": str,

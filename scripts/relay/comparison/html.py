@@ -15,8 +15,9 @@ from relay.comparison.columns import Row, category, reason_title, told_speed, to
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
 from relay.comparison.table import by_setting, versions_text
-from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, small
+from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec import requirements
+from relay.spec.labels import setting_labels
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
 MEBIBYTE = 2**20
@@ -71,7 +72,7 @@ def whole(value: float) -> str:
 
 
 def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
-    labels = dict(zip(map(id, rows), setting_labels(rows), strict=True))
+    labels = {id(row): label for row, label in zip(rows, setting_labels(rows), strict=True)}
     groups = by_setting(inputs.records)
     sections = []
     tasks = list(dict.fromkeys(row["task"] for row in rows))
@@ -123,7 +124,7 @@ def _only_on_cpu(plotted: Sequence[Plotted]) -> list[str]:
 
 def _made_for_gpus(record: Record) -> bool:
     try:
-        return "cuda" in requirements.read(Path(record.run.strategy_file)).devices
+        return "cuda" in requirements.read(Path(record.run.strategy.file)).devices
     except (OSError, SyntaxError, UserError):
         return True  # the strategy's file has gone since; better to say too often that no GPU was timed
 
@@ -137,7 +138,7 @@ def _method(inputs: Inputs) -> dict[str, Any]:
         "repeats": _range(len(group) for group in by_setting(inputs.records).values()),
         "segments": _range(record.segments for record in inputs.records),
         "attempts": sum(summary["attempts"] for summary in summaries),
-        "warmup_steps": _range(record.run.warmup_steps for record in inputs.records),
+        "warmup_steps": _range(record.run.length.warmup_steps for record in inputs.records),
         "margin": inputs.margin,
         "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
         "devices": sorted({str(summary["device_name"]) for summary in summaries}),

@@ -6,14 +6,14 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.run_folder import attempts
-from relay.spec.run import Run
+from relay.spec.run import Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
@@ -44,11 +44,19 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A setting that did not run, and why."""
+
+    setting: Setting
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """Everything that was planned and what became of it; `records` are in the plan's order."""
 
     records: Sequence[Record]
-    skipped: Sequence[dict[str, Any]]
+    skipped: Sequence[Skipped]
     margin: float
 
 
@@ -63,45 +71,53 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
-    records, skipped = [], list(plan["skipped"])
+    records, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
     for planned in plan["runs"]:
         missing = [key for key in _PLANNED_KEYS if key not in planned]
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
         record = _record(planned, results, partial)
-        stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else ""
+        stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)
-        elif (row := _columns(record.run) | {"reason": f"preflight: {stopped}"}) not in skipped:
-            skipped.append(row)  # once for all repeats
+        else:
+            of = Skipped(setting=_setting(record.run), reasons=tuple(f"preflight: {reason}" for reason in stopped))
+            if of not in skipped:  # once for all repeats
+                skipped.append(of)
     return Inputs(records=records, skipped=skipped, margin=float(margin))
 
 
-def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> str:
-    """What the preflight of the run's shape found, so that its jobs were not submitted; '' where it found nothing."""
+def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
+    """What the preflight of the run's shape found, for which its jobs were not submitted; empty for nothing."""
     if not planned.get("preflight"):
-        return ""
+        return []
     folder = results / "preflight" / planned["preflight"]
     if (folder / "facts.json").is_file():
-        return ""
+        return []
     if problems := read_json(folder / "problems.json"):
-        return "; ".join(map(str, problems))
+        return list(map(str, problems))
     log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
     asked = (results / "environments" / f"{stack}.json").is_file()  # what the job waited for
     # A job says at least one word; where there is no log, Snakemake makes an empty one.
     if asked and not (log.is_file() and log.stat().st_size):
-        return (
+        return [
             "its job did not run: Slurm's reason, if it gave one, stands in Snakemake's log; if not, "
             f"{Path.cwd()} or {sys.executable} is not visible on the nodes: put both on a disk that they share"
-        )
-    return ""
+        ]
+    return []
 
 
-def _columns(run: Run) -> dict[str, Any]:
-    """The run as the planner writes a skipped setting: without what differs between repeats."""
-    left_out = ("id", "repeat", "seed", "dataset", "strategy_file", "divides", "lossy")
-    known = {name: value for name, value in vars(run).items() if name not in left_out}
-    return known | {"task": run.task.name, "world_size": run.world_size}
+def _skipped(entry: Any, path: Path) -> Skipped:
+    """A skipped setting of the plan. Raises UserError where it is of another version."""
+    try:
+        return Skipped(setting=built(Setting, entry["setting"]), reasons=tuple(map(str, entry["reasons"])))
+    except (TypeError, KeyError) as fault:
+        raise UserError(f"{path}: skipped: is of another version ({fault}); make the plan again") from None
+
+
+def _setting(run: Run) -> Setting:
+    """What the run's repeats have in common."""
+    return Setting(**{each.name: getattr(run, each.name) for each in fields(Setting)})
 
 
 def read_json_file(path: Path) -> Any:

@@ -181,7 +181,7 @@ def _curves(setting: Plotted) -> Iterator[tuple[list[float], list[float]]]:
     for record in setting.records:
         losses = record.summary["losses"] if record.summary else {}
         if losses.get("values"):
-            yield [step / record.run.steps_per_epoch for step in losses["steps"]], losses["values"]
+            yield [step / record.run.length.steps_per_epoch for step in losses["steps"]], losses["values"]
 
 
 def _colour(setting: Plotted) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, Row, category, speeds
-from relay.comparison.inputs import Inputs, Record
+from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
+from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.spec import requirements
-from relay.spec.run import Run
+from relay.spec.labels import flat, options_text
+from relay.spec.run import Run, Setting
 
-# Fields that say how large a run is or what follows from it; all others must agree for a scaling efficiency.
-_SIZE = {
-    *("id", "setting", "repeat", "seed", "task", "strategy_file", "launcher"),
-    *("nodes", "devices_per_node", "processes_per_node", "global_batch_size"),
-    *("steps_per_epoch", "total_steps", "evaluate_every_steps", "warmup_steps", "checkpoint_minutes"),
-}
 _CATEGORIES = ("done", "struck out", "failed", "skipped")
 
 
@@ -46,44 +40,25 @@ def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The repeats of each setting, in the plan's order of settings and by repeat."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(record.run.setting, []).append(record)
+        groups.setdefault(record.run.setting_id, []).append(record)
     return {setting: sorted(group, key=lambda record: record.run.repeat) for setting, group in groups.items()}
-
-
-def options_text(options: Mapping[str, Any] | str | None) -> str | None:
-    """A strategy's options as one short text; None for none."""
-    if not options:
-        return None
-    if isinstance(options, str):
-        return options
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
-    return "; ".join(f"{key}={text}" for key, text in sorted(texts.items()))
-
-
-def _options_columns(options: Mapping[str, Any] | str | None, strategy_file: Path) -> Row:
-    """The options' two columns."""
-    own = requirements.chosen(strategy_file, options) if isinstance(options, Mapping) else options
-    return {"options": options_text(options), "chosen_options": options_text(own)}
 
 
 def _run_row(record: Record) -> Row:
     run, summary = record.run, record.summary or {}
-    steps = summary.get("step_seconds") or {}
     copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
     copied |= speeds({"": record.speed}, run.dataset.unit, run.dataset.units_per_sample)
     return copied | {
         "run": run.id,
-        "setting": run.setting,
+        "setting": run.setting_id,
         "task": run.task.name,
-        "strategy": run.strategy,
+        "strategy": run.strategy.name,
         "repeat": run.repeat,
         "seed": run.seed,
-        "device": run.device,
+        "device": run.shape.device,
         "segments": record.segments,
         "status": "done" if record.summary else "failed",
         "reason": record.error or _remark(record),
-        "step_seconds_median": steps.get("median"),
-        "step_seconds_p95": steps.get("p95"),
         "hosts": " ".join(summary.get("hosts", [])),
         "versions": versions_text(summary.get("versions", {})),
     }
@@ -106,23 +81,25 @@ def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
     finished = [record.summary for record in group if record.summary]
     measured = speeds_of(group)
-    row: Row = _setting_columns(run) | {
+    row: Row = _setting_columns(run, Path(run.strategy.file)) | {
         "repeats": len(finished),
         "repeats_planned": len(group),
         "segments": max(record.segments for record in group),
         "gate": first.gate,
+        "setting": run.setting_id,
         "max_loss_difference": first.verdict["max_loss_difference"] if first.verdict else None,
-        "peak_memory_bytes": max((s["peak_memory_bytes"] for s in finished), default=None),
-        "test_accuracy": _mean(s["test_accuracy"] for s in finished),
-        "test_loss": _mean(s.get("test_loss") for s in finished),
-        "data_wait_fraction": _mean(s.get("data_wait_fraction") for s in finished),
         "goodput": _goodput(finished),
-        "device_name": "; ".join(sorted({str(s["device_name"]) for s in finished})) or None,
+        **_measured(finished),
         "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
     }
     if measured:
         speed = geometric_mean(measured)
-        parts = {"": speed.value, "_low": speed.low, "_high": speed.high, "_per_device": speed.value / run.devices}
+        parts = {
+            "": speed.value,
+            "_low": speed.low,
+            "_high": speed.high,
+            "_per_device": speed.value / run.shape.devices,
+        }
         row |= speeds(parts, run.dataset.unit, run.dataset.units_per_sample)
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else _refusals(group)
@@ -138,10 +115,12 @@ def _pooled(group: Sequence[Record]) -> Row:
     }
 
 
-def _setting_columns(run: Run) -> Row:
-    same = {name: value for name, value in asdict(run).items() if name in COMPARISON}
-    own = _options_columns(run.options, Path(run.strategy_file))
-    return same | own | {"task": run.task.name, "unit": run.dataset.unit, "world_size": run.world_size}
+def _setting_columns(setting: Setting, file: Path) -> Row:
+    """What is declared of a setting. `file`: the strategy's, for the defaults of its options."""
+    known = {name: value for name, value in flat(setting).items() if name in COMPARISON}
+    options = setting.strategy.options
+    own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
+    return known | own | {"unit": setting.dataset.unit}
 
 
 def speeds_of(group: Sequence[Record]) -> list[float]:
@@ -180,9 +159,13 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
     return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
+    """What the finished repeats measured, pooled; None where none of them has it."""
+    row: Row = {}
+    for name, measured in MEASURED.items():
+        values = [summary[name] for summary in finished if summary.get(name) is not None]
+        row[name] = measured.pooled(values) if measured.pooled and values else None
+    return row
 
 
 def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
@@ -192,10 +175,9 @@ def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
     return math.fsum(s["goodput"] * s["allocated_seconds"] for s in known) / allocated if known else None
 
 
-def _skipped(entry: Mapping[str, Any]) -> Row:
-    known = {name: entry.get(name) for name in COMPARISON}
-    own = _options_columns(entry.get("options"), requirements.BUILT_IN / f"{entry['strategy']}.py")
-    return known | own | {"status": "skipped", "equivalent": None}
+def _skipped(skipped: Skipped) -> Row:
+    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file)) | {"unit": None}
+    return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
 
 
 def _eligible(row: Mapping[str, Any]) -> bool:
@@ -231,29 +213,46 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
     """
     runs = {setting: groups[setting][0].run for setting, row in rows.items() if _eligible(row)}
     for setting, run in runs.items():
-        smaller = [other for other in runs if runs[other].devices < run.devices and _same(runs[other], run)]
-        strong = [other for other in smaller if runs[other].global_batch_size == run.global_batch_size]
+        smaller = [other for other in runs if runs[other].shape.devices < run.shape.devices and _same(runs[other], run)]
+        strong = [other for other in smaller if runs[other].batch.global_batch_size == run.batch.global_batch_size]
         weak = [
             other
             for other in smaller
-            if runs[other].global_batch_size * run.devices == run.global_batch_size * runs[other].devices
+            if runs[other].batch.global_batch_size * run.shape.devices
+            == run.batch.global_batch_size * runs[other].shape.devices
         ]
         if not strong and not weak:
             continue
-        base = min(strong or weak, key=lambda other: (runs[other].devices, runs[other].nodes))
+        base = min(strong or weak, key=lambda other: (runs[other].shape.devices, runs[other].shape.nodes))
         rows[setting] |= {
             "scaling_efficiency": rows[setting]["samples_per_second_per_device"]
             / rows[base]["samples_per_second_per_device"],
             "scaling": "strong" if strong else "weak",
-            "scaling_baseline_devices": runs[base].devices,
+            "scaling_baseline_devices": runs[base].shape.devices,
         }
 
 
 def _same(smaller: Run, larger: Run) -> bool:
     """Whether two runs differ in size alone; one process needs no launcher, so that is no difference."""
-    a, b = ({k: v for k, v in asdict(run).items() if k not in _SIZE} for run in (smaller, larger))
-    launched_alike = smaller.launcher == larger.launcher or smaller.world_size == 1
-    return a == b and smaller.task.name == larger.task.name and launched_alike
+    alike = all(_but_for_its_size(smaller)[name] == value for name, value in _but_for_its_size(larger).items())
+    return alike and (smaller.shape.launcher == larger.shape.launcher or smaller.shape.world_size == 1)
+
+
+def _but_for_its_size(run: Run) -> Row:
+    """What has to agree for a scaling efficiency: all that is declared but how large a run is, and what follows."""
+    shape = replace(
+        run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
+    )
+    return {
+        "task": run.task.name,
+        "strategy": replace(run.strategy, file=""),
+        "shape": shape,
+        "place": run.place,
+        "computation": run.computation,
+        "feeding": run.feeding,
+        "scaling": run.batch.learning_rate_scaling,
+        "epochs": run.length.epochs,
+    }
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

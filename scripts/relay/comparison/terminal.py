@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.wording import MISSING, headlines, number, percent, setting_labels, spread
+from relay.comparison.wording import MISSING, headlines, number, percent, spread
+from relay.spec.labels import setting_labels
 
 _STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": "red", "skipped": "dim"}
 _NARROW = 72  # columns below which strategy and setting share one

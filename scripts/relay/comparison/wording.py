@@ -3,87 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay.comparison.columns import Row, category, told_speed
+from relay.spec.labels import setting_labels
 
 MISSING = "–"
-
-Worded = Mapping[str, Callable[[Any], str]]
-
-
-def setting_labels(rows: Sequence[Row]) -> list[str]:
-    """A short name for each row's setting: '2 procs, 1 thread, resident', and what else tells it apart.
-
-    Batch size, precision and their like are named where they differ within the task, the rest
-    where two settings of a strategy would otherwise have the same name.
-    """
-    labels = [", ".join(_base(row) + _differing(row, rows, _COMMON)) for row in rows]
-    for columns in (_REST, _LAST_RESORT):
-        names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
-        twins = [[other for other, its in zip(rows, names, strict=True) if its == name] for name in names]
-        labels = [
-            ", ".join([label, *_differing(row, alike, columns)])
-            for row, label, alike in zip(rows, labels, twins, strict=True)
-        ]
-    return labels
-
-
-def _base(row: Mapping[str, Any]) -> list[str]:
-    words = []
-    processes, nodes, per_node = row["world_size"], row["nodes"], row["devices_per_node"]
-    if row["device"] == "cuda" and nodes and per_node:
-        words.append(_count(nodes * per_node, "GPU"))
-    elif processes:
-        words.append(_count(processes, "proc"))
-    if nodes and nodes > 1:
-        words.append(f"{nodes} nodes")
-    if row["threads"] and row["device"] != "cuda":
-        words.append(_count(row["threads"], "thread"))
-    if row["loader"]:
-        words.append(row["loader"])
-    if row["data_workers"]:
-        words.append(_count(row["data_workers"], "worker"))
-    return [*words, row["chosen_options"]] if row["chosen_options"] else words
-
-
-_COMMON: Worded = {
-    "global_batch_size": lambda value: f"batch {value}",
-    "precision": str,
-    "compile": lambda value: "compiled" if value else "not compiled",
-    "channels_last": lambda value: f"channels {'last' if value else 'first'}",
-    "activation_checkpointing": lambda value: f"activations {'recomputed' if value else 'kept'}",
-    "learning_rate_scaling": lambda value: (
-        f"learning rate {value.replace('_', ' ')}" + (" scaling" if value == "none" else "")
-    ),
-    "epochs": lambda value: f"{value:g} epochs",
-}
-_REST: Worded = {
-    "threads": lambda value: _count(value, "thread"),
-    "cpus_per_task": lambda value: _count(value, "CPU"),
-    "interop_threads": lambda value: _count(value, "inter-op thread"),
-    "nodes": lambda value: _count(value, "node"),
-    "devices_per_node": lambda value: f"{value} devices per node",
-    "launcher": lambda value: f"launcher {value}",
-    "backend": str,
-    "device": str,
-    "stack": str,
-}
-_LAST_RESORT: Worded = {"setting": str}
-
-
-def _differing(row: Mapping[str, Any], rows: Sequence[Row], columns: Worded) -> list[str]:
-    words: list[str] = []
-    for name, worded in columns.items():
-        values = {other[name] for other in rows if other["task"] == row["task"] and other[name] is not None}
-        if len(values) > 1 and row[name] is not None:
-            words.append(worded(row[name]))
-    return words
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
 def number(value: float | None, digits: int = 3) -> str:

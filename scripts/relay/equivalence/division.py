@@ -8,7 +8,7 @@ from relay.equivalence.trials import Trial, TrialData
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.spec.requirements import DIVISIBLE
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
 # Of what is divided, no rank may hold this much: a whole is no part. A stage may, if not quite all: stages are cut by
@@ -33,7 +33,7 @@ class Trained:
     strategy: Strategy
 
 
-def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: TrialData, footprint: dict[str, int],
+def divided(verdict: Verdict, run: Training, trial: Trial, trained: Trained, data: TrialData, footprint: dict[str, int],
             ranks: Ranks) -> None:  # fmt: skip
     """Check that the work is divided as the strategy says: samples, bytes held, bytes sent. Collective."""
     replica = trained.strategy.replica
@@ -51,12 +51,12 @@ def divided(verdict: Verdict, run: Run, trial: Trial, trained: Trained, data: Tr
     idle = [(rank, place) for rank, seen in enumerate(told) for place, used in enumerate(seen[4]) if used <= 0]
     verdict.problems += [f"division of work: rank {rank} left its GPU {place} unused" for rank, place in idle[:1]]
     if ranks.world_size > 1:
-        samples = {"samples": [count / run.global_batch_size for count in per_step]}
-        verdict.problems += _undivided(run.divides, samples | shares, replica.count)
+        samples = {"samples": [count / run.batch.global_batch_size for count in per_step]}
+        verdict.problems += _undivided(run.strategy.divides, samples | shares, replica.count)
         if replica.count > 1:
             least = [LEAST_SENT_SHARE * rank[2]["gradients"] for rank in told]
         else:
-            least = [LEAST_SENT_BYTES_PER_SAMPLE * run.global_batch_size for _ in told]
+            least = [LEAST_SENT_BYTES_PER_SAMPLE * run.batch.global_batch_size for _ in told]
         _communication(verdict, run, trial, [rank[3] for rank in told], least)
 
 
@@ -74,7 +74,9 @@ def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]], replica
     return [f"division of work: {kind} should be divided, but a rank has {whole[kind]:.0%}" for kind in claimed]
 
 
-def _communication(verdict: Verdict, run: Run, trial: Trial, bytes_sent: list[int | None], least: list[float]) -> None:
+def _communication(
+    verdict: Verdict, run: Training, trial: Trial, bytes_sent: list[int | None], least: list[float]
+) -> None:
     """Check that every rank sent at least so much in a step; what NCCL sends passes no TCP counter."""
     known = [round(count / trial.steps) for count in bytes_sent if count is not None]
     if len(known) < len(bytes_sent):
@@ -82,7 +84,7 @@ def _communication(verdict: Verdict, run: Run, trial: Trial, bytes_sent: list[in
         return
     verdict.figures["bytes_sent_per_step"] = known
     short = [rank for rank, count in enumerate(known) if count < least[rank]]
-    if run.backend == "gloo" and short:
+    if run.shape.backend == "gloo" and short:
         verdict.problems.append(
             f"division of work: rank {short[0]} sent {known[short[0]]} bytes a step; expected {least[short[0]]:.0f} "
             "or more"

@@ -21,7 +21,7 @@ from relay.equivalence.verdict import Verdict
 from relay.process import sent
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
 # How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
@@ -30,19 +30,19 @@ MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see
 
 
 def train(
-    run: Run, trial: Trial, data: TrialData, ranks: Ranks, watched: AbstractContextManager[object] | None = None
+    run: Training, trial: Trial, data: TrialData, ranks: Ranks, watched: AbstractContextManager[object] | None = None
 ) -> Trained:
     """Train one trial under the strategy, through the same contract as a run's training. Collective.
 
     `watched` is entered for the steps alone, when all is built.
     """
-    if run.compile:
+    if run.computation.compile:
         torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
     idle = _held_before(ranks.devices)
     task = TrialTask.in_trial(run, trial, scale=trial.scale)
-    built = strategies.load(run.strategy)
-    exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.lossy}
-    strategy = built(task, ranks, run.global_batch_size, {**run.options, **exact})
+    built = strategies.load(run.strategy.name)
+    exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.strategy.lossy}
+    strategy = built(task, ranks, run.batch.global_batch_size, {**run.strategy.options, **exact})
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
     training: list[bool] = []
@@ -162,7 +162,7 @@ def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dic
         verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
 
 
-def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
+def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
     """NCCL's operations in a step that the profiler sees on each rank: their bytes do not pass the TCP counters.
 
     Collective. What is sent while the strategy is built is not among them.
@@ -173,11 +173,11 @@ def communicated(run: Run, data: TrialData, ranks: Ranks, steps: int = 3) -> lis
     return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
 
-def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
+def judge(run: Training, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete."""
     reference = torch.load(reference_file, weights_only=True)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id)
-    for trial in trials(run, lossy=bool(run.lossy)):
+    for trial in trials(run, lossy=bool(run.strategy.lossy)):
         trained = train(run, trial, data, ranks)
         known = reference[trial.name]
         compare(verdict, trial, trained, known, ranks)
@@ -193,8 +193,8 @@ def judge(run: Run, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdic
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]
         verdict.problems += [f"division of work: rank {rank} used NCCL in no step" for rank in silent[:1]]
-    if run.lossy:
-        named = ", ".join(f"{name} {run.options[name]}" for name in run.lossy)
+    if run.strategy.lossy:
+        named = ", ".join(f"{name} {run.strategy.options[name]}" for name in run.strategy.lossy)
         verdict.figures["lossy"] = named
         verdict.notes.append(f"{named} is lossy: the algorithm is proven without it, its update is only bounded")
     if run.task.shrunken:

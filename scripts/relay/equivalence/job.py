@@ -11,7 +11,7 @@ from relay.launch.launcher import INTERRUPTED, launch
 from relay.run_folder import faults
 from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
-from relay.spec.run import Run
+from relay.spec.run import Gate, Training
 
 # Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
 Start = Callable[[Path, str, Path, Sequence[str], Path], int]
@@ -19,10 +19,10 @@ Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 
 def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
     """Start the role's processes on today's code; returns their status."""
-    run = Run.read(spec)
+    run = Training.read(spec)
     output.unlink(missing_ok=True)
     faults.forget(output.parent)
-    strategy_file = Path(run.strategy_file) if run.strategy_file else None  # the reference knows nothing of strategies
+    strategy_file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
     code = freeze(strategy_file, results / "code")
     dataset = results / "datasets" / run.dataset.directory_name
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
@@ -58,7 +58,7 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         print(f"gate failed before, not tried again: {fault['error']}", file=sys.stderr)
         return 1
     status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
-    run = Run.read(spec)
+    run = Gate.read(spec)
     verdict = read_json(output)
     if verdict is None:
         fault = faults.collect(output.parent)
@@ -68,13 +68,13 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             print(f"gate {run.id}: {fault['error']}", file=sys.stderr)
             return 1
-        if run.world_size > 1:  # among what the other processes print of it, the first word is lost
+        if run.shape.world_size > 1:  # among what the other processes print of it, the first word is lost
             print(fault["traceback"], file=sys.stderr)
         problems = [f"the strategy failed in the gate: {fault['error']}"]
         verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
         verdict |= {"problems": problems}
     verdict["exit_status"] = status  # of the launcher: processes may still abort at their end
-    verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy_file)))
+    verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
     write_json(output, verdict)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])
     print(f"gate {run.id}: {found}")

@@ -13,11 +13,11 @@ import torch
 
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
 from relay.process import machine
-from relay.spec.run import Run
+from relay.spec.run import Reference, Training
 from relay.task.task import FIRST_SCALE
 
 
-def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
+def train(run: Training, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
     """Train one trial, unscaled, and return its losses (steps,), parameters, outputs and bytes held.
 
     The gradients of a batch are summed from so many parts of it: the same training, but for rounding.
@@ -38,7 +38,7 @@ def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, 
         optimizer.zero_grad()
         losses.append(torch.zeros((), dtype=torch.float64))
         for inputs, targets in batch:
-            loss = task.loss(model(inputs), targets) * (len(targets) / run.global_batch_size)
+            loss = task.loss(model(inputs), targets) * (len(targets) / run.batch.global_batch_size)
             scaler.scale(loss).backward()
             losses[-1] += loss.detach().double().cpu()
         scaler.step(optimizer)
@@ -61,9 +61,9 @@ def train(run: Run, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, 
     }
 
 
-def rounding(run: Run, trial: Trial, data: TrialData, losses: torch.Tensor) -> float:
+def rounding(run: Training, trial: Trial, data: TrialData, losses: torch.Tensor) -> float:
     """How far rounding alone moves these losses of the trial: the largest difference when batches come in halves."""
-    if run.global_batch_size == 1:
+    if run.batch.global_batch_size == 1:
         return 0.0
     return float((train(run, trial, data, parts=2)["losses"] - losses).abs().max())
 
@@ -76,11 +76,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--output", type=Path, required=True, help="where the trained reference goes (a .pt file)")
     given = parser.parse_args(arguments)
 
-    run = Run.read(given.spec)
-    machine.set_threads(run.threads, run.interop_threads)
-    machine.set_precision(run.precision)
+    run = Reference.read(given.spec)
+    machine.set_threads(run.shape.threads, run.shape.interop_threads)
+    machine.set_precision(run.computation.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    data = TrialData(run, given.dataset, torch.device("cuda" if run.device == "cuda" else "cpu"))
+    data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
     trained = {}
     for trial in trials(run, lossy=True):
         trained[trial.name] = train(run, trial, data)
@@ -89,4 +89,4 @@ def main(arguments: list[str]) -> None:
     partial = given.output.with_suffix(".partial")
     torch.save(trained, partial)
     partial.rename(given.output)
-    print(f"reference {run.id}: {run.total_steps} steps, last loss {trained['algorithm']['losses'][-1]:.4f}")
+    print(f"reference {run.id}: {run.length.total_steps} steps, last loss {trained['algorithm']['losses'][-1]:.4f}")

@@ -17,7 +17,7 @@ from torch import nn
 from relay import networks
 from relay.networks.gpt import MoE
 from relay.spec.catalogue import TaskSpec
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.task.data import Batch, Resident, Split, batch_indices
 from relay.task.task import Task
 
@@ -54,9 +54,9 @@ class Trial:
     lossy: bool = False
 
 
-def trials(run: Run, *, lossy: bool = False) -> list[Trial]:
+def trials(run: Training, *, lossy: bool = False) -> list[Trial]:
     """The trials for a run of this task and precision; with or without that of lossy options."""
-    bounded = [replace(_LOSSY, limit=sum(run.lossy.values()))] if lossy else []
+    bounded = [replace(_LOSSY, limit=sum(run.strategy.lossy.values()))] if lossy else []
     return [*_algorithm(run), *_precision(run), *bounded]
 
 
@@ -74,14 +74,14 @@ _LOSSY = Trial(
 )
 
 
-def _algorithm(run: Run) -> list[Trial]:
+def _algorithm(run: Training) -> list[Trial]:
     """In float64, where a right strategy's differences stay far below a wrong one's."""
     return [
         Trial(
             name="algorithm",
             what="the task's own training in float64",
             precision="fp64",
-            steps=run.total_steps,
+            steps=run.length.total_steps,
             limit=1e-9,
             compares=("losses", "parameters"),
         ),
@@ -89,7 +89,7 @@ def _algorithm(run: Run) -> list[Trial]:
             name="scaled",
             what="loss times 1,024, learning rate over 1,024, in float64 (sees hidden gradient clipping)",
             precision="fp64",
-            steps=min(50, run.total_steps),
+            steps=min(50, run.length.total_steps),
             limit=1e-9,
             compares=("losses", "parameters"),
             sgd_learning_rate=0.05,
@@ -98,26 +98,26 @@ def _algorithm(run: Run) -> list[Trial]:
     ]
 
 
-def _precision(run: Run) -> list[Trial]:
+def _precision(run: Training) -> list[Trial]:
     """In the run's own precision; chaos lets these see less, the less the lower it is."""
-    if run.precision == "fp64":
+    if run.computation.precision == "fp64":
         return []
     own = Trial(
         name="own precision",
-        what=f"the task's own training in {run.precision}",
-        precision=run.precision,
-        steps=min(20, run.total_steps),
-        limit=LOSS_LIMITS.get(run.precision, 1e-5),
+        what=f"the task's own training in {run.computation.precision}",
+        precision=run.computation.precision,
+        steps=min(20, run.length.total_steps),
+        limit=LOSS_LIMITS.get(run.computation.precision, 1e-5),
         compares=("losses",),
         allows_rounding=True,
     )
-    if run.precision in GRADIENT_LIMITS:
-        return [own, replace(_SMOOTH, name="gradient", steps=1, precision=run.precision,
-            what=f"one step of SGD in {run.precision}, tanh and average pooling, relative to the update",
-            limit=GRADIENT_LIMITS[run.precision])]  # fmt: skip
+    if run.computation.precision in GRADIENT_LIMITS:
+        return [own, replace(_SMOOTH, name="gradient", steps=1, precision=run.computation.precision,
+            what=f"one step of SGD in {run.computation.precision}, tanh and average pooling, relative to the update",
+            limit=GRADIENT_LIMITS[run.computation.precision])]  # fmt: skip
     # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
     # gradients by 1e-4 or more. After 200 larger steps chaos has overtaken both in deep networks.
-    return [own, replace(_SMOOTH, steps=min(20, run.total_steps))]
+    return [own, replace(_SMOOTH, steps=min(20, run.length.total_steps))]
 
 
 _SMOOTH = Trial(
@@ -147,7 +147,7 @@ class TrialTask(Task):
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def in_trial(cls, run: Run, trial: Trial, *, scale: float) -> TrialTask:
+    def in_trial(cls, run: Training, trial: Trial, *, scale: float) -> TrialTask:
         """The run's task in that trial; networks too large for float64 come shrunken."""
         given = Task.of(run)
         spec = replace(run.task, network_options={**run.task.network_options, **run.task.shrunken})
@@ -162,9 +162,9 @@ class TrialTask(Task):
         elif _normalises_batches(spec, run.dataset.classes):
             spec = replace(spec, learning_rate=spec.learning_rate / FROZEN_SLOWDOWN)
         # Epochs so short that a schedule by epochs moves the learning rate within the gate's few steps.
-        a_quarter = run.total_steps // (4 * spec.schedule.get("every_epochs", 1))
+        a_quarter = run.length.total_steps // (4 * spec.schedule.get("every_epochs", 1))
         task = {f.name: getattr(given, f.name) for f in fields(Task)} | {"spec": spec, "precision": trial.precision}
-        task["steps_per_epoch"] = min(run.steps_per_epoch, max(1, a_quarter))
+        task["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
         return cls(**task, smooth=trial.smooth, scale=scale)
 
     def layers(self) -> nn.Sequential:
@@ -255,14 +255,14 @@ def _replace(module: nn.Module, kind: type, make) -> None:  # type: ignore[no-un
 class TrialData:
     """The gate's global batches of real data, with the samples' ids in the targets."""
 
-    def __init__(self, run: Run, dataset: Path, device: torch.device) -> None:
+    def __init__(self, run: Training, dataset: Path, device: torch.device) -> None:
         self.run, self.device = run, device
         self.split = Split(dataset, "train", run.task)
         self.resident: dict[torch.dtype, Resident] = {}
 
     def indices(self, step: int) -> torch.Tensor:
         """The samples of a step's global batch."""
-        return batch_indices(len(self.split), self.run.global_batch_size, self.run.seed, step)
+        return batch_indices(len(self.split), self.run.batch.global_batch_size, self.run.seed, step)
 
     def batches(self, task: TrialTask, steps: int, index: int, count: int) -> Iterator[Batch]:
         """Slice `index` of `count` of every global batch."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.base.errors import UserError
-from relay.spec.run import Run
+from relay.spec.run import Specification
 
 SHUTDOWN_SECONDS = 600  # torchrun's 30 would cut off the save of a large model
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
@@ -38,35 +38,37 @@ class Meeting:
         return cls(address, port, int(environment["SLURM_NODEID"]))
 
 
-def command(run: Run, python: Sequence[str], program: Sequence[str], meeting: Meeting | None = None) -> list[str]:
+def command(
+    run: Specification, python: Sequence[str], program: Sequence[str], meeting: Meeting | None = None
+) -> list[str]:
     """The command line for one node; `program` is what `relay.launch.worker` takes: role, work and arguments.
 
     `python` starts the interpreter of the run's environment. With launcher `srun` it is one process's, as without any.
     `meeting` is needed for torchrun on several nodes.
     """
-    if run.launcher == "spawn":
-        return [*python, "-m", "relay.launch.spawn", str(run.processes_per_node), *program]
+    if run.shape.launcher == "spawn":
+        return [*python, "-m", "relay.launch.spawn", str(run.shape.processes_per_node), *program]
     worker = ["-m", "relay.launch.worker", *program]
-    if run.launcher != "torchrun":
+    if run.shape.launcher != "torchrun":
         return [*python, *worker]
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={run.processes_per_node}"]
-    if run.nodes == 1:
+    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={run.shape.processes_per_node}"]
+    if run.shape.nodes == 1:
         torchrun.append("--standalone")  # a free port of this node, so that two runs on it never meet
     else:
         assert meeting is not None
         # Static: ranks follow the nodes' order, and rank 0 is where the address is.
-        torchrun += [f"--nnodes={run.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
+        torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, f"--shutdown-timeout={SHUTDOWN_SECONDS}", *worker]
 
 
-def rank_variables(run: Run, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:
+def rank_variables(run: Specification, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:
     """What torchrun would tell a process, for one that srun has started itself."""
     return {
         "RANK": environment["SLURM_PROCID"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "WORLD_SIZE": str(run.world_size),
-        "LOCAL_WORLD_SIZE": str(run.processes_per_node),
+        "WORLD_SIZE": str(run.shape.world_size),
+        "LOCAL_WORLD_SIZE": str(run.shape.processes_per_node),
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
     }

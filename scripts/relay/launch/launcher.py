@@ -17,7 +17,7 @@ from relay.process.interruption import SIGNALS, end_with_parent
 from relay.run_folder import faults
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Specification
 
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
 
@@ -29,13 +29,13 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
     """
     commands.restore_configuration()
-    run, job = Run.read(specification), Job.read(specification)
+    run, job = Specification.read(specification), Job.read(specification)
     program = [role, str(work), *arguments]
     # What modules have put there is a part of the environment that they give.
     others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
     # torchrun would warn that it sets OMP_NUM_THREADS to 1; Snakemake exports its own idea of it.
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.threads)}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     if job is None:
         return _wait_for(command(run, [sys.executable], program), environment)
     try:

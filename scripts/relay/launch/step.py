@@ -19,21 +19,21 @@ from relay.process.cpus import BINDING, SHARE, VEILED
 from relay.run_folder import faults
 from relay.spec.identity import fingerprint
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Specification
 
 # Tells the processes where the node's own disk is.
 NODE_DISK = "TORCH_RELAY_NODE_DISK"
 
 
-def variables(run: Run, job: Job, disk: Path) -> dict[str, str]:
+def variables(run: Specification, job: Job, disk: Path) -> dict[str, str]:
     """What the processes find in their environment: threads and their places, the network's interface, caches."""
-    found = {"OMP_NUM_THREADS": str(run.threads)}
+    found = {"OMP_NUM_THREADS": str(run.shape.threads)}
     named = {"stack": "OMP_STACKSIZE"}
     if job.confined:
         # Only where a process has CPUs of its own: else all processes of a node would be bound to the same ones.
-        together = run.launcher in ("torchrun", "spawn")
+        together = run.shape.launcher in ("torchrun", "spawn")
         named |= dict(zip(("places", "bind"), (VEILED * together + name for name in BINDING), strict=True))
-        found[SHARE] = str(run.cpus_per_task)
+        found[SHARE] = str(run.shape.cpus_per_task)
     found |= {name: job.openmp[key] for key, name in named.items() if job.openmp.get(key)}
     if job.network_interface:
         found |= {"NCCL_SOCKET_IFNAME": job.network_interface, "GLOO_SOCKET_IFNAME": job.network_interface}
@@ -45,12 +45,14 @@ def variables(run: Run, job: Job, disk: Path) -> dict[str, str]:
 
 def start(specification: Path, program: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The command line that this task becomes, and the whole environment that it gets."""
-    run, job = Run.read(specification), Job.read(specification)
+    run, job = Specification.read(specification), Job.read(specification)
     assert job is not None
     disk = node_disk(job.node_disk)
     told = variables(run, job, disk)
-    meeting = Meeting.of_slurm(environment, run.nodes) if run.nodes > 1 or run.launcher == "srun" else None
-    if run.launcher == "srun":
+    meeting = (
+        Meeting.of_slurm(environment, run.shape.nodes) if run.shape.nodes > 1 or run.shape.launcher == "srun" else None
+    )
+    if run.shape.launcher == "srun":
         assert meeting is not None
         told |= rank_variables(run, environment, meeting)
     python = interpreter(job.environment, disk)

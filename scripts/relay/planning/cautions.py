@@ -6,50 +6,53 @@ from collections.abc import Iterator
 
 from relay.planning import segments, shapes
 from relay.planning.config import Config
-from relay.planning.plan import Setting
+from relay.planning.plan import PlannedSetting
 from relay.planning.settings import Here
+from relay.spec.labels import counted
+from relay.spec.setting import Shape
 
 
-def cautions(setting: Setting, config: Config, here: Here) -> Iterator[str]:
+def cautions(planned: PlannedSetting, config: Config, here: Here) -> Iterator[str]:
     """A line for each thing that the user should know of a setting before it runs."""
-    named = f"{setting.run.setting} (comparisons[{setting.comparison}])"
-    for line in (*_short_jobs(setting, config), *_crowd(setting, here), *_spread(setting, config, here)):
+    named = f"{planned.id} (comparisons[{planned.comparison}])"
+    for line in (
+        *_short_jobs(planned, config),
+        *_crowd(planned.setting.shape, here),
+        *_spread(planned.setting.shape, config, here),
+    ):
         yield f"{named} {line}"
 
 
-def _short_jobs(setting: Setting, config: Config) -> Iterator[str]:
-    if setting.segment and setting.segment.minutes:
+def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:
+    if planned.segment and planned.segment.minutes:
         return  # its steps are not known yet, and are many
     length = segments.steps_in_a_job(
-        setting.segment,
-        steps_per_epoch=setting.run.steps_per_epoch,
-        total_steps=setting.run.total_steps,
+        planned.segment,
+        steps_per_epoch=planned.setting.length.steps_per_epoch,
+        total_steps=planned.setting.length.total_steps,
         seconds_per_step=None,
     )
     if length <= config.warmup_steps:
         yield f"has jobs of {length} steps: warmup_steps {config.warmup_steps} leave nothing to time"
 
 
-def _crowd(setting: Setting, here: Here) -> Iterator[str]:
+def _crowd(shape: Shape, here: Here) -> Iterator[str]:
     """More busy threads than CPUs: no error, and no measurement of what so many CPUs would do either."""
-    run = setting.run
-    busy = run.world_size * run.threads
-    if run.device == "cpu" and here.cpus is not None and busy > here.cpus:
-        threads = f"{run.threads} thread{'s' * (run.threads > 1)}"
+    busy = shape.world_size * shape.threads
+    if shape.device == "cpu" and here.cpus is not None and busy > here.cpus:
         yield (
-            f"computes in {run.world_size} processes of {threads} each, this machine has {here.cpus} CPUs: "
-            f"its speed is not that of {busy} CPUs"
+            f"computes in {shape.world_size} processes of {counted(shape.threads, 'thread')} each, this machine has "
+            f"{here.cpus} CPUs: its speed is not that of {busy} CPUs"
         )
 
 
-def _spread(setting: Setting, config: Config, here: Here) -> Iterator[str]:
+def _spread(shape: Shape, config: Config, here: Here) -> Iterator[str]:
     """A second node before the first one's GPUs are taken costs network and queue (document 003)."""
-    run, site = setting.run, here.site
-    if site is None or run.nodes == 1 or run.device != "cuda":
+    if here.site is None or shape.nodes == 1 or shape.device != "cuda":
         return
-    partition, _ = shapes.partition_for(run, site, config)
-    if partition and run.devices_per_node < partition.gpus_per_node:
+    partition, _ = shapes.partition_for(shape, here.site, config)
+    if partition and shape.devices_per_node < partition.gpus_per_node:
         yield (
-            f"takes {run.nodes} nodes with {run.devices_per_node} GPUs each; "
+            f"takes {shape.nodes} nodes with {shape.devices_per_node} GPUs each; "
             f"{partition.shown} has {partition.gpus_per_node}: fill a node first"
         )

@@ -1,85 +1,56 @@
-"""From a run to the gate that it goes through, the reference of that, and the preflight of its shape."""
+"""From a setting to the gate that it goes through, the reference of that, and the preflight of its shape."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 from relay.planning.settings import BACKENDS
-from relay.spec.run import Run
+from relay.spec.declare import bearing, reset
+from relay.spec.run import Setting, Training
+from relay.spec.setting import Computation, Length, Shape, StrategySpec
 
-# What a preflight looks at; runs that agree in it share one.
-SHAPE = (
-    *("site", "stack", "device", "backend", "launcher"),
-    *("nodes", "devices_per_node", "processes_per_node", "cpus_per_task", "threads", "compile"),
-)
+Kind = TypeVar("Kind", bound=Training)
 
 
-def gate(run: Run, seed: int, steps: int) -> Run:
-    """The run's gate, without a name yet: all that does not bear on equivalence is set to one value.
+def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
+    """The setting as a run, gate, reference or probe: with a name, a seed, and what else that kind has."""
+    return kind(**{each.name: getattr(setting, each.name) for each in fields(Setting)}, **more)
 
-    Those are the loader, CPUs and threads, the repeat, the length and the segments of the run.
-    """
+
+def gated(setting: Setting, steps: int) -> Setting:
+    """The setting as its gate trains it: all that does not bear on the arithmetic has its default."""
+    per_epoch = setting.length.steps_per_epoch
     return replace(
-        run,
-        repeat=0,
-        seed=seed,
-        learning_rate_scaling="none",  # the task's rate is scaled already
-        loader="resident",
-        data_workers=0,
-        cpus_per_task=1,
-        threads=1,
-        interop_threads=1,
-        epochs=steps / run.steps_per_epoch,
-        total_steps=steps,
-        evaluate_every_steps=steps,
-        warmup_steps=0,
-        checkpoint_minutes=Run.checkpoint_minutes,
+        setting,
+        shape=reset(setting.shape, "gate"),
+        place=reset(setting.place, "gate"),
+        computation=reset(setting.computation, "gate"),
+        feeding=reset(setting.feeding, "gate"),
+        batch=reset(setting.batch, "gate"),
+        length=Length(
+            epochs=steps / per_epoch,
+            steps_per_epoch=per_epoch,
+            total_steps=steps,
+            evaluate_every_steps=steps,
+            warmup_steps=0,
+        ),
     )
 
 
-def reference(gate: Run) -> Run:
+def referred(gate: Setting) -> Setting:
     """The single process that computes what the gate's processes should, on one device of the same kind."""
+    device = gate.shape.device
     return replace(
         gate,
-        strategy="reference",
-        strategy_file="",
-        options={},
-        divides=(),
-        lossy={},
-        compile=False,
-        channels_last=False,
-        activation_checkpointing=False,
-        stack="torch",
-        backend=BACKENDS[gate.device][0],
-        launcher="none",
-        nodes=1,
-        devices_per_node=1,
-        processes_per_node=1,
+        strategy=StrategySpec(name="reference"),
+        shape=Shape(device=device, backend=BACKENDS[device][0]),
+        computation=Computation(precision=gate.computation.precision),
     )
 
 
-def shape(run: Run) -> dict[str, Any]:
-    """The run's shape and stack."""
-    return {name: getattr(run, name) for name in SHAPE}
-
-
-def preflight(run: Run, name: str) -> Run:
-    """The run as its preflight sees it: of the shape, and of no strategy."""
-    return replace(
-        run,
-        id=name,
-        setting=name,
-        repeat=0,
-        seed=0,
-        strategy="preflight",
-        strategy_file="",
-        options={},
-        divides=(),
-        lossy={},
-        epochs=1.0,
-        total_steps=run.steps_per_epoch,
-        evaluate_every_steps=run.steps_per_epoch,
-        warmup_steps=0,
-        checkpoint_minutes=Run.checkpoint_minutes,
-    )
+def asked_of_nodes(setting: Setting) -> dict[str, Any]:
+    """What a preflight looks at: settings that agree in it share one."""
+    groups = (setting.shape, setting.place, setting.computation)
+    asked = {name: value for group in groups for name, value in bearing(group, "job").items()}
+    return {**asked, "stack": setting.strategy.stack}

@@ -7,7 +7,7 @@ by `scripts/schema.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     ValidationError,
     WithJsonSchema,
+    create_model,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -24,6 +25,8 @@ from relay.base.errors import UserError
 from relay.spec.blocks import Block, Natural, Text, Whole
 from relay.spec.catalogue import TASKS
 from relay.spec.messages import error_lines, show
+from relay.spec.run import setting_fields
+from relay.spec.setting import Scaling
 
 T = TypeVar("T")
 
@@ -63,7 +66,6 @@ TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
 ]
-Scaling = Literal["none", "linear", "square_root"]
 
 
 class Synthetic(Block):
@@ -114,58 +116,38 @@ class Probe(Block):
     most: Natural = Field(default=4096, description="the largest batch per device to try")
 
 
-class Comparison(Block):
+def _axes() -> dict[str, Any]:
+    """The declared fields that a comparison may ask for, as fields of a pydantic model."""
+    found: dict[str, Any] = {}
+    for each in setting_fields():
+        if (axis := each.about.axis) is None:
+            continue
+        kind: Any = Annotated[each.type, Field(**each.about.limits)]
+        default, means = each.default, each.about.means
+        if axis.null is not None:
+            kind, default, means = kind | None, None, f"{means}; null: {axis.null}"
+        axis_of: Any = Axis
+        found[each.name] = (axis_of[kind], Field(default=[default], description=means))
+        if each.name == "global_batch_size":
+            about = "samples per step and device, in place of global_batch_size"
+            found["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
+    return found
+
+
+if TYPE_CHECKING:
+
+    class _Axes(Block):
+        strategy: str
+else:
+    _strategy = (Text, Field(description="name of a strategy"))
+    _Axes = create_model("_Axes", __base__=Block, strategy=_strategy, **_axes())
+
+AXES = tuple(_axes())
+
+
+class Comparison(_Axes):
     """A strategy and its axes. An axis takes one value or a list; every combination is a setting."""
 
-    strategy: Text = Field(description="name of a strategy")
-    nodes: Axis[Natural] = Field(default=[1], description="nodes")
-    devices_per_node: Axis[Natural] = Field(
-        default=[1], description="devices on each node: GPUs, or processes' shares of a CPU"
-    )
-    processes_per_device: Axis[Natural] = Field(
-        default=[1], description="processes that share each device, for strategies that allow several"
-    )
-    global_batch_size: Axis[Natural | None] = Field(
-        default=[None],
-        description="samples per step over all devices; null: the config's key of that name, or the task's",
-    )
-    batch_per_device: Axis[Natural | None] = Field(
-        default=[None], description="samples per step and device, in place of global_batch_size"
-    )
-    learning_rate_scaling: Axis[Scaling | None] = Field(
-        default=[None], description="learning-rate scaling of these runs; null: the config's"
-    )
-    loader: Axis[Literal["dataloader", "resident"]] = Field(
-        default=["resident"],
-        description="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
-    )
-    data_workers: Axis[Whole | None] = Field(
-        default=[None],
-        description="worker processes of each process's dataloader; null: on GPUs as many as cpus_per_task, on CPUs 0",
-    )
-    cpus_per_task: Axis[Natural | None] = Field(
-        default=[None], description="CPU cores of each process; null: the site's share of its GPUs, else 1"
-    )
-    threads: Axis[Natural | None] = Field(
-        default=[None], description="threads within an operation, per process; null: as many as cpus_per_task"
-    )
-    interop_threads: Axis[Natural] = Field(default=[1], description="operations at once, per process")
-    precision: Axis[Literal["fp32", "tf32", "bf16", "fp16", "fp64"]] = Field(
-        default=["fp32"],
-        description="floating-point numbers of matrix products and convolutions; parameters are fp32 but for fp64",
-    )
-    compile: Axis[bool] = Field(default=[False], description="whether the network is compiled by torch.compile")
-    channels_last: Axis[bool] = Field(
-        default=[False], description="whether convolutions keep an image's channels side by side in memory"
-    )
-    activation_checkpointing: Axis[bool] = Field(
-        default=[False], description="whether a layer's activations are computed again, not kept (less memory)"
-    )
-    launcher: Axis[Literal["torchrun", "srun", "spawn", "none"] | None] = Field(
-        default=[None],
-        description="what starts the processes: torchrun (one on each node), srun (each process, on Slurm), "
-        "spawn (the first starts the others of its node); null: torchrun for several, none for one",
-    )
     options: dict[str, Axis[OptionValue]] = Field(
         default={}, description="the strategy's own options, each an axis: {name: value or list}"
     )
@@ -175,12 +157,13 @@ class Comparison(Block):
 
 def _default_comparisons() -> list[Comparison]:
     """For two cores: threads, loaders, two processes as a chain of two jobs, and the GPU if any."""
-    return [
-        Comparison(strategy="cpu", cpus_per_task=[1, 2]),
-        Comparison(strategy="cpu", cpus_per_task=[2], loader=["dataloader"]),
-        Comparison(strategy="ddp", devices_per_node=[2], segment=Segment(epochs=10.0)),
-        Comparison(strategy="single_gpu"),
+    asked: list[dict[str, Any]] = [
+        {"strategy": "cpu", "cpus_per_task": [1, 2]},
+        {"strategy": "cpu", "cpus_per_task": 2, "loader": "dataloader"},
+        {"strategy": "ddp", "devices_per_node": 2, "segment": {"epochs": 10.0}},
+        {"strategy": "single_gpu"},
     ]
+    return [Comparison.model_validate(comparison) for comparison in asked]
 
 
 class Config(Block):

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node
 from relay.planning import checks, settings, shapes, skips
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
-from relay.planning.plan import SPEEDS, Plan, Setting
+from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
+from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
-from relay.spec.catalogue import DatasetSpec, TaskSpec
-from relay.spec.requirements import Requirements
-from relay.spec.run import Run
+from relay.spec.run import Gate, Preflight, Reference, Run, Setting
+from relay.spec.setting import Device
 from relay.spec.site import Site
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,48 +44,45 @@ def plan(
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     settings.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
-    needs = {name: requirements.read(files[name]) for name in names}
-    settings.check_options(config, needs)
+    strategies = {name: StrategyFile.of(files[name]) for name in names}
+    settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     here = _here(config.device, gpus, cpus or len(granted()), site)
-    planner = _Planner(config, root, files, needs, here)
-    planner.add_all()
-    return planner.finish(names, speeds)
+    planner = _Planner(Plan(config, root, site, names, speeds), strategies, here)
+    planner.add_settings()
+    planner.add_runs()
+    return planner.plan
 
 
-def _here(device: str, gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> settings.Here:
+def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
     """Where the runs go. `auto` is settled here, once: a job must not find another answer on its node."""
     if site is not None:
-        chosen = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
-        return settings.Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
+        chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
+        return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
     if device != "auto":
-        return settings.Here(device=device, gpus=None, cpus=cpus)
+        return Here(device=device, gpus=None, cpus=cpus)
     found = gpus if isinstance(gpus, int) else gpus()
-    return settings.Here(device="cuda" if found else "cpu", gpus=found, cpus=cpus)
+    return Here(device="cuda" if found else "cpu", gpus=found, cpus=cpus)
 
 
 class _Planner:
-    """Goes through the combinations once, and collects."""
+    """Goes through the combinations once, and fills the plan."""
 
-    def __init__(
-        self,
-        config: Config,
-        root: Path,
-        files: dict[str, Path],
-        needs: dict[str, Requirements],
-        here: settings.Here,
-    ) -> None:
-        self.config, self.root, self.files, self.needs, self.here = config, root, files, needs, here
-        self.task, self.dataset = settings.task_and_dataset(config)
-        self.task_source = identity.source_digest(identity.task_sources(root, self.task.network))
+    def __init__(self, plan: Plan, strategies: Mapping[str, StrategyFile], here: Here) -> None:
+        self.plan, self.config, self.root = plan, plan.config, plan.root
+        self.strategies, self.here = strategies, here
+        self.task, self.dataset = settings.task_and_dataset(self.config)
+        self.task_source = identity.source_digest(identity.task_sources(self.root, self.task.network))
         self.gate_source, self.reference_source = (
-            identity.source_digest(identity.module_sources(root, *modules))
+            identity.source_digest(identity.module_sources(self.root, *modules))
             for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))
         )
-        self.strategy_source = {name: identity.source_digest(identity.strategy_sources(files[name])) for name in needs}
+        self.strategy_source = {
+            name: identity.source_digest(identity.strategy_sources(strategy.file))
+            for name, strategy in strategies.items()
+        }
         self.locks: dict[str, str | None] = {}
-        self.settings: dict[str, Setting] = {}
-        self.skipped: list[dict[str, Any]] = []
-        self.warnings: list[str] = []
+        self.settings: dict[str, PlannedSetting] = {}
+        self.skipped: dict[str, Skipped] = {}
 
     def lock(self, stack: str) -> str | None:
         """The digest of the versions that a stack's lock pins, or None where it has no lock."""
@@ -93,166 +91,123 @@ class _Planner:
             self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
         return self.locks[stack]
 
-    def identity(self, run: Run, *, leave_out: tuple[str, ...] = (), **sources: str) -> str:
-        return identity.identity(run, leave_out=leave_out, task=self.task_source, lock=self.lock(run.stack), **sources)
+    def identity(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:
+        """The fingerprint of a setting with the task's source, its stack's lock, and further sources."""
+        known = {"task": self.task_source, "lock": self.lock(setting.strategy.stack)}
+        return identity.identity(setting, sources=known | dict(sources), **more)
 
-    def add_all(self) -> None:
-        """Every combination of the config becomes a setting or a skipped row."""
-        for record in settings.expand(self.config.comparisons).to_dict("records"):
-            row = {str(name): value for name, value in record.items()}
-            needs = self.needs[row["strategy"]]
-            columns = settings.resolve(row, config=self.config, needs=needs, task=self.task, here=self.here)
-            reasons = skips.problems(
-                row,
-                columns,
-                config=self.config,
-                needs=needs,
-                task=self.task,
-                dataset=self.dataset,
-                here=self.here,
+    def add_settings(self) -> None:
+        """Every combination of the config becomes a setting with its gate, or is skipped."""
+        for asked in settings.expand(self.config.comparisons):
+            strategy = self.strategies[asked.strategy]
+            setting = settings.resolve(
+                asked, config=self.config, strategy=strategy, task=self.task, dataset=self.dataset, here=self.here
             )
+            reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
             if self.here.site and not reasons:
-                reasons += self._site_problems(self._run(columns, self.task, self.dataset), self.here.site)
-            if self.lock(needs.stack) is None:
-                reasons.append(f"stack {needs.stack} has no lock envs/{needs.stack}.txt")
-            if reasons:
-                skipped = {**columns, "reason": "; ".join(reasons)}
-                if skipped not in self.skipped:
-                    self.skipped.append(skipped)
+                reasons += self._site_problems(setting, self.here.site)
+            stack = setting.strategy.stack
+            if self.lock(stack) is None:
+                reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
+            if not reasons:
+                self._add(self._placed(setting), asked.comparison)
             else:
-                self._add(columns, row["comparison"])
+                self.skipped.setdefault(self.identity(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
+        self.plan.settings, self.plan.skipped = list(self.settings.values()), list(self.skipped.values())
 
-    def _site_problems(self, run: Run, site: Site) -> Iterator[str]:
-        """Why the cluster cannot take the run."""
-        partition, reason = shapes.partition_for(run, site, self.config)
+    def _site_problems(self, setting: Setting, site: Site) -> Iterator[str]:
+        """Why the cluster cannot take the setting's jobs."""
+        partition, reason = shapes.partition_for(setting.shape, site, self.config)
         if partition is None:
             yield reason
         try:
-            login_node.asked(site, run.stack, self.root, device=run.device)
+            login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
         except UserError as error:
             yield str(error)
 
-    def _add(self, columns: dict[str, Any], index: int) -> None:
+    def _add(self, setting: Setting, index: int) -> None:
         comparison = self.config.comparisons[index]
-        run = self._placed(self._run(columns, self.task, self.dataset))
-        name = f"{run.strategy}-{self.identity(run, leave_out=('repeat', 'seed'))}"
-        setting = Setting(
-            run=replace(run, setting=name),
-            comparison=index,
-            segment=comparison.segment or self.config.segment,
-            repeats=comparison.repeats or self.config.repeats,
-        )
-        known = self.settings.setdefault(name, setting)
-        if known is setting:
-            self.warnings += cautions(setting, self.config, self.here)
+        name = f"{setting.strategy.name}-{self.identity(setting)}"
+        repeats, segment = comparison.repeats or self.config.repeats, comparison.segment or self.config.segment
+        known = self.settings.get(name)
+        if known is None:
+            planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
+            self.plan.warnings += cautions(planned, self.config, self.here)
+            self._add_checks(planned)
             return
-        repeats = max(known.repeats, setting.repeats)
+        repeats = max(known.repeats, repeats)
         self.settings[name] = replace(known, repeats=repeats)
         place = "twice in" if known.comparison == index else f"in comparisons[{known.comparison}] and"
-        other = "" if known.segment == setting.segment else ", with the segment of the former"
-        self.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
+        other = "" if known.segment == segment else ", with the segment of the former"
+        self.plan.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
 
-    def _placed(self, run: Run) -> Run:
-        """The run with what the site says of its nodes and bears on its speed: the kind of GPU, and the software."""
+    def _placed(self, setting: Setting) -> Setting:
+        """The setting with what the site says of its nodes: the kind of GPU, and the software."""
         site = self.here.site
         if site is None:
-            return run
-        partition, _ = shapes.partition_for(run, site, self.config)
-        asked = login_node.asked(site, run.stack, self.root)
+            return setting
+        partition, _ = shapes.partition_for(setting.shape, site, self.config)
+        asked = login_node.asked(site, setting.strategy.stack, self.root)
         software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
-        return replace(
-            run,
+        place = replace(
+            setting.place,
             gpu_name=partition.gpu_name if partition else None,
             software=f"{asked['mode']}-{identity.fingerprint(software)}",
         )
+        return replace(setting, place=place)
 
-    def _run(self, columns: dict[str, Any], task: TaskSpec, dataset: DatasetSpec) -> Run:
-        """The setting as a run whose id, setting and repeat are still to be filled in."""
-        config, batch, needs = self.config, columns["global_batch_size"], self.needs[columns["strategy"]]
-        steps_per_epoch = dataset.train_count // batch
-        return Run(
-            id="",
-            setting="",
-            repeat=0,
-            seed=config.seed,
-            task=settings.scaled(task, columns["learning_rate_scaling"], batch),
-            dataset=dataset,
-            strategy_file=_short(self.files[columns["strategy"]]),
-            divides=tuple(needs.divides),
-            lossy=needs.lossy_options(columns["options"]),
-            epochs=config.epochs,
-            steps_per_epoch=steps_per_epoch,
-            total_steps=round(config.epochs * steps_per_epoch),
-            evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
-            warmup_steps=config.warmup_steps,
-            checkpoint_minutes=config.checkpoint_minutes,
-            **{name: value for name, value in columns.items() if name not in ("task", "world_size")},
-        )
+    def _add_checks(self, planned: PlannedSetting) -> None:
+        """The gate that a setting goes through, the gate's reference, and the preflight of its shape."""
+        plan = self.plan
+        gate = plan.gate_of[planned.id] = self._gate(planned.setting)
+        preflight = plan.preflight_of[planned.id] = self._preflight(planned.setting)
+        # A gate's own shape differs in what does not bear on it: CPUs and threads.
+        plan.preflight_of.setdefault(gate, preflight)
+        # A reference waits for the smallest shape that is compared with it: a large one's fault is not its own.
+        reference = plan.reference_of[gate]
+        candidates = [plan.preflight_of[gate], plan.preflight_of.get(reference, plan.preflight_of[gate])]
+        plan.preflight_of[reference] = min(candidates, key=lambda name: plan.preflights[name].shape.world_size)
 
-    def finish(self, strategies: list[str], speeds: Path) -> Plan:
-        """Repeats, their order, and the gates they go through."""
-        made = Plan(
-            config=self.config,
-            root=self.root,
-            site=self.here.site,
-            settings=list(self.settings.values()),
-            runs=[],
-            gates={},
-            references={},
-            preflights={},
-            gate_of={},
-            reference_of={},
-            preflight_of={},
-            skipped=self.skipped,
-            strategies=strategies,
-            warnings=self.warnings,
-            speeds=speeds,
-        )
-        gates = {name: self._gate(setting.run, made) for name, setting in self.settings.items()}
-        order = random.Random(self.config.seed)
-        for repeat in range(max((s.repeats for s in made.settings), default=0)):
-            repeated = [s.run for s in made.settings if repeat < s.repeats]
+    def _gate(self, setting: Setting) -> str:
+        """The id of the gate that the setting goes through; it and its reference are entered into the plan."""
+        gated, seed = checks.gated(setting, self.config.gate.steps), self.config.gate.seed
+        sources = {"strategy": self.strategy_source[setting.strategy.name], "gate": self.gate_source}
+        name = f"{setting.strategy.name}-{self.identity(gated, sources=sources, seed=seed)}"
+        if name not in self.plan.gates:
+            self.plan.gates[name] = checks.named(Gate, gated, id=name, seed=seed)
+            self.plan.reference_of[name] = self._reference(checks.referred(gated), seed)
+        return name
+
+    def _reference(self, referred: Setting, seed: int) -> str:
+        """The id of the single process that a gate compares with, on the same kind of device."""
+        digest = self.identity(referred, sources={"reference": self.reference_source}, seed=seed)
+        name = f"{referred.task.name}-{digest}"
+        self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
+        return name
+
+    def _preflight(self, setting: Setting) -> str:
+        """The id of the preflight of the setting's shape and stack; it is entered into the plan."""
+        shape = setting.shape
+        digest = identity.fingerprint(checks.asked_of_nodes(setting))
+        name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
+        if name not in self.plan.preflights:
+            self.plan.preflights[name] = Preflight(
+                id=name,
+                shape=shape,
+                of_stack=setting.strategy.stack,
+                place=setting.place,
+                compile=setting.computation.compile,
+            )
+        return name
+
+    def add_runs(self) -> None:
+        """The repeats of all settings, in their order: random within each repeat."""
+        order, seed = random.Random(self.config.seed), self.config.seed
+        for repeat in range(max((planned.repeats for planned in self.plan.settings), default=0)):
+            repeated = [planned for planned in self.plan.settings if repeat < planned.repeats]
             order.shuffle(repeated)
-            for run in repeated:
-                run = replace(run, repeat=repeat, seed=self.config.seed + repeat)
-                run = replace(run, id=f"{run.strategy}-{self.identity(run)}")
-                made.runs.append(run)
-                made.gate_of[run.id] = gates[run.setting]
-                made.preflight_of[run.id] = self._preflight(run, made)
-                # A gate's own shape differs in what does not bear on it: CPUs and threads.
-                made.preflight_of.setdefault(gates[run.setting], made.preflight_of[run.id])
-        for gate, reference in made.reference_of.items():
-            # A reference waits for the smallest shape that is compared with it: a large one's fault is none of its own.
-            candidates = [made.preflight_of[gate], made.preflight_of.get(reference, made.preflight_of[gate])]
-            made.preflight_of[reference] = min(candidates, key=lambda name: made.preflights[name].world_size)
-        return made
-
-    def _preflight(self, run: Run, made: Plan) -> str:
-        """The id of the preflight of the run's shape and stack; it is entered into the plan."""
-        digest = identity.fingerprint(checks.shape(run))
-        name = f"{run.device}-{run.nodes}x{run.processes_per_node}-{run.launcher}-{digest}"
-        made.preflights.setdefault(name, checks.preflight(run, name))
-        return name
-
-    def _gate(self, run: Run, made: Plan) -> str:
-        """The id of the gate that the run goes through; it and its reference are entered into the plan."""
-        gate = checks.gate(run, self.config.gate.seed, self.config.gate.steps)
-        strategy_source = self.strategy_source[run.strategy]
-        name = f"{run.strategy}-{self.identity(gate, strategy=strategy_source, gate=self.gate_source)}"
-        if name not in made.gates:
-            made.gates[name] = replace(gate, id=name, setting=name)
-            made.reference_of[name] = self._reference(gate, made)
-        return name
-
-    def _reference(self, gate: Run, made: Plan) -> str:
-        """The id of the single process that the gate compares with, on the same kind of device."""
-        reference = checks.reference(gate)
-        name = f"{reference.task.name}-{self.identity(reference, reference=self.reference_source)}"
-        made.references.setdefault(name, replace(reference, id=name, setting=name))
-        return name
-
-
-def _short(path: Path) -> str:
-    """Relative to the working directory where it lies below it."""
-    path = Path.cwd() / path
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+            for planned in repeated:
+                digest = self.identity(planned.setting, seed=seed + repeat, repeat=repeat)
+                own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
+                run = checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat)
+                self.plan.runs.append(run)

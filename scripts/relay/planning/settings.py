@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from relay.base.errors import UserError
-from relay.planning.config import Comparison, Config, OneOrSeveral
-from relay.spec import catalogue
+from relay.planning.config import AXES, Comparison, Config
+from relay.spec import catalogue, requirements
 from relay.spec.catalogue import DatasetSpec, TaskSpec
 from relay.spec.messages import near, show, unknown
-from relay.spec.requirements import Requirements
+from relay.spec.requirements import Need, Requirements
+from relay.spec.run import Setting
+from relay.spec.setting import (
+    Backend,
+    Batch,
+    Computation,
+    Device,
+    Feeding,
+    Length,
+    Place,
+    Shape,
+    StrategySpec,
+)
 from relay.spec.site import Site
 
-AXES = tuple(n for n, f in Comparison.model_fields.items() if any(isinstance(m, OneOrSeveral) for m in f.metadata))
 # The backends that a device offers, the preferred one first.
-BACKENDS = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
+BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One combination of what a comparison asks for, with nulls; `comparison` is its place in the config."""
+
+    comparison: int
+    strategy: str
+    axes: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StrategyFile:
+    """A strategy's file and what it states; the path is relative to the working directory where it lies below it.
+
+    `needs`: the functions that its requirements name, which tell what a task or a shape lacks.
+    """
+
+    file: Path
+    requirements: Requirements
+    needs: tuple[Need, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path) -> StrategyFile:
+        """Read a strategy's file. Raises UserError where it states nothing, or names what is not there."""
+        stated, here = requirements.read(path), Path.cwd()
+        short = (here / path).relative_to(here) if (here / path).is_relative_to(here) else path
+        return cls(short, stated, requirements.needs(path, stated))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +69,7 @@ class Here:
     `gpus` and `cpus` are how many this machine has, None where that is for the jobs to find out.
     """
 
-    device: str
+    device: Device
     gpus: int | None
     cpus: int | None
     site: Site | None = None
@@ -41,24 +80,20 @@ def count_gpus() -> int:
     return sum(p.name.removeprefix("nvidia").isdigit() for p in Path("/dev").glob("nvidia*"))
 
 
-def expand(comparisons: list[Comparison]) -> pd.DataFrame:
-    """Every combination of each comparison's axes: a column per axis, `comparison` (its index), `options`."""
-    return pd.concat([_cross(index, comparison) for index, comparison in enumerate(comparisons)], ignore_index=True)
+def expand(comparisons: Sequence[Comparison]) -> Iterator[Asked]:
+    """Every combination of each comparison's axes and options, in the config's order."""
+    for index, comparison in enumerate(comparisons):
+        options = list(comparison.options)
+        values = [*(getattr(comparison, name) for name in AXES), *comparison.options.values()]
+        for chosen in product(*map(_distinct, values)):
+            axes = dict(zip(AXES, chosen, strict=False))
+            own = dict(zip(options, chosen[len(AXES) :], strict=True))
+            yield Asked(index, comparison.strategy, axes, own)
 
 
-def _cross(index: int, comparison: Comparison) -> pd.DataFrame:
-    axes = {name: getattr(comparison, name) for name in AXES}
-    own = {f"options.{name}": values for name, values in comparison.options.items()}
-    # As objects throughout: pandas would turn a missing value among whole numbers into NaN, and 64 into 64.0.
-    table = pd.DataFrame({"comparison": [index], "strategy": [comparison.strategy]}, dtype=object)
-    for name, values in (axes | own).items():
-        values = [
-            v for i, v in enumerate(values) if not any(v is w or (type(v), v) == (type(w), w) for w in values[:i])
-        ]
-        table = table.merge(pd.DataFrame({name: values}, dtype=object), how="cross")
-    rows = table[list(own)].to_dict("records")
-    options = [{str(k).removeprefix("options."): v for k, v in row.items()} for row in rows]
-    return table.drop(columns=list(own)).assign(options=pd.Series(options, dtype=object))
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """The values without those that are named twice; 1 and True are two."""
+    return list({(type(value), value): value for value in values}.values())
 
 
 def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
@@ -141,61 +176,88 @@ def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
 
 
 def resolve(
-    row: Mapping[str, Any], *, config: Config, needs: Requirements, task: TaskSpec, here: Here
-) -> dict[str, Any]:
-    """The row's columns with every default filled in, under the names that `Run` and the comparison use."""
-    device = here.device
+    asked: Asked, *, config: Config, strategy: StrategyFile, task: TaskSpec, dataset: DatasetSpec, here: Here
+) -> Setting:
+    """What is asked for as a setting, with every default filled in."""
+    needs = strategy.requirements
+    shape = _shape(asked, needs, here)
+    axes = asked.axes
+    batch = axes["global_batch_size"]
+    if batch is None and axes["batch_per_device"] is not None:
+        batch = axes["batch_per_device"] * shape.devices
+    batch = batch or config.global_batch_size or task.global_batch_size
+    scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
+    options = {
+        name: float(value) if isinstance(needs.options[name], float) else value for name, value in asked.options.items()
+    }
+    options = {**needs.options, **options}
+    return Setting(
+        task=scaled(task, scaling, batch),
+        dataset=dataset,
+        strategy=StrategySpec(
+            name=asked.strategy,
+            file=str(strategy.file),
+            stack=needs.stack,
+            options=options,
+            divides=tuple(needs.divides),
+            lossy=needs.lossy_options(options),
+        ),
+        shape=shape,
+        place=Place(site=here.site.name if here.site else "local"),
+        computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
+        feeding=Feeding(loader=axes["loader"], data_workers=_workers(axes, shape)),
+        batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
+        length=_length(config, dataset.train_count // batch),
+    )
+
+
+def _shape(asked: Asked, needs: Requirements, here: Here) -> Shape:
+    axes, device = asked.axes, here.device
     if device not in needs.devices and "cpu" in needs.devices:
         device = "cpu"  # a strategy for CPUs runs beside those for GPUs
-    processes = row["devices_per_node"] * row["processes_per_device"] if needs.processes != "one" else 1
-    world_size = row["nodes"] * processes
-    batch = row["global_batch_size"]
-    if batch is None and row["batch_per_device"] is not None:
-        batch = row["batch_per_device"] * row["nodes"] * row["devices_per_node"]
+    one = needs.processes == "one"
+    shape = Shape(
+        device=device,
+        nodes=axes["nodes"],
+        devices_per_node=axes["devices_per_node"],
+        processes_per_device=axes["processes_per_device"],
+        # One process holds all devices of its node, however many processes are asked for.
+        devices_per_process=axes["devices_per_node"] * axes["processes_per_device"] if one else 1,
+        interop_threads=axes["interop_threads"],
+    )
+    cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
     # NCCL refuses processes that share a GPU.
-    alone = row["processes_per_device"] == 1
+    alone = shape.processes_per_device == 1
     offered = [b for b in BACKENDS[device] if b in needs.backends and (alone or b != "nccl")]
-    cpus_per_task = row["cpus_per_task"] or _share_of_cpus(device, row["devices_per_node"], processes, here.site)
-    options = {
-        name: float(value) if isinstance(needs.options[name], float) else value
-        for name, value in row["options"].items()
-    }
-    return {
-        "task": task.name,
-        "strategy": row["strategy"],
-        "stack": needs.stack,
-        "device": device,
-        "backend": offered[0] if offered else "none",
-        "site": here.site.name if here.site else "local",
-        "launcher": row["launcher"] or ("torchrun" if world_size > 1 else "none"),
-        "nodes": row["nodes"],
-        "devices_per_node": row["devices_per_node"],
-        "processes_per_node": processes,
-        "world_size": world_size,
-        "global_batch_size": batch or config.global_batch_size or task.global_batch_size,
-        "learning_rate_scaling": row["learning_rate_scaling"] or config.learning_rate_scaling,
-        "loader": row["loader"],
-        "data_workers": _workers(row, device, cpus_per_task),
-        "cpus_per_task": cpus_per_task,
-        "threads": row["threads"] or cpus_per_task,
-        "interop_threads": row["interop_threads"],
-        "precision": row["precision"],
-        "compile": row["compile"],
-        "channels_last": row["channels_last"],
-        "activation_checkpointing": row["activation_checkpointing"],
-        "options": {**needs.options, **options},
-    }
+    return replace(
+        shape,
+        cpus_per_task=cpus,
+        threads=axes["threads"] or cpus,
+        launcher=axes["launcher"] or ("torchrun" if shape.world_size > 1 else "none"),
+        backend=offered[0] if offered else "none",
+    )
 
 
-def _workers(row: Mapping[str, Any], device: str, cpus_per_task: int) -> int:
+def _length(config: Config, steps_per_epoch: int) -> Length:
+    return Length(
+        epochs=config.epochs,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=round(config.epochs * steps_per_epoch),
+        evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
+        warmup_steps=config.warmup_steps,
+        checkpoint_minutes=config.checkpoint_minutes,
+    )
+
+
+def _workers(axes: Mapping[str, Any], shape: Shape) -> int:
     """Worker processes of a dataloader where the config gives none: on CPUs they would compete with the training."""
-    if row["data_workers"] is not None:
-        return int(row["data_workers"])
-    return cpus_per_task if row["loader"] == "dataloader" and device == "cuda" else 0
+    if axes["data_workers"] is not None:
+        return int(axes["data_workers"])
+    return shape.cpus_per_task if axes["loader"] == "dataloader" and shape.device == "cuda" else 0
 
 
-def _share_of_cpus(device: str, devices: int, processes: int, site: Site | None) -> int:
+def _share_of_cpus(shape: Shape, site: Site | None) -> int:
     """CPUs of a process where the config gives none: the site's share of its GPUs; 1 without any."""
-    if device == "cpu" or site is None or site.cpus_per_gpu is None:
+    if shape.device == "cpu" or site is None or site.cpus_per_gpu is None:
         return 1
-    return max(1, devices * site.cpus_per_gpu // processes)
+    return max(1, shape.devices_per_node * site.cpus_per_gpu // shape.processes_per_node)

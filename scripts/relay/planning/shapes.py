@@ -1,4 +1,4 @@
-"""From a run to what its jobs ask of a site: nodes, tasks, CPUs, memory, GPUs; and these as Snakemake's resources."""
+"""From a shape to what its jobs ask of a site: nodes, tasks, CPUs, memory, GPUs; and these as Snakemake's resources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from relay.planning.config import Config
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.setting import Shape
 from relay.spec.site import Partition, Site
 
 # What `resources` may say of a job.
@@ -16,27 +16,27 @@ RESOURCES = (
 )
 
 
-def partition_for(run: Run, site: Site, config: Config) -> tuple[Partition | None, str]:
-    """Where the run's jobs go, or None and the reason why no partition takes them."""
+def partition_for(shape: Shape, site: Site, config: Config) -> tuple[Partition | None, str]:
+    """Where jobs of this shape go, or None and the reason why no partition takes them."""
     return site.partition_for(
-        run.device,
-        _gpus_per_node(run),
-        run.nodes,
+        shape.device,
+        shape.gpus_per_node,
+        shape.nodes,
         config.runtime_minutes,
-        cpus_per_node=_cpus_per_node(run),
+        cpus_per_node=shape.cpus_per_node,
         memory_mb=config.memory_mb_per_node or 0,
     )
 
 
-def job(run: Run, site: Site, config: Config, minutes: int, environment: dict[str, Any]) -> Job:
-    """What a job of the run asks for, for so many minutes. `environment` is the stack's, as the nodes find it."""
-    partition, reason = partition_for(run, site, config)
+def job(shape: Shape, site: Site, config: Config, minutes: int, environment: dict[str, Any]) -> Job:
+    """What a job of this shape asks for, for so many minutes. `environment` is the stack's, as the nodes find it."""
+    partition, reason = partition_for(shape, site, config)
     assert partition is not None, reason  # the planner has skipped what no partition takes
-    gpus, cpus = _gpus_per_node(run), _cpus_per_node(run)
+    gpus, cpus = shape.gpus_per_node, shape.cpus_per_node
     # With srun every process is a task; else one task starts its node's processes, and has the CPUs of all of them.
-    tasks_per_node = run.processes_per_node if run.launcher == "srun" else 1
+    tasks_per_node = shape.processes_per_node if shape.launcher == "srun" else 1
     return Job(
-        nodes=run.nodes,
+        nodes=shape.nodes,
         tasks_per_node=tasks_per_node,
         cpus_per_task=cpus // tasks_per_node,
         memory_mb=config.memory_mb_per_node or site.memory_mb(gpus, cpus, partition),
@@ -53,15 +53,6 @@ def job(run: Run, site: Site, config: Config, minutes: int, environment: dict[st
         openmp=site.openmp.model_dump(exclude_none=True),
         environment=environment,
     )
-
-
-def _gpus_per_node(run: Run) -> int:
-    return run.devices_per_node if run.device == "cuda" else 0
-
-
-def _cpus_per_node(run: Run) -> int:
-    """CPUs of a node's processes together."""
-    return run.cpus_per_task * run.processes_per_node
 
 
 def resources(job: Job, site: Site) -> dict[str, Any]:

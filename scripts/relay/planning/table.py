@@ -12,31 +12,10 @@ from rich.text import Text
 
 from relay.base.plain_text import plain_text
 from relay.planning.plan import PREFLIGHT_MINUTES, Plan
-from relay.spec.messages import show
+from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
-from relay.spec.run import Run
-
-# What tells two settings of a plan apart, with the short form in which a row names it.
-LABELS = {
-    "device": "{}",
-    "nodes": "nodes {}",
-    "devices_per_node": "×{}",
-    "processes_per_node": "{} processes",
-    "global_batch_size": "batch {}",
-    "learning_rate": "rate {:g}",
-    "learning_rate_scaling": "scaling {}",
-    "loader": "{}",
-    "data_workers": "workers {}",
-    "cpus_per_task": "CPUs {}",
-    "threads": "threads {}",
-    "interop_threads": "inter-op {}",
-    "precision": "{}",
-    "compile": "compile {}",
-    "channels_last": "channels last {}",
-    "activation_checkpointing": "activation checkpointing {}",
-    "launcher": "{}",
-    "options": "{}",
-}
+from relay.spec.run import Setting, setting_fields
+from relay.spec.setting import Shape
 
 
 @dataclass(frozen=True)
@@ -51,26 +30,20 @@ class Cost:
         return Cost(self.jobs + other.jobs, self.cpu_hours + other.cpu_hours, self.gpu_hours + other.gpu_hours)
 
 
-def cpus(run: Run) -> int:
-    """CPU cores that a job of the run asks for."""
-    return run.world_size * run.cpus_per_task
-
-
-def gpus(run: Run) -> int:
-    """GPUs that a job of the run asks for."""
-    return run.devices if run.device == "cuda" else 0
-
-
 def cost(plan: Plan) -> Cost:
     """The whole plan's cost, gates and references included, without settings whose speed is not measured."""
-    unmeasured = {run.setting for run in plan.unmeasured}
-    jobs = [*plan.references.values(), *plan.gates.values()]
-    jobs += [run for run in plan.runs if run.setting not in unmeasured for _ in plan.segments(run)]
-    hours = plan.config.runtime_minutes / 60
-    total = sum((Cost(1, hours * cpus(run), hours * gpus(run)) for run in jobs), Cost())
+    unmeasured = {run.setting_id for run in plan.unmeasured}
+    jobs: list[Shape] = [check.shape for check in (*plan.references.values(), *plan.gates.values())]
+    jobs += [run.shape for run in plan.runs if run.setting_id not in unmeasured for _ in plan.segments(run)]
+    total = sum((_cost(shape, plan.config.runtime_minutes) for shape in jobs), Cost())
     looks = plan.preflights.values() if plan.site else ()
-    hours = PREFLIGHT_MINUTES / 60
-    return sum((Cost(1, hours * cpus(run), hours * gpus(run)) for run in looks), total)
+    return sum((_cost(look.shape, PREFLIGHT_MINUTES) for look in looks), total)
+
+
+def _cost(shape: Shape, minutes: float) -> Cost:
+    """What one job of that shape may spend at most."""
+    hours = minutes / 60
+    return Cost(1, hours * shape.nodes * shape.cpus_per_node, hours * shape.nodes * shape.gpus_per_node)
 
 
 def render(plan: Plan, width: int = 80) -> str:
@@ -83,7 +56,7 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_row(*row)
     lines = [
         _totals(plan),
-        *plan.expected_starts(),
+        *(start.line for start in plan.expected_starts()),
         *_skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
@@ -93,49 +66,44 @@ def render(plan: Plan, width: int = 80) -> str:
 def _rows(plan: Plan) -> Iterator[list[str]]:
     """Preflights, references and gates, one job each, then the settings with all their repeats."""
     looks = list(plan.preflights.values()) if plan.site else []
-    for checks in (looks, list(plan.references.values()), list(plan.gates.values())):
-        for run, label in zip(checks, _labels([_described(run) for run in checks]), strict=True):
-            what = {"reference": "reference", "preflight": "preflight"}.get(run.strategy, f"gate of {run.strategy}")
-            steps = "–" if run.strategy == "preflight" else str(run.total_steps)
-            yield [f"{what} {label}".rstrip(), "1", "1", "1", steps, str(cpus(run)), str(gpus(run))]
-    unmeasured = {run.setting for run in plan.unmeasured}
-    runs = [setting.run for setting in plan.settings]
-    for setting, label in zip(plan.settings, _labels([_described(run) for run in runs]), strict=True):
-        run = setting.run
-        segments = 0 if run.setting in unmeasured else len(plan.segments(run))
-        jobs = [str(setting.repeats), str(segments or "?"), str(segments * setting.repeats or "?")]
-        yield [
-            f"{run.strategy} {label}".rstrip(),
-            *jobs,
-            str(run.total_steps),
-            str(cpus(run)),
-            str(gpus(run)),
-        ]
+    shapes = [{**_unknown(), **vars(look.shape), "world_size": look.shape.world_size} for look in looks]
+    for look, label in zip(looks, setting_labels(shapes), strict=True):
+        yield _row(f"preflight {label}", look.shape, "1", "1", "1", "–")
+    for kind, checks in (("reference", plan.references), ("gate", plan.gates)):
+        gated = list(checks.values())
+        for check, label in zip(gated, setting_labels([_proven(check) for check in gated]), strict=True):
+            what = f"gate of {check.strategy.name}" if kind == "gate" else kind
+            yield _row(f"{what} {label}", check.shape, "1", "1", "1", str(check.length.total_steps))
+    unmeasured = {run.setting_id for run in plan.unmeasured}
+    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
+    first = {run.setting_id: run for run in plan.runs if run.repeat == 0}
+    for planned, label in zip(plan.settings, labels, strict=True):
+        setting = planned.setting
+        segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
+        jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
+        yield _row(f"{setting.strategy.name} {label}", setting.shape, *jobs, str(setting.length.total_steps))
 
 
-def _described(run: Run) -> dict[str, Any]:
-    """The run as a row; of its options those that are not the strategy's defaults."""
-    options = chosen(Path(run.strategy_file), run.options) if run.options else {}
-    return {**vars(run), "options": options, "world_size": run.world_size, "learning_rate": run.task.learning_rate}
+def _row(what: str, shape: Shape, *counts: str) -> list[str]:
+    return [what.rstrip(), *counts, str(shape.nodes * shape.cpus_per_node), str(shape.nodes * shape.gpus_per_node)]
 
 
-def _labels(rows: list[dict[str, Any]]) -> list[str]:
-    """For each row, what tells it from the others; without the columns that follow from those named."""
-    differing = [name for name in LABELS if len({str(row.get(name)) for row in rows}) > 1]
-    follows = {
-        "learning_rate": "learning_rate_scaling" in differing,
-        "threads": all(row["threads"] == row["cpus_per_task"] for row in rows),
-        "processes_per_node": all(row["processes_per_node"] == row["devices_per_node"] for row in rows),
-        "launcher": all((row["launcher"] == "none") == (row["world_size"] == 1) for row in rows),
+def described(setting: Setting) -> dict[str, Any]:
+    """A setting as a row that `setting_labels` names."""
+    return flat(setting) | {
+        "chosen_options": options_text(chosen(Path(setting.strategy.file), setting.strategy.options))
     }
-    named = [name for name in differing if not follows.get(name)]
-    return [", ".join(filter(None, (_label(name, row[name]) for name in named))) for row in rows]
 
 
-def _label(name: str, value: Any) -> str:
-    if name == "options":
-        return ", ".join(f"{option} {show(given)}" for option, given in value.items())
-    return LABELS[name].format(value)
+def _proven(check: Setting) -> dict[str, Any]:
+    """A gate or a reference as such a row, without what does not bear on it."""
+    row = described(check) if check.strategy.file else flat(check) | {"chosen_options": None}
+    return row | {each.name: None for each in setting_fields() if "gate" not in each.about.bears_on}
+
+
+def _unknown() -> dict[str, Any]:
+    """A row of which nothing is known."""
+    return {each.name: None for each in setting_fields()} | {"task": "", "strategy": "", "chosen_options": None}
 
 
 def _hours(hours: float) -> str:
@@ -153,12 +121,10 @@ def _totals(plan: Plan) -> str:
     return line
 
 
-def _skipped(plan: Plan) -> list[str]:
-    """A line for each skipped setting, with what tells it from its strategy's others."""
-    lines = []
+def _skipped(plan: Plan) -> Iterator[str]:
+    """A line for each reason of each skipped setting, with what tells it from its strategy's others."""
     for strategy in plan.strategies:
-        rows = [row for row in plan.skipped if row["strategy"] == strategy]
-        for row, label in zip(rows, _labels(rows), strict=True):
-            reason = row["reason"].removeprefix(f"{strategy} ") if not label else f"({label}): {row['reason']}"
-            lines.append(f"skipped: {strategy}{' ' if label or reason != row['reason'] else ': '}{reason}")
-    return lines
+        skipped = plan.skipped_of(strategy)
+        for each, label in zip(skipped, setting_labels([described(each.setting) for each in skipped]), strict=True):
+            named = f"{strategy} ({label})" if len(skipped) > 1 else strategy
+            yield from (f"skipped: {named}: {reason.removeprefix(f'{strategy} ')}" for reason in each.reasons)

@@ -16,13 +16,13 @@ from typing import Any
 from relay.base.files import write_json
 from relay.preflight import node
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Preflight
 
 
-def specification(path: Path) -> tuple[Run, dict[str, Any] | None]:
+def specification(path: Path) -> tuple[Preflight, dict[str, Any] | None]:
     """The run, and what was asked of Slurm for it (None: nothing), of a specification (`run.json`)."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    return Run.from_dict(values), values.get("job")
+    return Preflight.from_dict(values), values.get("job")
 
 
 def rank_file(work: Path, rank: int) -> Path:
@@ -30,9 +30,11 @@ def rank_file(work: Path, rank: int) -> Path:
     return work / f"rank-{rank}.json"
 
 
-def gathered(run: Run, job: Mapping[str, Any] | None, ranks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def gathered(run: Preflight, job: Mapping[str, Any] | None, ranks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     """The facts as the checks read them; `complete` where every rank has joined."""
-    described = asdict(run) | {"world_size": run.world_size}
+    shape = run.shape
+    counts = {"world_size": shape.world_size, "processes_per_node": shape.processes_per_node}
+    described = {"id": run.id, "stack": run.stack, "compile": run.compile} | asdict(shape) | counts
     return {"run": described, "job": job, "complete": False, "allreduce": [], "ranks": ranks} | more
 
 
@@ -52,8 +54,8 @@ def main(arguments: list[str]) -> None:
     from relay.process import machine  # torch is loaded only here
     from relay.process.ranks import Ranks
 
-    machine.set_threads(run.threads, run.interop_threads)
-    mine |= devices.collect(run.device, torchvision_too=mine["local_rank"] == 0)
+    machine.set_threads(run.shape.threads, run.shape.interop_threads)
+    mine |= devices.collect(run.shape.device, torchvision_too=mine["local_rank"] == 0)
     mine["memory_limit_mb"] = machine.memory_limit_mb()
     write_json(rank_file(work, rank), mine)
     if checks.prevent_joining(gathered(run, job, [mine])):
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> None:
     log = work / f"nccl-{rank}.log"
     log.unlink(missing_ok=True)
     nccl_log.ask(log)
-    ranks = Ranks.join(run.device, run.backend)
+    ranks = Ranks.join(run.shape.device, run.shape.backend)
     mine |= {"joined": True, "kernel": devices.kernel(ranks.device)}
     mine["device_index"] = ranks.device.index
     write_json(rank_file(work, rank), mine)

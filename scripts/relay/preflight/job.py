@@ -35,9 +35,9 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
     if facts is None:
-        facts = gathered(run, job, [known for rank in range(run.world_size) if (known := _alone(folder, rank))])
+        facts = gathered(run, job, [known for rank in range(run.shape.world_size) if (known := _alone(folder, rank))])
     facts["pinned"] = (read_json(results / "environments" / f"{run.stack}.json") or {}).get("pinned", {})
-    findings = check_all(facts) + _from_faults(folder, facts, run.world_size)
+    findings = check_all(facts) + _from_faults(folder, facts, run.shape.world_size)
     facts["findings"] = [asdict(finding) for finding in findings]
     stops = [finding for finding in findings if finding.severity == "stop" and not finding.ok]
     for finding in findings:

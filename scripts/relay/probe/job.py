@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from relay.run_folder import faults
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
 from relay.spec.probe import Limits
-from relay.spec.run import Run
+from relay.spec.run import Probe, changed
 
 NO_ROOM = "no room"  # how the error of a process begins that has run out of its budget
 STEPS = 3  # the optimiser's state comes with the first; buffers that are allocated late with the second
@@ -74,9 +74,9 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
     0: done, also where nothing fits, with the reason; 1: a fault of the program's own, which a retry (`attempt` > 1)
     only repeats; 75: the processes were killed from outside, worth a retry.
     """
-    run, job, work = Run.read(spec), Job.read(spec), output.with_suffix("")
+    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
     if attempt > 1 and (fault := faults.recorded(work)):
-        print(f"probe {run.setting}: failed before, not tried again: {fault['error']}", file=sys.stderr)
+        print(f"probe {run.id}: failed before, not tried again: {fault['error']}", file=sys.stderr)
         return 1
     work.mkdir(parents=True, exist_ok=True)
     faults.forget(work)
@@ -85,13 +85,13 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
     try:
         search.run(tries.fits)
     except UserError as error:
-        print(f"probe {run.setting}: {error}", file=sys.stderr)
+        print(f"probe {run.id}: {error}", file=sys.stderr)
         return 1
     except Interrupted as status:
-        print(f"probe {run.setting}: its processes were killed (status {status})", file=sys.stderr)
+        print(f"probe {run.id}: its processes were killed (status {status})", file=sys.stderr)
         return INTERRUPTED
     found = {
-        "setting": run.setting,
+        "setting": run.id,
         "batch_per_device": search.largest or None,
         "limited_by": search.limited_by,
         "reason": None if search.largest else tries.why_none(search),
@@ -99,17 +99,17 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
         "tried": [tries.measured[size] | {"batch_per_device": size} for size in search.sizes if size in tries.measured],
     }
     write_json(output, found)
-    print(f"probe {run.setting}: {found['reason'] or f'{search.largest} samples per device'}", flush=True)
+    print(f"probe {run.id}: {found['reason'] or f'{search.largest} samples per device'}", flush=True)
     return 0
 
 
 class _Tries:
     """Starts the processes for one size after another, and keeps what they measured."""
 
-    def __init__(self, run: Run, job: Job | None, work: Path, results: Path, limits: Limits) -> None:
+    def __init__(self, run: Probe, job: Job | None, work: Path, results: Path, limits: Limits) -> None:
         self.run, self.job, self.work, self.limits = run, job, work, limits
         self.dataset = results / "datasets" / run.dataset.directory_name
-        self.code = freeze(Path(run.strategy_file), results / "code")
+        self.code = freeze(Path(run.strategy.file), results / "code")
         self.deadline, self.longest_seconds = time.monotonic() + limits.minutes * 60, 0.0
         self.measured: dict[int, dict[str, Any]] = {}
         self.refusal = ""
@@ -124,16 +124,16 @@ class _Tries:
         self.measured[size] = measured
         peak, budget = measured["peak_memory_bytes"], measured["budget_bytes"]
         told = self.refusal if peak is None else f"{peak / 2**20:.0f} MB of {budget / 2**20:.0f} MB"
-        print(f"probe {self.run.setting}: {size} samples per device: {told}", flush=True)
+        print(f"probe {self.run.id}: {size} samples per device: {told}", flush=True)
         return peak is not None and peak <= budget
 
     def _try(self, size: int) -> dict[str, Any]:
-        batch = size * self.run.devices
+        batch = size * self.run.shape.devices
         per_epoch = self.run.dataset.train_count // batch
         spec, output = self.work / "probe.json", self.work / "measured.json"
         output.unlink(missing_ok=True)
         length: dict[str, Any] = {"steps_per_epoch": per_epoch, "total_steps": STEPS, "epochs": STEPS / per_epoch}
-        replace(self.run, global_batch_size=batch, **length).write(spec, self.job)
+        changed(self.run, global_batch_size=batch, **length).write(spec, self.job)
         arguments = ["--spec", str(spec), "--dataset", str(self.dataset), "--output", str(output)]
         arguments += ["--memory-fraction", str(self.limits.memory_fraction)]
         memory_mb = self.job.memory_mb if self.job else self.limits.node_memory_mb

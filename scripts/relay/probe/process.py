@@ -20,7 +20,7 @@ from relay.probe.job import NO_ROOM, STEPS
 from relay.process import machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.task.data import Split, batch_indices, feeder
 from relay.task.task import Task
 from relay.training.evaluation import Evaluation
@@ -32,18 +32,18 @@ REFUSED = (
 )
 
 
-def budget_bytes(run: Run, device: torch.device, fraction: float, node_memory_mb: int | None) -> int:
+def budget_bytes(run: Training, device: torch.device, fraction: float, node_memory_mb: int | None) -> int:
     """What each process may hold: its share of the GPU's memory, or of the node's that the job has.
 
     `node_memory_mb` is what was declared; without it, what the control group or the machine has.
     """
     if device.type == "cuda":
-        sharing = max(1, run.processes_per_node // run.devices_per_node)
+        sharing = max(1, run.shape.processes_per_node // run.shape.devices_per_node)
         return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
     if node_memory_mb is None:
         has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
         node_memory_mb = min(has, machine.memory_limit_mb() or has)
-    return int(fraction * node_memory_mb * 2**20 / run.processes_per_node)
+    return int(fraction * node_memory_mb * 2**20 / run.shape.processes_per_node)
 
 
 def limit_memory(ranks: Ranks, budget: int) -> None:
@@ -74,17 +74,17 @@ def refused(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, OSError)) and any(words in str(error).lower() for words in REFUSED)
 
 
-def train(run: Run, ranks: Ranks, dataset: Path) -> float:
+def train(run: Training, ranks: Ranks, dataset: Path) -> float:
     """A few steps and an evaluation, as a run makes them; returns samples per second, without the first step's.
 
     All ranks take part; memory is where a run has it: data, model, gradients, optimiser, and the batch.
     """
     task = Task.of(run)
-    strategy = strategies.load(run.strategy)(task, ranks, run.global_batch_size, run.options)
+    strategy = strategies.load(run.strategy.name)(task, ranks, run.batch.global_batch_size, run.strategy.options)
     split = Split(dataset, "train", run.task)
-    feeding = feeder(run.loader, split, ranks.device, task.dtype, run.data_workers)
+    feeding = feeder(run.feeding.loader, split, ranks.device, task.dtype, run.feeding.data_workers)
     replica, started = strategy.replica, [0.0]
-    indices = (batch_indices(len(split), run.global_batch_size, run.seed, step) for step in range(STEPS))
+    indices = (batch_indices(len(split), run.batch.global_batch_size, run.seed, step) for step in range(STEPS))
     batches = feeding.batches(samples.chunk(replica.count)[replica.index] for samples in indices)
 
     def after_step(loss: torch.Tensor) -> bool:
@@ -95,8 +95,8 @@ def train(run: Run, ranks: Ranks, dataset: Path) -> float:
     strategy.set_learning_rate(task.learning_rate(0))
     strategy.train(batches, after_step)
     seconds = started[-1] - started[1]
-    Evaluation(Split(dataset, "test", run.task), task, strategy, run.global_batch_size).measure()
-    return run.global_batch_size * (STEPS - 1) / seconds
+    Evaluation(Split(dataset, "test", run.task), task, strategy, run.batch.global_batch_size).measure()
+    return run.batch.global_batch_size * (STEPS - 1) / seconds
 
 
 def main(arguments: list[str]) -> None:

@@ -9,23 +9,23 @@ from pathlib import Path
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Training
 
-Service = Callable[[Run], AbstractContextManager[None]]
+Service = Callable[[Training], AbstractContextManager[None]]
 
 
 @contextmanager
-def joined(specification: Path, service: Service) -> Iterator[tuple[Run, Ranks]]:
+def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ranks]]:
     """The run of a specification, and this process's place in it, once it has what the run declares. Collective.
 
     `service` is what the run's strategy needs on the node as long as its processes are there. At the end all wait for
     each other, and the process ends. Raises UserError where what was granted is not what was declared.
     """
-    run = Run.read(specification)
-    machine.set_threads(run.threads, run.interop_threads)
-    machine.set_precision(run.precision)
+    run = Training.read(specification)
+    machine.set_threads(run.shape.threads, run.shape.interop_threads)
+    machine.set_precision(run.computation.precision)
     with service(run):
-        ranks = Ranks.join(run.device, run.backend, run.devices_per_process)
+        ranks = Ranks.join(run.shape.device, run.shape.backend, run.shape.devices_per_process)
         machine.check_granted(run, ranks, Job.read(specification))
         yield run, ranks
         ranks.barrier()  # nobody needs the service, or a device, any more

@@ -17,7 +17,7 @@ from relay.base.errors import UserError
 from relay.process import cpus
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Specification
 
 # Variables that tell a process who it is, and what it may use: kept with the run.
 TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
@@ -39,28 +39,30 @@ def set_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
-def check_granted(run: Run, ranks: Ranks, job: Job | None = None) -> None:
+def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> None:
     """Raises UserError where processes, nodes, devices, CPUs or memory are not those declared, naming both. Collective.
 
     What a `job` declares for a process is checked where its site keeps processes to it; elsewhere `facts` records it.
     """
-    if ranks.world_size != run.world_size:
-        raise UserError(f"run {run.id}: world size is {ranks.world_size}, the run declares {run.world_size}")
+    if ranks.world_size != run.shape.world_size:
+        raise UserError(f"run {run.id}: world size is {ranks.world_size}, the run declares {run.shape.world_size}")
     hosts = sorted(set(ranks.gather(socket.gethostname())))
-    if len(hosts) != run.nodes:
+    if len(hosts) != run.shape.nodes:
         raise UserError(
-            f"run {run.id}: its processes are on {len(hosts)} nodes ({', '.join(hosts)}), declared {run.nodes}"
+            f"run {run.id}: its processes are on {len(hosts)} nodes ({', '.join(hosts)}), declared {run.shape.nodes}"
         )
     own = len(cpus.granted())
-    if run.threads > own:
-        raise UserError(f"run {run.id}: threads is {run.threads}, but the process may use only {own} CPUs")
-    if run.device == "cuda":
-        found, needed = torch.cuda.device_count(), run.devices_per_node
+    if run.shape.threads > own:
+        raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
+    if run.shape.device == "cuda":
+        found, needed = torch.cuda.device_count(), run.shape.devices_per_node
         if found < needed or (job and job.confined and found > needed):
             raise UserError(f"run {run.id}: devices_per_node is {needed}, but {found} GPUs are visible")
     if job and job.confined:
-        if own < run.cpus_per_task:  # Slurm gives whole cores: more than asked for is no fault
-            raise UserError(f"run {run.id}: cpus_per_task is {run.cpus_per_task}, but the process may use only {own}")
+        if own < run.shape.cpus_per_task:  # Slurm gives whole cores: more than asked for is no fault
+            raise UserError(
+                f"run {run.id}: cpus_per_task is {run.shape.cpus_per_task}, but the process may use only {own}"
+            )
         limit = memory_limit_mb()
         if limit is not None and limit < job.memory_mb:
             raise UserError(

@@ -20,7 +20,7 @@ from relay.equivalence.job import run_gate, run_reference
 from relay.launch.launcher import launch
 from relay.proof import forked
 from relay.spec.requirements import chosen
-from relay.spec.run import Run
+from relay.spec.run import Gate, Reference
 
 # The columns, in order, with the gate's part that each figure is from.
 FIGURES = {
@@ -43,7 +43,7 @@ class Proof:
     `preloaded`: their processes are forks of this one.
     """
 
-    gates: Sequence[tuple[Run, Run]]
+    gates: Sequence[tuple[Gate, Reference]]
     folder: Path
     preloaded: bool = False
 
@@ -52,7 +52,7 @@ class Proof:
         for gate, reference in self.gates:
             yield {"pass": number, **self._judge(gate, reference)}
 
-    def _judge(self, gate: Run, reference: Run) -> dict[str, Any]:
+    def _judge(self, gate: Gate, reference: Reference) -> dict[str, Any]:
         known = self._reference(reference)
         place = self.folder / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
@@ -66,7 +66,7 @@ class Proof:
             verdict = {"parts": [], "problems": [problem], "exit_status": status}
         return {**row(gate, verdict), "seconds": round(time.monotonic() - started, 1)}
 
-    def _reference(self, run: Run) -> Path:
+    def _reference(self, run: Reference) -> Path:
         """The trained reference, which is trained at its first use."""
         dataset = self.folder / "datasets" / run.dataset.directory_name
         if not dataset.is_dir():
@@ -97,7 +97,7 @@ def _output_to(path: Path) -> Iterator[None]:
             os.close(before)
 
 
-def row(gate: Run, verdict: dict[str, Any]) -> dict[str, Any]:
+def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
     """A verdict as a row of the table: figures by part, the most that any rank holds, the least that one sends."""
     parts = {part["name"]: part["figure"] for part in verdict["parts"]}
     shares = verdict.get("bytes_held_share", {})
@@ -107,10 +107,12 @@ def row(gate: Run, verdict: dict[str, Any]) -> dict[str, Any]:
         problems.append(f"its processes ended with status {verdict['exit_status']}")
     return {
         "task": gate.task.name,
-        "strategy": gate.strategy,
-        "options": ", ".join(f"{n} {value}" for n, value in chosen(Path(gate.strategy_file), gate.options).items()),
-        "processes": gate.world_size,
-        "precision": gate.precision,
+        "strategy": gate.strategy.name,
+        "options": ", ".join(
+            f"{n} {value}" for n, value in chosen(Path(gate.strategy.file), gate.strategy.options).items()
+        ),
+        "processes": gate.shape.world_size,
+        "precision": gate.computation.precision,
         "equivalent": not problems,
         **{column: parts.get(name) for column, name in FIGURES.items()},
         **{f"{kind}_share": max(shares[kind]) if shares.get(kind) else None for kind in SHARES},

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relay.run_folder import faults
-from relay.spec.run import Run
+from relay.spec.run import Gate
 
 LONGEST_SECONDS = 300.0  # a gate of a tiny task takes seconds: what takes so long hangs
 HUNG = 124  # as of timeout(1)
@@ -31,9 +31,9 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     from relay.equivalence import gate
 
     del code
-    run = Run.read(specification)
-    world_size = run.world_size
-    strategies.load(run.strategy)  # with what it needs of torch, once
+    run = Gate.read(specification)
+    world_size = run.shape.world_size
+    strategies.load(run.strategy.name)  # with what it needs of torch, once
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []

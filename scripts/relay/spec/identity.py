@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.spec.declare import bearing
 from relay.spec.requirements import BUILT_IN
-from relay.spec.run import Run
+from relay.spec.run import GROUPS, Setting
 
-# Names, places, and what only says when to save, look or measure: none of them changes what is computed.
-NO_IDENTITY = ("id", "setting", "strategy_file", "checkpoint_minutes", "evaluate_every_steps", "warmup_steps")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # The packages whose code is a part of the strategy, or of the network, that imports it.
 COMPUTING = ("relay.networks", "relay.strategies", "relay.task")
@@ -39,11 +38,15 @@ def _members(value: Any) -> dict[str, Any]:
     raise TypeError(f"{value!r} has no place in an identity")
 
 
-def identity(run: Run, *, leave_out: Iterable[str] = (), **sources: Any) -> str:
-    """A run's fingerprint: its values but for `NO_IDENTITY` and `leave_out`, and its sources' digests."""
-    omitted = {*NO_IDENTITY, *leave_out}
-    declared = {name: value for name, value in _members(run).items() if name not in omitted}
-    return fingerprint({"declared": declared, "sources": sources})
+def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> str:
+    """The fingerprint of what a setting declares to bear on its result, of its sources, and of what a run adds.
+
+    Left out are names, paths, and the schedule of saving, evaluation and warm-up.
+    """
+    strategy = {name: value for name, value in vars(setting.strategy).items() if name != "file"}
+    declared = {"task": setting.task, "dataset": setting.dataset, "strategy": strategy}
+    declared |= {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}
+    return fingerprint({"declared": declared | more, "sources": dict(sources)})
 
 
 def task_sources(root: Path, network: str) -> list[Path]:

@@ -1,32 +1,27 @@
 """What a strategy needs, as plain data that the planner reads from the strategy's file without importing it."""
 
 from __future__ import annotations
+import __future__
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
 
+if TYPE_CHECKING:
+    from relay.spec.run import Setting
+
 BUILT_IN = Path(__file__).parents[1] / "strategies"
-RULES = {"all", "comparison", "dataset", "environment", "equivalence", "gate", "plan", "record_plan", "reference"}
-RULES |= {
-    "preflight",
-    "preflight_job",
-    "probe",
-    "probe_job",
-    "probed",
-    "segment",
-    "specification",
-    "speed",
-    "start",
-    "summary",
-}
-Need = Literal["layers", "heads", "experts", "matrices"]
+NEEDS = BUILT_IN / "_needs.py"
+WORKFLOW = Path(__file__).resolve().parents[3]
+# Takes a setting, the processes of a replica and the stages of a pipeline: what the setting lacks, in a line, or None.
+Need = Callable[["Setting", int, int], "str | None"]
 Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
 DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
 
@@ -45,8 +40,8 @@ class Requirements:
     the option that says how many neighbouring ranks do.
     `pipelined`: the option `schedule` names one of `relay.spec.schedules`, which the group's processes follow with as
     many micro-batches as the option `micro_batches` says.
-    `needs`: what the task must have: "layers" (one with parameters for each stage), "heads" (attention heads that the
-    group divides, where it has any), "experts" (which the processes divide), "matrices" (most of its parameters).
+    `needs`: names of functions that say what the task or the shape lacks: of the strategy's own file, or of
+    `strategies/_needs.py`. Each takes the setting, the processes of a replica, and the pipeline's stages.
     `choices`: the values allowed for an option. `lossy`: those that knowingly round what is sent, with the part of its
     length by which an update may then miss the exact one. `gpu_only`: those that need GPUs. `low_precision_only`: those
     for bf16 and fp16.
@@ -69,7 +64,7 @@ class Requirements:
     twin: str | None = None
     group: str | None = None
     pipelined: bool = False
-    needs: tuple[Need, ...] = ()
+    needs: tuple[str, ...] = ()
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lossy: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
     gpu_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -129,6 +124,40 @@ def read(path: Path) -> Requirements:
     raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
 
 
+def needs(path: Path, stated: Requirements) -> tuple[Need, ...]:
+    """The functions that a strategy's requirements name, taken out of the files' text without importing them.
+
+    Such a function uses nothing but its arguments and Python itself. Raises UserError for a name that is no function's.
+    """
+    own, shared = _functions(path), _functions(NEEDS)
+    if missing := [name for name in stated.needs if name not in own | shared]:
+        raise UserError(
+            f"{path}: requirements.needs: {missing[0]!r} is no function of this file; allowed: one of it, or "
+            f"{', '.join(sorted(shared))}"
+        )
+    return tuple((own | shared)[name] for name in stated.needs)
+
+
+def _functions(path: Path) -> dict[str, Need]:
+    """The functions that a file defines at its top, by name, each compiled alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: dict[str, Need] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            place: dict[str, Any] = {}
+            alone = compile(ast.Module([node], []), str(path), "exec", __future__.annotations.compiler_flag)
+            exec(alone, place)
+            found[node.name] = place[node.name]
+    return found
+
+
+@cache
+def rules() -> frozenset[str]:
+    """The names of the workflow's rules, which no strategy may have: both are targets of `snakemake`."""
+    files = [WORKFLOW / "Snakefile", *(WORKFLOW / "workflow" / "rules").glob("*.smk")]
+    return frozenset(name for file in files for name in re.findall(r"(?m)^rule (\w+):", file.read_text("utf-8")))
+
+
 def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are not the strategy's defaults: what names a setting. All of them where its file has gone."""
     try:
@@ -183,7 +212,7 @@ def find(folders: Sequence[Path] = ()) -> dict[str, Path]:
             if path.stem == "base":
                 continue
             # A strategy's name is a target of the workflow, and a module.
-            if not path.stem.isidentifier() or path.stem in RULES:
+            if not path.stem.isidentifier() or path.stem in rules():
                 raise UserError(
                     f"strategy_folders: '{path}': the name is not allowed; allowed: letters, digits and _, no rule's"
                 )

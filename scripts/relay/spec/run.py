@@ -1,129 +1,182 @@
-"""A run as its job sees it: everything resolved on the login node, written to `run.json`, read by every process."""
+"""What a job is given: a run, a gate, a reference or a probe to train, or a preflight; all resolved on the login node.
+
+Each is a kind of its own, written as JSON (`run.json`, `gate.json`, …) and read by every process. Beside it in the same
+file stands the `Job`: what Slurm is asked for, which is no part of it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints
 
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.spec.catalogue import DatasetSpec, TaskSpec
+from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
+from relay.spec.setting import Batch, Computation, Feeding, Length, Place, Shape, StrategySpec
 
-MEASURED = "measured"
-
-
-def read_measured(path: Path) -> dict[str, Any]:
-    """What a run's first processes have measured for all later ones, from the third part of its `run.json`."""
-    measured: dict[str, Any] = (read_json(path) or {}).get(MEASURED) or {}
-    return measured
-
-
-def write_measured(path: Path, measured: Mapping[str, Any]) -> None:
-    """Keep it there, where it is not known yet."""
-    known = read_json(path)
-    if measured and known.get(MEASURED) != measured:
-        write_json(path, known | {MEASURED: dict(measured)})
+Value = TypeVar("Value")
+AnySetting = TypeVar("AnySetting", bound="Setting")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """One strategy in one setting, one repeat; `id` carries the fingerprint of all that changes the result.
+class Setting:
+    """One combination of axes' values for one strategy, of one task: what is trained, and how.
 
-    `divides` and `lossy` are the strategy's: what it splits, and which of its options knowingly round what is sent,
-    with the part of its length by which an update may then miss the exact one.
-    `task` is already adapted to the run: its learning rate is the scaled one. Paths are relative to the working
-    directory. `threads` are intra-op threads of each process. `steps_per_epoch` leaves out the last, partial batch.
-    `gpu_name` and `software` are the site's: the kind of GPU, and where Python comes from, as mode and digest.
-    What does not bear on the result (account, partition, time limit) is the `Job` beside it in the same file.
+    `task` is already adapted to it: its learning rate is the scaled one.
     """
 
-    id: str
-    setting: str
-    repeat: int
-    seed: int
     task: TaskSpec
     dataset: DatasetSpec
-    strategy: str
-    strategy_file: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    divides: tuple[str, ...] = ()
-    lossy: Mapping[str, float] = field(default_factory=dict)
-    stack: str = "torch"
-    device: str = "cpu"
-    backend: str = "gloo"
-    site: str = "local"
-    gpu_name: str | None = None
-    software: str = "current"
-    launcher: str = "none"
-    nodes: int = 1
-    devices_per_node: int = 1
-    processes_per_node: int = 1
-    global_batch_size: int
-    learning_rate_scaling: str = "none"
-    loader: str = "resident"
-    data_workers: int = 0
-    cpus_per_task: int = 1
-    threads: int = 1
-    interop_threads: int = 1
-    precision: str = "fp32"
-    compile: bool = False
-    channels_last: bool = False
-    activation_checkpointing: bool = False
-    epochs: float
-    steps_per_epoch: int
-    total_steps: int
-    evaluate_every_steps: int
-    warmup_steps: int = 10
-    checkpoint_minutes: float = 10.0
+    strategy: StrategySpec
+    shape: Shape = Shape()
+    place: Place = Place()
+    computation: Computation = Computation()
+    feeding: Feeding = Feeding()
+    batch: Batch
+    length: Length
+
+
+# The groups of declared fields, by their names in a setting.
+GROUPS = tuple((name, kind) for name, kind in get_type_hints(Setting).items() if any(map(is_declared, fields(kind))))
+
+
+def setting_fields() -> tuple[Declared, ...]:
+    """Every declared field of a setting, in order."""
+    return declared(GROUPS)
+
+
+def value_of(setting: Setting, each: Declared) -> Any:
+    """A declared field's value in a setting."""
+    return getattr(getattr(setting, each.group), each.name)
+
+
+def changed(setting: AnySetting, **values: Any) -> AnySetting:
+    """The setting with other values, each by its name: of a declared field, whatever its group, or of its own."""
+    groups = {each.name: each.group for each in setting_fields()}
+    mine = {name: value for name, value in values.items() if name not in groups}
+    for group in {groups[name] for name in values if name in groups}:
+        inner = {name: value for name, value in values.items() if groups.get(name) == group}
+        mine[group] = replace(getattr(setting, group), **inner)
+    return replace(setting, **mine)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Specification:
+    """What every kind has in common: a name, which is a fingerprint of what it declares, and its file."""
+
+    kind: ClassVar[str]
+    id: str
+    shape: Shape
 
     @property
-    def world_size(self) -> int:
-        """Processes of the whole run."""
-        return self.nodes * self.processes_per_node
-
-    @property
-    def devices(self) -> int:
-        """Devices of the whole run; they differ from its processes where one process holds several."""
-        return self.nodes * self.devices_per_node
-
-    @property
-    def devices_per_process(self) -> int:
-        """Devices that each process holds: several where one process holds all; 1 where several share one."""
-        return max(1, self.devices_per_node // self.processes_per_node)
-
-    def write(self, path: Path, job: Job | None = None) -> None:
-        """Write `run.json`: the run, and the job that it goes to. What its processes have measured there stays."""
-        measured = read_measured(path)
-        declared = self.to_dict(job) | ({MEASURED: measured} if measured else {})
-        if json.loads(json.dumps(declared)) != read_json(path):  # each call of the workflow comes here, for every run
-            write_json(path, declared)
+    def stack(self) -> str:
+        """The software environment that its processes need."""
+        raise NotImplementedError  # each kind says it
 
     def to_dict(self, job: Job | None = None) -> dict[str, Any]:
-        """What `run.json` holds: everything that a job has to know."""
-        return asdict(self) | ({"job": asdict(job)} if job else {})
+        """What its file holds: everything that a job has to know."""
+        return {"kind": self.kind, **asdict(self)} | ({"job": asdict(job)} if job else {})
+
+    def write(self, path: Path, job: Job | None = None) -> None:
+        """Write its file, with the job that it goes to, unless that is what stands there already."""
+        values = json.loads(json.dumps(self.to_dict(job)))
+        if values != read_json(path):  # each call of the workflow comes here, for every run
+            write_json(path, values)
 
     @classmethod
-    def read(cls, path: Path) -> Run:
-        """Read `run.json`; raises FileNotFoundError, and UserError where it is none of this version."""
+    def read(cls, path: Path) -> Self:
+        """Read its file; raises FileNotFoundError, and UserError where it is none of this kind and version."""
         try:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError) as fault:
-            raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
+            raise UserError(f"{path}: is no {cls.kind} of this version ({fault}); make the plan again") from None
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Run:
-        """The inverse of `dataclasses.asdict` after a trip through JSON, which turns tuples into lists."""
-        task, dataset = dict(values["task"]), dict(values["dataset"])
-        task["input_shape"] = tuple(task["input_shape"])
-        dataset["shape"] = tuple(dataset["shape"])
-        rest = {k: v for k, v in values.items() if k not in ("task", "dataset", "divides", "job", MEASURED)}
-        return cls(
-            **rest,
-            task=TaskSpec(**task),
-            dataset=DatasetSpec(**dataset),
-            divides=tuple(values.get("divides", ())),
-        )
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict` after a trip through JSON, of this kind or one derived from it."""
+        chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
+        if chosen is None or not issubclass(chosen, cls):
+            raise ValueError(f"its kind is {values['kind']!r}")
+        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Setting, Specification):
+    """A setting that processes train: with a name and a seed."""
+
+    kind: ClassVar[str] = "training"
+    seed: int
+
+    @property
+    def stack(self) -> str:
+        return self.strategy.stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Training):
+    """One repeat of a setting: the training that is measured. `setting_id` names what its repeats have in common."""
+
+    kind: ClassVar[str] = "run"
+    setting_id: str
+    repeat: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(Training):
+    """A short training under a setting's strategy, which has to compute what its reference computes."""
+
+    kind: ClassVar[str] = "gate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference(Training):
+    """The single process that gates are compared with: a plain loop, which knows nothing of strategies."""
+
+    kind: ClassVar[str] = "reference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Training):
+    """A few steps of a setting at some batch: does it fit into the memory?"""
+
+    kind: ClassVar[str] = "probe"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight(Specification):
+    """A look at the nodes that runs of one shape and stack will use."""
+
+    kind: ClassVar[str] = "preflight"
+    of_stack: str
+    place: Place
+    compile: bool
+
+    @property
+    def stack(self) -> str:
+        return self.of_stack
+
+
+KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, Preflight)
+
+
+def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
+    """A dataclass of nested dataclasses from what `asdict` and JSON made of it: lists become tuples again.
+
+    Raises TypeError and KeyError where the values are those of another class.
+    """
+    types = get_type_hints(kind)
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+    if unknown := sorted(set(values) - names):
+        raise KeyError(f"unknown: {', '.join(unknown)}")
+
+    def of(name: str, value: Any) -> Any:
+        if is_dataclass(types[name]) and isinstance(types[name], type):
+            return built(types[name], value)
+        return tuple(value) if get_origin(types[name]) is tuple and isinstance(value, list) else value
+
+    return kind(**{name: of(name, value) for name, value in values.items()})

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 
 from relay.base.errors import UserError
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
 
@@ -23,6 +23,6 @@ def load(name: str) -> type[Strategy]:
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")
 
 
-def service(run: Run) -> AbstractContextManager[None]:
+def service(run: Training) -> AbstractContextManager[None]:
     """What the run's strategy needs on the node as long as the run's processes are there."""
-    return load(run.strategy).service(run.id, run.device)
+    return load(run.strategy.name).service(run.id, run.shape.device)

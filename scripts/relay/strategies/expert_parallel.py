@@ -14,8 +14,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relay.networks.gpt import MoE
 from relay.process.ranks import TIMEOUT
+from relay.spec.run import Setting
 from relay.strategies._tensor_plan import shard_experts
 from relay.strategies.base import Replica, Requirements, Strategy
+
+
+def experts(setting: Setting, group: int, stages: int) -> str | None:
+    """Experts that all processes divide evenly."""
+    count, processes = setting.task.experts, setting.shape.world_size
+    if count and count % processes == 0:
+        return None
+    return (
+        f"{setting.strategy.name} divides experts over {processes} processes, {setting.task.name} has {count or 'none'}"
+    )
 
 
 class ExpertParallel(Strategy):

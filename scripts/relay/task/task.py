@@ -13,7 +13,7 @@ from torch import nn
 
 from relay import networks
 from relay.spec.catalogue import TaskSpec
-from relay.spec.run import Run
+from relay.spec.run import Training
 from relay.task.network import Computation, Network
 
 # Matrix products and convolutions in fewer bits; parameters, their updates and the loss stay in float32.
@@ -49,19 +49,19 @@ class Task:
     recompute: bool = False
 
     @classmethod
-    def of(cls, run: Run) -> Task:
+    def of(cls, run: Training) -> Task:
         """The task as a run trains it."""
         return cls(
             run.task,
             run.dataset.classes,
             run.seed,
-            run.precision,
-            run.steps_per_epoch,
-            run.total_steps,
+            run.computation.precision,
+            run.length.steps_per_epoch,
+            run.length.total_steps,
             kind=run.dataset.kind,
-            compiled=run.compile,
-            channels_last=run.channels_last,
-            recompute=run.activation_checkpointing,
+            compiled=run.computation.compile,
+            channels_last=run.computation.channels_last,
+            recompute=run.computation.activation_checkpointing,
         )
 
     @property

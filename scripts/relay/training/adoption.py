@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,12 @@ from relay.spec.run import Run
 
 ADOPTED = "adopted.json"
 # What has to be the same for a step of one run to be the same step of the other.
-SHARED = ("task", "dataset", "global_batch_size", "seed")
+SHARED: Mapping[str, Callable[[Run], Any]] = {
+    "task": lambda run: run.task,
+    "dataset": lambda run: run.dataset,
+    "global_batch_size": lambda run: run.batch.global_batch_size,
+    "seed": lambda run: run.seed,
+}
 
 
 def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> int:
@@ -40,10 +46,10 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     if not its.work.is_dir():
         raise UserError(f"run {source.id}: {its.work} is missing: it was never trained; train it first")
     with exclusive(its.work):  # a trainer would remove what is copied here
-        step = next(sound(its.work, 1, run.total_steps), None)
+        step = next(sound(its.work, 1, run.length.total_steps), None)
         if step is None:
-            raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.total_steps}")
-        if step == run.total_steps:
+            raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.length.total_steps}")
+        if step == run.length.total_steps:
             raise UserError(
                 f"run {run.id}: total_steps is {step}, and so far run {source.id} has come already: "
                 "nothing is left to train; plan more epochs"
@@ -70,20 +76,20 @@ def _check_same(source: Run, run: Run) -> None:
     """Raises UserError where the two train different things, or parameters of different types."""
     if source.id == run.id:
         raise UserError(f"run {run.id}: it goes on from its own checkpoints by itself; name two runs")
-    for name in SHARED:
-        given, wanted = getattr(source, name), getattr(run, name)
+    for name, of in SHARED.items():
+        given, wanted = of(source), of(run)
         if given != wanted:
             differs = _difference(name, given, wanted)
             raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: the same in both")
-    if run.task.schedule["kind"] == "cosine" and source.total_steps != run.total_steps:
+    if run.task.schedule["kind"] == "cosine" and source.length.total_steps != run.length.total_steps:
         raise UserError(
-            f"run {run.id}: total_steps is {run.total_steps}, {source.total_steps} in run {source.id}; "
+            f"run {run.id}: total_steps is {run.length.total_steps}, {source.length.total_steps} in run {source.id}; "
             "allowed: the same in both, because the learning rate of a step follows from them (cosine)"
         )
-    if (source.precision == "fp64") != (run.precision == "fp64"):
+    if (source.computation.precision == "fp64") != (run.computation.precision == "fp64"):
         raise UserError(
-            f"run {run.id}: precision is {run.precision}, {source.precision} in run {source.id}; "
-            "allowed: fp64 in both, or in none"
+            f"run {run.id}: precision is {run.computation.precision}, {source.computation.precision} in run "
+            f"{source.id}; allowed: fp64 in both, or in none"
         )
 
 
@@ -114,9 +120,9 @@ def _take(its: Places, places: Places, step: int) -> None:
 def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
     chain = read_json(its.work / "chain.json") or {}
-    told = {"run": source.id, "step": step, "strategy": source.strategy, "world_size": source.world_size}
+    told = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
     return told | {
-        "precision": source.precision,
+        "precision": source.computation.precision,
         "code": chain.get("code"),
         "adopted_from": chain.get("adopted_from"),
         "time": time.time(),

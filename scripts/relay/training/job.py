@@ -80,7 +80,7 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
                 shutil.rmtree(places.work)
             places.work.mkdir(parents=True)
-        strategy_file = Path(run.strategy_file)
+        strategy_file = Path(run.strategy.file)
         code = freeze(strategy_file, places.code)
         chain = {
             "generation": declared,
@@ -111,7 +111,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
         return INTERRUPTED
     fault = faults.collect(places.work)
     if fault:
-        if run.world_size > 1 and not fault["mistake"]:
+        if run.shape.world_size > 1 and not fault["mistake"]:
             print(fault["traceback"], file=sys.stderr)  # again, because others have spoken since
         print(f"run {run.id} failed: {fault['error']} (rank {fault['rank']})", file=sys.stderr)
         return 1

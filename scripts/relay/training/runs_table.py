@@ -44,7 +44,23 @@ def _rows(results: Path) -> Iterator[list[str]]:
             yield [path.parent.name, "unreadable"]
             continue
         step = next(iter(complete(Places(results, run.id).work)), None)
-        options = ", ".join(f"{name} {value}" for name, value in chosen(Path(run.strategy_file), run.options).items())
-        told = [run.id, run.task.name, run.strategy, options or "–", run.devices, run.cpus_per_task, run.loader]
-        told += [run.precision, run.global_batch_size, run.seed, "–" if step is None else step, run.total_steps]
+        options = ", ".join(
+            f"{name} {value}" for name, value in chosen(Path(run.strategy.file), run.strategy.options).items()
+        )
+        told = [
+            run.id,
+            run.task.name,
+            run.strategy.name,
+            options or "–",
+            run.shape.devices,
+            run.shape.cpus_per_task,
+            run.feeding.loader,
+        ]
+        told += [
+            run.computation.precision,
+            run.batch.global_batch_size,
+            run.seed,
+            "–" if step is None else step,
+            run.length.total_steps,
+        ]
         yield list(map(str, told))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.run_folder import faults
 from relay.spec.job import Job
-from relay.spec.run import Run
+from relay.spec.run import Run, changed
 from relay.training.job import Places, run_segment
 from relay.training.summary import summarise
 
@@ -22,21 +21,21 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
 
     Raises UserError where it fails; its output tells why. A retry (`attempt` > 1) only repeats a fault in words.
     """
-    steps = min(run.total_steps, run.warmup_steps + MEASURED_STEPS)
-    probe = replace(run, id=f"speed-{run.setting}", evaluate_every_steps=run.total_steps)
+    steps = min(run.length.total_steps, run.length.warmup_steps + MEASURED_STEPS)
+    probe = changed(run, id=f"speed-{run.setting_id}", evaluate_every_steps=run.length.total_steps)
     places = Places(results, probe.id)
     if attempt > 1 and (fault := faults.recorded(places.work)):
-        raise UserError(f"setting {run.setting}: failed before, not tried again: {fault['error']}")
+        raise UserError(f"setting {run.setting_id}: failed before, not tried again: {fault['error']}")
     shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
     try:
         probe.write(places.run / "run.json", job)
         write_json(places.run / "chain.json", {"generation": "speed"})
         if run_segment(places, 0, steps, attempt=1) != 0:
-            raise UserError(f"setting {run.setting}: its speed could not be measured; the lines above say why")
+            raise UserError(f"setting {run.setting_id}: its speed could not be measured; the lines above say why")
         speed = summarise(probe, places.work, segments=1)["samples_per_second"]
         if speed is None:
-            raise UserError(f"setting {run.setting}: {steps} steps leave none to measure after the warm-up")
-        return float(run.global_batch_size / speed)
+            raise UserError(f"setting {run.setting_id}: {steps} steps leave none to measure after the warm-up")
+        return float(run.batch.global_batch_size / speed)
     finally:
         shutil.rmtree(places.run, ignore_errors=True)
         if faults.recorded(places.work) is None:

@@ -27,7 +27,9 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
     counted = _counted(lines)
     blocks = [block for attempt in counted for block in attempt["blocks"]]
-    measured = [b for attempt in counted for b in attempt["blocks"] if b[0] >= attempt["start"] + run.warmup_steps]
+    measured = [
+        b for attempt in counted for b in attempt["blocks"] if b[0] >= attempt["start"] + run.length.warmup_steps
+    ]
     seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
     allocated = sum(_allocated(entry, found) for entry, found in zip(chain["attempts"], lines, strict=True))
     trained = sum(b[2] for b in blocks)
@@ -36,15 +38,15 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
     facts = [found[0]["ranks"] for found in lines if found]
     return {
         "run": run.id,
-        "setting": run.setting,
+        "setting": run.setting_id,
         "status": "done",
         "reason": _remarks(run, steps, facts, chain.get("adopted_from")),
         "segments": segments,
         "attempts": len(lines),
-        "samples_per_second": steps * run.global_batch_size / seconds if seconds else None,
+        "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
-        "warmup_steps": run.warmup_steps,
-        "step_seconds": _quantiles(measured),
+        "warmup_steps": run.length.warmup_steps,
+        **_quantiles(measured),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
         "train_seconds": trained,
         "allocated_seconds": allocated,
@@ -95,12 +97,11 @@ def _allocated(entry: dict[str, Any], found: list[dict[str, Any]]) -> float:
     return float(ended - entry["started"])
 
 
-def _quantiles(blocks: list[list[float]]) -> dict[str, float] | None:
-    """Median and 95th percentile of a step's seconds, from the means of the blocks."""
-    if not blocks:
-        return None
+def _quantiles(blocks: list[list[float]]) -> dict[str, float | None]:
+    """Median and 95th percentile of a step's seconds, from the means of the blocks; None without any."""
     each = sorted(b[2] / (b[1] - b[0]) for b in blocks)
-    return {"median": median(each), "p95": each[min(len(each) - 1, int(0.95 * len(each)))]}
+    p95 = each[min(len(each) - 1, int(0.95 * len(each)))] if each else None
+    return {"step_seconds_median": median(each) if each else None, "step_seconds_p95": p95}
 
 
 def _thinned(losses: list[tuple[int, float]]) -> dict[str, list[float]]:
@@ -124,7 +125,7 @@ def _remarks(
         whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
         remarks.append(f"went on from step {adopted['step']} of {whose}")
     if not measured_steps:
-        remarks.append(f"no step after the {run.warmup_steps} of warm-up: nothing was measured")
+        remarks.append(f"no step after the {run.length.warmup_steps} of warm-up: nothing was measured")
     if len(names := _device_names(facts)) > 1:
         remarks.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
     if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:

@@ -20,7 +20,8 @@ from relay.process import machine
 from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.spec.run import Run, read_measured, write_measured
+from relay.run_folder.measured import read_measured, write_measured
+from relay.spec.run import Training
 from relay.task.data import Batch, Split, batch_indices, feeder
 from relay.task.task import Task
 from relay.training.checkpoint import Checkpoints, seed_generators
@@ -37,20 +38,20 @@ class Trainer:
     """The loop around a strategy's steps: everything that happens between them."""
 
     def __init__(
-        self, run: Run, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
+        self, run: Training, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
     ) -> None:
         self.run, self.ranks = run, ranks
         self.interruption = Interruption.watch()
         self.task = task = Task.of(run)
-        strategy = strategies.load(run.strategy)
-        self.strategy = strategy(task, ranks, run.global_batch_size, run.options, measured)
+        strategy = strategies.load(run.strategy.name)
+        self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
         # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
         # must be dropped alike. The model's initial parameters come from the seed alone.
         seed_generators(run.seed * 1_000_003 + self.strategy.replica.index)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
         self.count = len(train)
-        self.feeder = feeder(run.loader, train, ranks.device, task.dtype, run.data_workers)
-        self.evaluation = Evaluation(test, task, self.strategy, run.global_batch_size)
+        self.feeder = feeder(run.feeding.loader, train, ranks.device, task.dtype, run.feeding.data_workers)
+        self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
 
@@ -81,7 +82,7 @@ class Trainer:
         """This replica's slice of every global batch still to come."""
         run, replica = self.run, self.strategy.replica
         return self.feeder.batches(
-            batch_indices(self.count, run.global_batch_size, run.seed, step).chunk(replica.count)[replica.index]
+            batch_indices(self.count, run.batch.global_batch_size, run.seed, step).chunk(replica.count)[replica.index]
             for step in range(self.step, self.last)
         )
 
@@ -90,7 +91,7 @@ class Trainer:
         self.step += 1
         self.recorder.loss(loss)
         self.stopwatch.tick()
-        if self.step % self.run.evaluate_every_steps == 0 or self.step == self.run.total_steps:
+        if self.step % self.run.length.evaluate_every_steps == 0 or self.step == self.run.length.total_steps:
             self._evaluate()
         done = self.step == self.last
         if done or self.step >= self.next_agreement:
@@ -104,7 +105,7 @@ class Trainer:
         self.recorder.evaluation(self.step, *found)
         if self.ranks.rank == 0:
             accuracy = "" if found[1] is None else f", accuracy {found[1]:.2%}"
-            print(f"step {self.step}/{self.run.total_steps}: test loss {found[0]:.4f}{accuracy}", flush=True)
+            print(f"step {self.step}/{self.run.length.total_steps}: test loss {found[0]:.4f}{accuracy}", flush=True)
         self.stopwatch.resume()
 
     def _agree(self, done: bool) -> None:
@@ -143,7 +144,7 @@ class Trainer:
 
     def _save_every_seconds(self) -> float:
         """Soon for the first time where the job will end: what a save takes has to be known by then."""
-        seconds = self.run.checkpoint_minutes * 60
+        seconds = self.run.length.checkpoint_minutes * 60
         unknown = self.interruption.deadline is not None and self.checkpoints.longest_save_seconds == 0
         return min(seconds, FIRST_SAVE_SECONDS) if unknown else seconds
 
@@ -180,10 +181,10 @@ def main(arguments: list[str]) -> None:
     with joined(given.spec, strategies.service) as (run, ranks):
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()
-        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, read_measured(given.spec))
+        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, read_measured(given.spec.parent))
         ranks.barrier()  # all have read it
         if ranks.rank == 0:
-            write_measured(given.spec, trainer.strategy.measured)
+            write_measured(given.spec.parent, trainer.strategy.measured)
         trainer.train(given.first, given.last)
         if held:
             held.close()

@@ -1,0 +1,95 @@
+"""Short names for settings: what tells them apart, in the words that their fields declare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from relay.spec.declare import Declared
+from relay.spec.run import Setting, setting_fields, value_of
+
+Row = Mapping[str, Any]
+
+# Groups whose values are named wherever they differ within a task; those of the others only where two settings of a
+# strategy would otherwise have the same name.
+ALWAYS_NAMED = ("computation", "batch", "length")
+
+
+def flat(setting: Setting) -> dict[str, Any]:
+    """A setting as a row: every declared field by its name, with its task's and its strategy's names."""
+    row = {each.name: value_of(setting, each) for each in setting_fields()}
+    row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
+    return row | {"world_size": setting.shape.world_size}
+
+
+def setting_labels(rows: Sequence[Row]) -> list[str]:
+    """A short name for each row's setting: '2 procs, 1 thread, resident', and what else tells it apart.
+
+    A row has the declared fields by name (None: not known), `task`, `strategy`, `world_size`, and `chosen_options`, the
+    strategy's options that are not its defaults, as a text. `setting` is the last resort.
+    """
+    named = [each for each in setting_fields() if each.about.label]
+    common = [each for each in named if each.group in ALWAYS_NAMED]
+    labels = [", ".join(_base(row) + _differing(row, rows, common)) for row in rows]
+    for more in ([each for each in named if each.group not in ALWAYS_NAMED], None):
+        names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
+        alike: dict[Any, list[Row]] = {}
+        for row, name in zip(rows, names, strict=True):
+            alike.setdefault(name, []).append(row)
+        labels = [
+            ", ".join(filter(None, [name[2], *_told_apart(row, alike[name], more)]))
+            for row, name in zip(rows, names, strict=True)
+        ]
+    return labels
+
+
+def _told_apart(row: Row, alike: Sequence[Row], more: Sequence[Declared] | None) -> list[str]:
+    if more is None:
+        ids = {other["setting"] for other in alike if other.get("setting")}
+        return [str(row["setting"])] if len(ids) > 1 and row.get("setting") else []
+    return _differing(row, alike, more)
+
+
+def _differing(row: Row, rows: Sequence[Row], among: Sequence[Declared]) -> list[str]:
+    """The words for the row's values of the fields in which the rows of its task differ."""
+    words = []
+    for each in among:
+        values = {other[each.name] for other in rows if other["task"] == row["task"] and other[each.name] is not None}
+        if len(values) > 1 and row[each.name] is not None:
+            words.append(each.about.word(row[each.name]))
+    return words
+
+
+def _base(row: Row) -> list[str]:
+    """What is always named: processes or GPUs, several nodes, threads on CPUs, the loader, options."""
+    words = {each.name: each.about.word for each in setting_fields()}
+    named: list[str] = []
+
+    def add(name: str, word: Callable[[Any], str]) -> None:
+        if row.get(name):
+            named.append(word(row[name]))
+
+    if row["device"] == "cuda" and row["nodes"] and row["devices_per_node"]:
+        named.append(counted(row["nodes"] * row["devices_per_node"], "GPU"))
+    else:
+        add("world_size", lambda count: counted(count, "proc"))
+    if row["nodes"] and row["nodes"] > 1:
+        add("nodes", words["nodes"])
+    if row["device"] != "cuda":
+        add("threads", words["threads"])
+    add("loader", words["loader"])
+    add("data_workers", words["data_workers"])
+    add("chosen_options", str)
+    return named
+
+
+def options_text(options: Mapping[str, Any]) -> str | None:
+    """A strategy's options as one short text, such as 'accumulation=2; compression=bf16'; None for none."""
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    return "; ".join(f"{name}={text}" for name, text in sorted(texts.items())) or None
+
+
+def counted(number: int, thing: str) -> str:
+    """'1 GPU', '2 GPUs'."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -1,0 +1,220 @@
+"""What a setting consists of, in groups: each field is declared here once, with all that follows from it.
+
+To add one: a line here, and the code where it acts. `config/README.md` is then made again by `make schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from relay.spec.declare import Axis, declare
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+Launcher = Literal["torchrun", "srun", "spawn", "none"]
+Scaling = Literal["none", "linear", "square_root"]
+Loader = Literal["dataloader", "resident"]
+Device = Literal["cpu", "cuda"]
+Backend = Literal["gloo", "nccl", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategySpec:
+    """A strategy as a run uses it: its file, its stack, its options' values, and what its requirements say of these.
+
+    `divides`: what it splits over the processes. `lossy`: the options that knowingly round what is sent, each with the
+    part of its length by which an update may then miss the exact one. `file` is relative to the working directory.
+    """
+
+    name: str
+    file: str = ""
+    stack: str = "torch"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    divides: tuple[str, ...] = ()
+    lossy: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Nodes, their devices and processes, the CPUs of each process, and what starts them."""
+
+    device: Device = declare("cpu", means="the kind of device", label="{}", bears_on="identity gate job")
+    nodes: int = declare(
+        1, means="nodes", label="{} node|{} nodes", bears_on="identity gate job", axis=Axis(), ge=1
+    )  # fmt: skip
+    devices_per_node: int = declare(
+        1,
+        means="devices on each node: GPUs, or processes' shares of a CPU",
+        label="{} device per node|{} devices per node",
+        bears_on="identity gate job",
+        axis=Axis(),
+        ge=1,
+    )
+    processes_per_device: int = declare(
+        1,
+        means="processes that share each device, for strategies that allow several",
+        label="{} process per device|{} processes per device",
+        bears_on="identity gate job",
+        axis=Axis(),
+        ge=1,
+    )
+    devices_per_process: int = declare(
+        1,
+        means="devices that each process holds: all of its node, for strategies of one process",
+        bears_on="identity gate job",
+        ge=1,
+    )
+    cpus_per_task: int = declare(
+        1,
+        means="CPU cores of each process",
+        label="{} CPU|{} CPUs",
+        bears_on="identity job",
+        axis=Axis(null="the site's share of its GPUs, else 1"),
+        ge=1,
+    )
+    threads: int = declare(
+        1,
+        means="threads within an operation, per process",
+        label="{} thread|{} threads",
+        bears_on="identity job",
+        axis=Axis(null="as many as cpus_per_task"),
+        ge=1,
+    )
+    interop_threads: int = declare(
+        1,
+        means="operations at once, per process",
+        label="{} inter-op thread|{} inter-op threads",
+        bears_on="identity",
+        axis=Axis(),
+        ge=1,
+    )
+    launcher: Launcher = declare(
+        "none",
+        means="what starts the processes: torchrun (one on each node), srun (each process, on Slurm), "
+        "spawn (the first starts the others of its node)",
+        label="launcher {}",
+        bears_on="identity gate job",
+        axis=Axis(null="torchrun for several, none for one"),
+    )
+    backend: Backend = declare("gloo", means="how processes communicate", label="{}", bears_on="identity gate job")
+
+    @property
+    def processes_per_node(self) -> int:
+        """Processes on each node."""
+        return self.devices_per_node * self.processes_per_device // self.devices_per_process
+
+    @property
+    def world_size(self) -> int:
+        """Processes of the whole run."""
+        return self.nodes * self.processes_per_node
+
+    @property
+    def devices(self) -> int:
+        """Devices of the whole run; they differ from its processes where one process holds several."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def gpus_per_node(self) -> int:
+        """GPUs that a job asks for on each node."""
+        return self.devices_per_node if self.device == "cuda" else 0
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPU cores that a job asks for on each node."""
+        return self.cpus_per_task * self.processes_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the processes run, as far as it bears on their speed: the site, its kind of GPU, its software."""
+
+    site: str = declare("local", means="the cluster, or local", bears_on="identity gate job")
+    gpu_name: str | None = declare(None, means="the site's name of its kind of GPU")
+    software: str = declare("current", means="where Python comes from: the mode and a digest of what it gives")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computation:
+    """How the arithmetic is done."""
+
+    precision: Precision = declare(
+        "fp32",
+        means="floating-point numbers of matrix products and convolutions; parameters are fp32 but for fp64",
+        label="{}",
+        axis=Axis(),
+    )
+    compile: bool = declare(
+        False,
+        means="whether the network is compiled by torch.compile",
+        label="compiled|not compiled",
+        bears_on="identity gate job",
+        axis=Axis(),
+    )
+    channels_last: bool = declare(
+        False,
+        means="whether convolutions keep an image's channels side by side in memory",
+        label="channels last|channels first",
+        axis=Axis(),
+    )
+    activation_checkpointing: bool = declare(
+        False,
+        means="whether a layer's activations are computed again, not kept (less memory)",
+        label="activations recomputed|activations kept",
+        axis=Axis(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feeding:
+    """How batches come to the processes."""
+
+    loader: Loader = declare(
+        "resident",
+        means="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
+        label="{}",
+        bears_on="identity",
+        axis=Axis(),
+    )
+    data_workers: int = declare(
+        0,
+        means="worker processes of each process's dataloader",
+        label="{} worker|{} workers",
+        bears_on="identity",
+        axis=Axis(null="on GPUs as many as cpus_per_task, on CPUs 0"),
+        ge=0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How many samples make a step, and how the learning rate follows from it (the task's own rate is scaled)."""
+
+    global_batch_size: int = declare(
+        means="samples per step over all devices",
+        label="batch {}",
+        axis=Axis(null="the config's key of that name, or the task's"),
+        ge=1,
+    )
+    learning_rate_scaling: Scaling = declare(
+        "none",
+        means="learning-rate scaling of these runs",
+        label="learning-rate scaling {}",
+        bears_on="identity",
+        axis=Axis(null="the config's"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long a run is, and when it evaluates, saves and begins to measure.
+
+    `steps_per_epoch` leaves out the last, partial batch.
+    """
+
+    epochs: float = declare(means="passes over the training set", label="{:g} epoch|{:g} epochs", bears_on="identity")
+    steps_per_epoch: int = declare(means="steps of an epoch", ge=1)
+    total_steps: int = declare(means="steps of the whole run", bears_on="identity", ge=1)
+    evaluate_every_steps: int = declare(means="steps between evaluations", bears_on="", ge=1)
+    warmup_steps: int = declare(10, means="steps at the start of each job that are not timed", bears_on="", ge=0)
+    checkpoint_minutes: float = declare(10.0, means="minutes between checkpoints within a job", bears_on="", gt=0)
