@@ -26,7 +26,7 @@ from relay.datasets.request import Request
 from relay.spec.catalogue import DatasetSpec, TaskSpec, dataset, task
 from relay.spec.run import Run, write_measured
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "scripts" / "train.py"
 BUILT_IN = ROOT / "scripts" / "relay" / "strategies"
 

@@ -16,7 +16,7 @@ from relay.spec import requirements
 from relay.spec.catalogue import DATASETS, DatasetSpec
 from relay.spec.run import Run
 
-FOLDER = Path(__file__).resolve().parent / "strategies"
+FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
 FEW_STEPS = 20
 
