@@ -18,7 +18,8 @@ import pytest
 from mini_slurm import MiniSlurm, Node, Partition, require
 from newer_slurm import VERSION_VARIABLE
 
-SUPPORT = Path(__file__).parent / "support"
+TESTS = Path(__file__).parent
+SUPPORT = TESTS / "support"
 TWO = [Node("n1", cpus=2, memory_mb=1000), Node("n2", cpus=2, memory_mb=1000)]
 ALL = [Partition("all", ("n1", "n2"), default=True)]
 
@@ -220,7 +221,7 @@ def test_a_killed_process_leaves_nothing(how: signal.Signals, tmp_path: Path) ->
     program = f"""if True:
         import sys, time
         from pathlib import Path
-        sys.path.insert(0, {str(SUPPORT)!r})
+        sys.path[:0] = [{str(TESTS)!r}, {str(SUPPORT)!r}]
         from test_mini_slurm import ALL, TWO, MiniSlurm
         with MiniSlurm(Path({str(folder)!r}), TWO, ALL) as cluster:
             cluster.run("sbatch", "--output=/dev/null", "--nodes=2", "--wrap=setsid sleep 65 & srun sleep 66")
