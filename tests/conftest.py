@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 import mini_slurm
+from shared import session_folder
+
+if TYPE_CHECKING:
+    from gate_runs import Gates
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +36,14 @@ def _idle_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").tidy()
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """A module's gates; what they share with others, the session has made once."""
+    from gate_runs import Gates  # with torch
+
+    return Gates(tmp_path_factory.mktemp("gates"), session_folder(tmp_path_factory) / "gates")
 
 
 @pytest.fixture

@@ -202,6 +202,6 @@ def test_lossy_options_are_marked() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["static graph", "unused parameters", "powersgd"])
-def test_the_gate_finds_them_equivalent(name: str, tmp_path: Path) -> None:
-    verdict = Gates.below(tmp_path).verdict("ddp", steps=FEW_STEPS, options=(EXACT | LOSSY)[name])
+def test_the_gate_finds_them_equivalent(gates: Gates, name: str) -> None:
+    verdict = gates.verdict("ddp", steps=FEW_STEPS, options=(EXACT | LOSSY)[name])
     assert verdict["equivalent"], verdict["problems"]

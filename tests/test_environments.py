@@ -208,7 +208,7 @@ def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], clu
     options = ["--executor", "slurm", "--jobs", "1", "--slurm-status-command", "squeue", "--slurm-no-account"]
     options += ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20"]
     options += ["--software-deployment-method", "env-modules"]
-    command = [sys.executable, f"{ROOT}/tests/fast_snakemake.py", *options, *workflow.command(), "slurm=yes"]
+    command = [sys.executable, f"{ROOT}/tests/support/fast_snakemake.py", *options, *workflow.command(), "slurm=yes"]
     done = cluster.run(*command, check=False, env=modules, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout + workflow.log()
     assert workflow.found() == [str(workflow.folder / "theirs/python"), "torch/2.0", "c1"]

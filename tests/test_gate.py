@@ -22,7 +22,7 @@ from relay.equivalence.division import Trained, divided
 from relay.equivalence.gate import ROUNDING_MARGIN, Verdict, difference, distance
 from relay.equivalence.job import run_reference
 from relay.equivalence.trials import Trial, TrialData, TrialTask, still, trials
-from relay.launch.launcher import INTERRUPTED
+from relay.launch.launcher import INTERRUPTED, launch
 from relay.process import sent
 from relay.spec import catalogue
 from relay.spec.identity import source_digest, strategy_sources
@@ -32,12 +32,6 @@ from relay.strategies.base import Replica
 from relay.task.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """One results directory for all: a reference is trained once."""
-    return Gates.below(tmp_path_factory.mktemp("results"))
 
 
 def of_task(name: str, **changes: object) -> Run:
@@ -360,7 +354,7 @@ def test_one_reference_serves_all_strategies_of_a_task() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "devices"), [("cpu", 1), ("ddp", 2), ("ddp", 4)])
 def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> None:
-    verdict = gates.verdict(strategy, devices)
+    verdict = gates.verdict(strategy, devices, start=launch)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
     assert {part["name"] for part in verdict["parts"]} == PARTS

@@ -19,6 +19,7 @@ from mini_slurm import MiniSlurm, Node, Partition, require
 from newer_slurm import VERSION_VARIABLE
 
 TESTS = Path(__file__).parent
+SUPPORT = TESTS / "support"
 TWO = [Node("n1", cpus=2, memory_mb=1000), Node("n2", cpus=2, memory_mb=1000)]
 ALL = [Partition("all", ("n1", "n2"), default=True)]
 
@@ -171,7 +172,7 @@ def test_snakemakes_plugin_sees_the_end_of_a_job_at_once(cluster: MiniSlurm, tmp
         shell: "srun --nodes=2 --ntasks=2 hostname | sort > {output}; {params}"
     """
     (tmp_path / "Snakefile").write_text(rule)
-    command = [sys.executable, TESTS / "fast_snakemake.py", "--executor=slurm", "--jobs=1", "--directory", tmp_path]
+    command = [sys.executable, SUPPORT / "fast_snakemake.py", "--executor=slurm", "--jobs=1", "--directory", tmp_path]
     command += ["--slurm-status-command=squeue", "--slurm-init-seconds-before-status-checks=1", "--slurm-no-account"]
     command += ["--snakefile", tmp_path / "Snakefile"]
     before = len(cluster.jobs())
@@ -220,7 +221,7 @@ def test_a_killed_process_leaves_nothing(how: signal.Signals, tmp_path: Path) ->
     program = f"""if True:
         import sys, time
         from pathlib import Path
-        sys.path.insert(0, {str(TESTS)!r})
+        sys.path[:0] = [{str(TESTS)!r}, {str(SUPPORT)!r}]
         from test_mini_slurm import ALL, TWO, MiniSlurm
         with MiniSlurm(Path({str(folder)!r}), TWO, ALL) as cluster:
             cluster.run("sbatch", "--output=/dev/null", "--nodes=2", "--wrap=setsid sleep 65 & srun sleep 66")

@@ -207,6 +207,6 @@ def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
 
 
 @pytest.mark.slow
-def test_replicas_on_a_cpu_compute_the_same_training(tmp_path: Path) -> None:
-    verdict = Gates.below(tmp_path).verdict("mps", 1, steps=FEW_STEPS, processes_per_device=2)
+def test_replicas_on_a_cpu_compute_the_same_training(gates: Gates) -> None:
+    verdict = gates.verdict("mps", 1, steps=FEW_STEPS, processes_per_device=2)
     assert verdict["equivalent"], verdict["problems"]

@@ -394,12 +394,6 @@ def test_pipelines_of_four_stand_side_by_side(tmp_path: Path) -> None:
 # In the gate
 
 
-@pytest.fixture(scope="module")
-def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """One results directory for all: a reference is trained once."""
-    return Gates.below(tmp_path_factory.mktemp("results"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "devices", "options"),

@@ -163,7 +163,7 @@ def test_the_executor_names_no_partition_that_the_site_leaves_to_slurm(
     sbatch.chmod(0o755)
     (tmp_path / "Snakefile").write_text(TOY.format(root=ROOT))
     profile = "slurm" if name == "generic" else name
-    command = [sys.executable, ROOT / "tests/fast_snakemake.py", "--profile", ROOT / "profiles" / profile]
+    command = [sys.executable, ROOT / "tests/support/fast_snakemake.py", "--profile", ROOT / "profiles" / profile]
     command += ["--slurm-init-seconds-before-status-checks", "1", "--config", "seed=2"]
     path = f"{sbatch.parent}:{cluster.environment['PATH']}"
     cluster.run(*command, cwd=tmp_path, env={"PATH": path})

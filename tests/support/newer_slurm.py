@@ -1,6 +1,6 @@
 """The same tests on a newer Slurm: Debian 13's (24.11), in a root folder of its own beside this machine's. Needs root.
 
-    python tests/newer_slurm.py COMMAND …       e.g. .venv/bin/pytest -m slurm tests
+    python tests/support/newer_slurm.py COMMAND …       e.g. .venv/bin/pytest -m slurm tests
 
 runs a command there. The folder is made once, in a minute or two, from Debian's packages; the checkout, its Python, the
 home and the temporary folder lie at their own paths in it. All that the command leaves running ends with it.
@@ -24,7 +24,7 @@ from typing import Any
 from namespaces import OWN_PROCESSES
 from slurm_packages import PACKAGES, obstacle
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 RELEASE, VERSION = "trixie", "24.11"
 #: Tells a test inside which version it must meet.
 VERSION_VARIABLE = "TORCH_RELAY_TEST_SLURM"

@@ -25,7 +25,7 @@ from relay.preflight.findings import Finding
 from relay.spec.job import Job
 from relay.spec.run import Preflight, changed
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "scripts" / "preflight.py"
 FACTS = ROOT / "tests" / "preflight_facts"
 TIMEOUT_SECONDS = 240  # of a few seconds' work, on a machine that others use too

@@ -28,7 +28,7 @@ from relay.spec.catalogue import DatasetSpec, TaskSpec, dataset, task
 from relay.spec.run import Run
 from specifications import made as made_of
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "scripts" / "train.py"
 BUILT_IN = ROOT / "scripts" / "relay" / "strategies"
 

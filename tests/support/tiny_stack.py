@@ -18,7 +18,7 @@ import lock as lock_script
 from relay.base.errors import UserError
 from relay.environments import wheelhouse
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # One pure, one compiled.
 PACKAGES = ("typing-extensions", "markupsafe")
 

@@ -2,7 +2,7 @@
 
 As a context manager (the fixture `cluster` of `conftest.py`), or by hand:
 
-    python tests/mini_slurm.py [COMMAND …]      a shell, or the command, with a cluster around it
+    python tests/support/mini_slurm.py [COMMAND …]      a shell, or the command, with a cluster around it
 
 Every node lives in its own process, mount, network and host-name namespace: its own address and process numbers, its
 own disk at /mnt/nodetmp (a job's part of it is $SLURM_TMPDIR), no way out of the cluster's network. So, as on a real

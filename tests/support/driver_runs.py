@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mini_slurm import MiniSlurm
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "relay"
 OPTIONS = (
     "--executor slurm --jobs 20 --slurm-status-command squeue --slurm-no-requeue --nolock --rerun-incomplete"
@@ -55,7 +55,7 @@ class Workplace:
         fast: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        program = [f"{ROOT}/tests/fast_snakemake.py"] if fast else ["-m", "snakemake"]
+        program = [f"{ROOT}/tests/support/fast_snakemake.py"] if fast else ["-m", "snakemake"]
         command = [sys.executable, *program, *self.arguments(*targets, seconds=seconds, first=first)]
         process = subprocess.Popen(
             command,

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import preloaded
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.datasets.request import Request
-from relay.equivalence.job import run_gate, run_reference
+from relay.equivalence.job import Start, run_gate
 from relay.planning import config
 from relay.planning.planner import plan
+from relay.run_folder import faults
 from relay.spec import requirements
 from relay.spec.catalogue import DATASETS, DatasetSpec
 from relay.spec.run import Gate, Reference, Training, changed
+from shared import once
 
-FOLDER = Path(__file__).resolve().parent / "strategies"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
 FEW_STEPS = 20
 Kind = TypeVar("Kind", bound=Training)
@@ -52,53 +56,68 @@ def shortened(check: Kind, steps: int) -> Kind:
 
 @dataclass
 class Gates:
-    """A results directory with the prepared digits, in which each reference is trained once."""
+    """A results directory of a test's own; datasets and trained references are the session's, made once."""
 
     results: Path
-    trained: set[str] = field(default_factory=set)
+    session: Path
 
-    @classmethod
-    def below(cls, results: Path) -> Gates:
-        """Prepare the digits there; other datasets follow when they are asked for."""
-        gates = cls(results)
-        gates.dataset(DATASETS["digits"])
-        return gates
+    def __post_init__(self) -> None:
+        (self.session / "datasets").mkdir(parents=True, exist_ok=True)
+        (self.results / "datasets").symlink_to(self.session / "datasets")
 
     @property
     def digits(self) -> Path:
         """The prepared dataset."""
-        return self.results / "datasets" / "digits"
+        return self.dataset(DATASETS["digits"])
 
-    def dataset(self, spec: DatasetSpec) -> None:
-        """Prepare the dataset where it is not there yet."""
-        place = self.results / "datasets" / spec.directory_name
-        if not place.is_dir():
-            prepare(Request.from_mapping(vars(spec)), place)
+    def dataset(self, spec: DatasetSpec) -> Path:
+        """The prepared dataset."""
+        place = self.session / "datasets" / spec.directory_name
+        return once(place, lambda folder: prepare(Request.from_mapping(vars(spec)), folder))
 
-    def verdict(self, strategy: str, devices: int | None = None, *, steps: int | None = None, **comparison: Any) -> Any:
-        """The strategy's verdict after so many steps (None: as many as the gate has); `task` and axes by name."""
-        status, output = self.judge(strategy, devices, steps=steps, **comparison)
+    def verdict(
+        self,
+        strategy: str,
+        devices: int | None = None,
+        *,
+        steps: int | None = None,
+        start: Start = preloaded.start,
+        **comparison: Any,
+    ) -> Any:
+        """The strategy's verdict after so many steps (None: as many as the gate has); `task` and axes by name.
+
+        `start` starts its processes: as forks that have torch imported, where nothing else is said.
+        """
+        status, output = self.judge(strategy, devices, steps=steps, start=start, **comparison)
         assert status == 0
         return read_json(output)
 
     def judge(
-        self, strategy: str, devices: int | None = None, *, steps: int | None = None, **comparison: Any
+        self,
+        strategy: str,
+        devices: int | None = None,
+        *,
+        steps: int | None = None,
+        start: Start = preloaded.start,
+        **comparison: Any,
     ) -> tuple[int, Path]:
         """The exit status of the gate's job, and where its verdict goes."""
         gate, reference = planned(strategy, devices, **comparison)
         if steps is not None:
             gate, reference = shortened(gate, steps), shortened(reference, steps)
-        self.dataset(gate.dataset)
         place = self.results / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
-        output = place / "verdict.json"
-        return run_gate(place / "gate.json", self.reference(reference), self.results, output), output
+        output, trained = place / "verdict.json", self.reference(reference)
+        return run_gate(place / "gate.json", trained, self.results, output, start=start), output
 
     def reference(self, run: Reference) -> Path:
         """The file of that trained reference."""
-        place = self.results / "equivalence" / "references" / run.id
-        if run.id not in self.trained:
-            run.write(place / "reference.json")
-            assert run_reference(place / "reference.json", self.results, place / "reference.pt", attempt=1) == 0
-            self.trained.add(run.id)
-        return place / "reference.pt"
+        return once(self.session / "references" / run.id, lambda folder: self._train(run, folder)) / "reference.pt"
+
+    def _train(self, run: Reference, folder: Path) -> None:
+        specification = folder / "reference.json"
+        run.write(specification)
+        arguments = ["--spec", specification, "--dataset", self.dataset(run.dataset)]
+        arguments += ["--output", folder / "reference.pt"]
+        status = preloaded.start(specification, "equivalence.reference", folder, [*map(str, arguments)], SCRIPTS)
+        assert status == 0, faults.collect(folder)

@@ -11,7 +11,7 @@ import yaml
 
 from mini_slurm import MiniSlurm
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [
     {"name": "cpu", "device": "cpu", "cpus_per_node": 8, "max_nodes": 2, "max_minutes": 120},
     {"name": "gpu", "device": "cuda", "gpu_name": "fake", "gpus_per_node": 4, "cpus_per_node": 8, "max_minutes": 120},
@@ -32,7 +32,7 @@ def slurm_command(folder: Path, *arguments: str, site: str | Path | None = None,
 
     `arguments` are targets and options; a `site` (a name or a file) takes the place of the profile's.
     """
-    command = [sys.executable, f"{ROOT}/tests/fast_snakemake.py", "--snakefile", f"{ROOT}/Snakefile"]
+    command = [sys.executable, f"{ROOT}/tests/support/fast_snakemake.py", "--snakefile", f"{ROOT}/Snakefile"]
     command += ["--profile", f"{ROOT}/profiles/{profile}", "--directory", str(folder)]
     command += ["--slurm-init-seconds-before-status-checks", "1"]
     if site is not None:

@@ -1,0 +1,106 @@
+"""Processes that have imported torch already: forks of one server, for the many short trainings of the tests.
+
+Importing torch costs a process two seconds of CPU time, a short gate a tenth of that. These are processes as a launcher
+starts them, each with its own rank, sockets and end; but all on this machine and with this checkout's code. What
+launchers themselves do is tested with real launchers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from multiprocessing import connection, forkserver
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch.multiprocessing
+
+from relay import strategies
+from relay.process.ranks import Ranks
+from relay.run_folder import faults
+from relay.spec.run import Specification
+
+LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long hangs
+ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
+#: What the server imports; most of the time is torch's and its distributed checkpoints'.
+MODULES = ("relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")
+FORKED = "forkserver"
+
+
+def spawned(work: Callable[..., None], world_size: int, *arguments: Any) -> None:
+    """Run `work(ranks, *arguments)` in so many processes, which have joined as ranks on CPUs.
+
+    What one of them raises is raised here, and ends the others.
+    """
+    _serve()
+    given = (_told(world_size), work, arguments)
+    torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED)
+
+
+def start(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
+    """Run the processes of a role to their end, as `relay.launch.launcher.launch` does, whose arguments these are.
+
+    Returns the first exit status that is not 0 (negative: the signal that killed it).
+    """
+    _serve()
+    world_size = Specification.read(specification).shape.world_size
+    told, context = _told(world_size), multiprocessing.get_context(FORKED)
+    given = (told, role, work, arguments, code)
+    processes = [context.Process(target=_role, args=(rank, *given)) for rank in range(world_size)]
+    for process in processes:
+        process.start()
+    deadline, status = time.monotonic() + LONGEST_SECONDS, 0
+    while running := [process for process in processes if process.is_alive()]:
+        connection.wait([process.sentinel for process in running], timeout=1)
+        if not status and (status := _first_failure(processes)):
+            deadline = time.monotonic() + ENDING_SECONDS
+            for process in running:
+                process.terminate()
+        if time.monotonic() > deadline:
+            for process in running:
+                process.kill()
+    return status or _first_failure(processes)
+
+
+def _first_failure(processes: Sequence[Any]) -> int:
+    return next((process.exitcode for process in processes if process.exitcode), 0)
+
+
+def _serve() -> None:
+    """Start the server unless it is there. It does not take over this process's `sys.path`, only the environment."""
+    multiprocessing.set_forkserver_preload(list(MODULES))
+    path = os.pathsep.join(filter(None, sys.path))
+    with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
+        forkserver.ensure_running()
+
+
+def _told(world_size: int) -> dict[str, str]:
+    """What a launcher tells all ranks."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} | sizes
+
+
+def _become(rank: int, told: Mapping[str, str]) -> None:
+    os.environ |= {**told, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+
+
+def _rank(rank: int, told: Mapping[str, str], work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    _become(rank, told)
+    ranks = Ranks.join("cpu", "gloo")
+    work(ranks, *arguments)
+    ranks.leave()
+
+
+def _role(rank: int, told: Mapping[str, str], role: str, work: Path, arguments: Sequence[str], code: Path) -> None:
+    _become(rank, told)
+    strategies.__path__.append(str(code / "relay" / "strategies"))  # where one of a further folder has been copied
+    faults.guarded(work, lambda: import_module(f"relay.{role}").main(list(arguments)))
