@@ -13,14 +13,9 @@ from relay.spec.setting import Shape
 
 
 def cautions(planned: PlannedSetting, config: Config, here: Here) -> Iterator[str]:
-    """A line for each thing that the user should know of a setting before it runs."""
-    named = f"{planned.id} (comparisons[{planned.comparison}])"
-    for line in (
-        *_short_jobs(planned, config),
-        *_crowd(planned.setting.shape, here),
-        *_spread(planned.setting.shape, config, here),
-    ):
-        yield f"{named} {line}"
+    """What the user should know of a setting before it runs, each a text that follows the setting's name."""
+    shape = planned.setting.shape
+    yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_spread(shape, config, here))
 
 
 def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:

@@ -16,6 +16,7 @@ from relay.base.errors import Unavailable, UserError
 from relay.environments import login_node
 from relay.planning import segments, shapes
 from relay.planning.config import Config, Segment
+from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Gate, Preflight, Reference, Run, Setting, Specification
@@ -103,8 +104,9 @@ class Plan:
         """Before anything runs: ask whether Slurm would take the jobs, and write down all that they have to know.
 
         The specifications are no outputs of a rule: Snakemake would not make what depends on a file that is made again,
-        and would not say so. Raises UserError where Slurm refuses a job.
+        and would not say so. Raises UserError where Slurm refuses a job, and for results of another version.
         """
+        check_layout(RESULTS)
         if refused := [start.line for start in self.expected_starts() if start.refused]:
             raise UserError(refused[0])
         kinds: list[tuple[str, str, Sequence[Specification]]] = [

@@ -83,6 +83,7 @@ class _Planner:
         self.locks: dict[str, str | None] = {}
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
+        self.cautions: dict[str, list[str]] = {}
 
     def lock(self, stack: str) -> str | None:
         """The digest of the versions that a stack's lock pins, or None where it has no lock."""
@@ -114,6 +115,9 @@ class _Planner:
             else:
                 self.skipped.setdefault(self.identity(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
         self.plan.settings, self.plan.skipped = list(self.settings.values()), list(self.skipped.values())
+        for caution, named in self.cautions.items():
+            others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
+            self.plan.warnings.append(f"{named[0]} {caution}{others}")
 
     def _site_problems(self, setting: Setting, site: Site) -> Iterator[str]:
         """Why the cluster cannot take the setting's jobs."""
@@ -132,7 +136,8 @@ class _Planner:
         known = self.settings.get(name)
         if known is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
-            self.plan.warnings += cautions(planned, self.config, self.here)
+            for caution in cautions(planned, self.config, self.here):
+                self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             self._add_checks(planned)
             return
         repeats = max(known.repeats, repeats)

@@ -1,0 +1,34 @@
+"""Results of another version: told in one message, never gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relay.base.errors import UserError
+from relay.run_folder.layout import LAYOUT, check_layout
+
+
+def test_new_results_note_their_layout_and_are_gone_on_with(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    (results / "datasets" / "digits").mkdir(parents=True)  # good for every layout
+    check_layout(results)
+    assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
+    (results / "runs").mkdir()
+    check_layout(results)
+
+
+@pytest.mark.parametrize("noted", [None, '{"layout": 99}', "{}", "cut off"])
+def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, noted: str | None) -> None:
+    results = tmp_path / "results"
+    run = results / "runs" / "cpu-0123456789ab" / "run.json"
+    run.parent.mkdir(parents=True)
+    run.write_text('{"id": "cpu-0123456789ab", "nodes": 1}')
+    if noted is not None:
+        (results / "layout.json").write_text(noted)
+    before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=rf"made by another version .*this one has {LAYOUT}.*Nothing is lost: move it"):
+        check_layout(results)
+    assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
