@@ -1,4 +1,4 @@
-"""Preflight's checks on facts that were written by hand (`preflight_facts/`), its page, and what its job concludes.
+"""Preflight's checks on planned preflights and what nodes may report (`preflight_facts/`), its page, and its job.
 
 The traps that can be made here are made in `test_preflight_on_nodes.py`.
 """
@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from preflight_runs import ENTRY, FACTS, ROOT, recorded, says
+from planned_preflights import FACTS, ROOT, recorded
+from preflight_runs import ENTRY, says
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.preflight import job, nccl_log, node
@@ -41,7 +42,7 @@ def finding(facts: dict[str, Any], check: str) -> Finding:
     return {found.check: found for found in check_all(facts)}[check]
 
 
-# On facts written by hand
+# On planned preflights, with reports written by hand
 
 
 def test_of_what_is_right_nothing_is_said() -> None:
@@ -50,7 +51,7 @@ def test_of_what_is_right_nothing_is_said() -> None:
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap["trap"])
 def test_a_recorded_trap_is_found_with_its_remedy(trap: dict[str, Any]) -> None:
-    facts = recorded()
+    facts = recorded(trap.get("plan"))
     for path, to in trap["change"].items():
         change(facts, path.split("."), to)
     assert says(finding(facts, trap["check"]), trap["severity"], *trap["says"])

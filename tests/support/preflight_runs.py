@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import socket
@@ -27,7 +26,6 @@ from relay.spec.run import Preflight, changed
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "scripts" / "preflight.py"
-FACTS = ROOT / "tests" / "preflight_facts"
 TIMEOUT_SECONDS = 240  # of a few seconds' work, on a machine that others use too
 OF_OTHERS = ("SLURM", "OMP_", "MASTER_", "GLOO_", "NCCL_", "TORCH", "RANK", "WORLD_SIZE", "LOCAL_", "PYTHONPATH")
 
@@ -194,14 +192,6 @@ def hosts(folder: Path, *names: str) -> Iterator[list[Host]]:
                 time.sleep(0.01)
             made.append(Host(name, net.address(index), contained.enter()))
         yield made
-
-
-def recorded() -> dict[str, Any]:
-    """The facts of a job in which all is right: two nodes with two GPUs each."""
-    facts = json.loads((FACTS / "h100_2x2.json").read_text())
-    common = facts.pop("rank")
-    facts["ranks"] = [copy.deepcopy(common) | rank for rank in facts["ranks"]]
-    return facts
 
 
 def says(found: Finding, severity: str, *words: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from relay.planning.settings import BACKENDS
 from relay.spec.declare import bearing, reset
 from relay.spec.run import Setting, Training
-from relay.spec.setting import Computation, Length, Shape, StrategySpec
+from relay.spec.setting import Computation, Feeding, Length, Shape, StrategySpec
 
 Kind = TypeVar("Kind", bound=Training)
 
@@ -53,4 +53,8 @@ def asked_of_nodes(setting: Setting) -> dict[str, Any]:
     """What a preflight looks at: settings that agree in it share one."""
     groups = (setting.shape, setting.place, setting.computation)
     asked = {name: value for group in groups for name, value in bearing(group, "job").items()}
-    return {**asked, "stack": setting.strategy.stack}
+    # Named only where they are not the default: a run that needs less has a preflight of its own, and does not fail for
+    # what another run needs.
+    special: dict[str, Any] = {"loader": setting.feeding.loader} if setting.feeding.loader != Feeding.loader else {}
+    special |= {"node_needs": setting.strategy.node_needs} if setting.strategy.node_needs else {}
+    return {**asked, **special, "stack": setting.strategy.stack}

@@ -19,7 +19,7 @@ from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
 from relay.spec.run import Gate, Preflight, Reference, Run, Setting
-from relay.spec.setting import Device
+from relay.spec.setting import Device, Feeding
 from relay.spec.site import Site
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -166,12 +166,15 @@ class _Planner:
         plan = self.plan
         gate = plan.gate_of[planned.id] = self._gate(planned.setting)
         preflight = plan.preflight_of[planned.id] = self._preflight(planned.setting)
-        # A gate's own shape differs in what does not bear on it: CPUs and threads.
-        plan.preflight_of.setdefault(gate, preflight)
-        # A reference waits for the smallest shape that is compared with it: a large one's fault is not its own.
-        reference = plan.reference_of[gate]
-        candidates = [plan.preflight_of[gate], plan.preflight_of.get(reference, plan.preflight_of[gate])]
-        plan.preflight_of[reference] = min(candidates, key=lambda name: plan.preflights[name].shape.world_size)
+        # A gate's own shape differs in what does not bear on it: CPUs, threads and the loader.
+        self._lead(gate, preflight)
+        # A fault of a large shape, or a need of one strategy, keeps no reference from its training.
+        self._lead(plan.reference_of[gate], preflight)
+
+    def _lead(self, specification: str, preflight: str) -> None:
+        """Let a gate or a reference depend on this preflight, unless it has one that asks less of the nodes."""
+        candidates = [self.plan.preflight_of.get(specification, preflight), preflight]
+        self.plan.preflight_of[specification] = min(candidates, key=lambda name: _demands(self.plan.preflights[name]))
 
     def _gate(self, setting: Setting) -> str:
         """The id of the gate that the setting goes through; it and its reference are entered into the plan."""
@@ -195,13 +198,17 @@ class _Planner:
         shape = setting.shape
         digest = identity.fingerprint(checks.asked_of_nodes(setting))
         name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
-        if name not in self.plan.preflights:
+        known = self.plan.preflights.get(name)
+        # The most data workers show whether they share a core.
+        if known is None or setting.feeding.data_workers > known.feeding.data_workers:
             self.plan.preflights[name] = Preflight(
                 id=name,
                 shape=shape,
                 of_stack=setting.strategy.stack,
                 place=setting.place,
                 compile=setting.computation.compile,
+                feeding=setting.feeding,
+                node_needs=setting.strategy.node_needs,
             )
         return name
 
@@ -216,3 +223,8 @@ class _Planner:
                 own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
                 run = checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat)
                 self.plan.runs.append(run)
+
+
+def _demands(preflight: Preflight) -> tuple[int, bool, int]:
+    """How much a preflight asks of the nodes: needs of its strategy, those of its loader, the number of processes."""
+    return len(preflight.node_needs), preflight.feeding.loader != Feeding.loader, preflight.shape.world_size

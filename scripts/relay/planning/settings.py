@@ -200,6 +200,7 @@ def resolve(
             stack=needs.stack,
             options=options,
             divides=tuple(needs.divides),
+            node_needs=tuple(needs.node_needs.get(shape.device, ())),
             lossy=needs.lossy_options(options),
         ),
         shape=shape,

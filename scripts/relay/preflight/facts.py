@@ -34,7 +34,8 @@ def gathered(run: Preflight, job: Mapping[str, Any] | None, ranks: list[dict[str
     """The facts as the checks read them; `complete` where every rank has joined."""
     shape = run.shape
     counts = {"world_size": shape.world_size, "processes_per_node": shape.processes_per_node}
-    described = {"id": run.id, "stack": run.stack, "compile": run.compile} | asdict(shape) | counts
+    described = {"id": run.id, "stack": run.stack, "compile": run.compile, "node_needs": run.node_needs}
+    described |= asdict(shape) | counts | asdict(run.feeding)
     return {"run": described, "job": job, "complete": False, "allreduce": [], "ranks": ranks} | more
 
 

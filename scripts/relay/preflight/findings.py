@@ -76,8 +76,8 @@ class Facts:
 
     @property
     def needs(self) -> Sequence[str]:
-        """What the strategy cannot do without: libaio, mps, node_disk."""
-        needed: Sequence[str] = self.run["options"].get("needs", ())
+        """What the strategy requires of each node: libaio, mps, node_disk."""
+        needed: Sequence[str] = self.run["node_needs"]
         return needed
 
     @property

@@ -41,9 +41,9 @@ def _members(value: Any) -> dict[str, Any]:
 def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> str:
     """The fingerprint of what a setting declares to bear on its result, of its sources, and of what a run adds.
 
-    Left out are names, paths, and the schedule of saving, evaluation and warm-up.
+    Left out are names, paths, what a node must have, and the schedule of saving, evaluation and warm-up.
     """
-    strategy = {name: value for name, value in vars(setting.strategy).items() if name != "file"}
+    strategy = {name: value for name, value in vars(setting.strategy).items() if name not in ("file", "node_needs")}
     declared = {"task": setting.task, "dataset": setting.dataset, "strategy": strategy}
     declared |= {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}
     return fingerprint({"declared": declared | more, "sources": dict(sources)})

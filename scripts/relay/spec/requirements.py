@@ -22,6 +22,7 @@ NEEDS = BUILT_IN / "_needs.py"
 WORKFLOW = Path(__file__).resolve().parents[3]
 # Takes a setting, the processes of a replica and the stages of a pipeline: what the setting lacks, in a line, or None.
 Need = Callable[["Setting", int, int], "str | None"]
+NodeNeed = Literal["libaio", "mps", "node_disk"]
 Divisible = Literal["samples", "parameters", "gradients", "optimizer"]
 DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
 
@@ -42,6 +43,9 @@ class Requirements:
     many micro-batches as the option `micro_batches` says.
     `needs`: names of functions that say what the task or the shape lacks: of the strategy's own file, or of
     `strategies/_needs.py`. Each takes the setting, the processes of a replica, and the pipeline's stages.
+    `node_needs`: what each node must have besides the stack, by kind of device: "mps" (NVIDIA's Multi-Process Service),
+    "libaio" (library and header), "node_disk" (a disk of the node's own). On a cluster the preflight stops the
+    strategy's runs where a node lacks it.
     `choices`: the values allowed for an option. `lossy`: those that knowingly round what is sent, with the part of its
     length by which an update may then miss the exact one. `gpu_only`: those that need GPUs. `low_precision_only`: those
     for bf16 and fp16.
@@ -65,6 +69,7 @@ class Requirements:
     group: str | None = None
     pipelined: bool = False
     needs: tuple[str, ...] = ()
+    node_needs: Mapping[Literal["cpu", "cuda"], tuple[NodeNeed, ...]] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lossy: Mapping[str, Mapping[Any, float]] = field(default_factory=dict)
     gpu_only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -149,12 +149,17 @@ class Probe(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight(Specification):
-    """A look at the nodes that runs of one shape and stack will use."""
+    """A look at the nodes that runs of one shape and stack will use.
+
+    `node_needs` is what the runs' strategies require of each node; `feeding` has the most data workers of the runs.
+    """
 
     kind: ClassVar[str] = "preflight"
     of_stack: str
     place: Place
     compile: bool
+    feeding: Feeding = Feeding()
+    node_needs: tuple[str, ...] = ()
 
     @property
     def stack(self) -> str:

@@ -25,6 +25,7 @@ class StrategySpec:
 
     `divides`: what it splits over the processes. `lossy`: the options that knowingly round what is sent, each with the
     part of its length by which an update may then miss the exact one. `file` is relative to the working directory.
+    `node_needs`: what it requires of each node with such devices; no part of the identity.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StrategySpec:
     stack: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
     divides: tuple[str, ...] = ()
+    node_needs: tuple[str, ...] = ()
     lossy: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -50,7 +50,9 @@ rm -rf "$1"
 class MPS(DDP):
     """Data parallelism over gloo by processes that share each device: `processes_per_device` of them."""
 
-    requirements = Requirements(processes="several per device", backends=("gloo",), divides=("samples",))
+    requirements = Requirements(
+        processes="several per device", backends=("gloo",), divides=("samples",), node_needs={"cuda": ("mps",)}
+    )
 
     @classmethod
     @contextmanager
