@@ -14,17 +14,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 
+from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
-from relay.spec import catalogue
+from relay.spec import tasks
 from relay.spec.run import Run
 
 
 def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
     """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
-    task, dataset = catalogue.task("lenet-synthetic"), catalogue.dataset("synthetic")
-    description = {name: getattr(dataset, name) for name in dataset.__dataclass_fields__}
-    prepare(Request.from_mapping(description), folder)
+    task, dataset = tasks.task("lenet-synthetic"), catalogue.dataset("synthetic")
+    prepare(dataset, folder)
     return Run(
         id="benchmark",
         setting="benchmark",

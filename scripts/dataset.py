@@ -6,15 +6,12 @@ import argparse
 import logging
 import signal
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.datasets import catalogue, request
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
-from relay.spec.catalogue import dataset
-
-RESIZABLE = ("synthetic", "random-")
+from relay.spec.dataset import DatasetSpec
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     options = parser().parse_args(arguments)
     try:
-        made = prepare(request_from(options), options.output, root=options.root, mirror=options.mirror)
+        made = prepare(asked(options), options.output, root=options.root, mirror=options.mirror)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -42,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     which = result.add_mutually_exclusive_group(required=True)
     which.add_argument("--spec", type=Path, help="a JSON file with name, version, kind, shape, classes and counts")
     which.add_argument("--name", help="a dataset of the catalogue")
-    result.add_argument("--shape", type=whole_numbers, help="of one sample, as 3,32,32 (synthetic) or 10 (random-…)")
+    result.add_argument(
+        "--shape", type=whole_numbers, help="of one sample, such as 3,32,32 for synthetic, 10 for random-…"
+    )
     result.add_argument("--train-count", type=int)
     result.add_argument("--test-count", type=int)
     result.add_argument("--classes", type=int)
@@ -60,19 +59,19 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"'{text}' must be whole numbers, as 3,32,32") from error
 
 
-def request_from(options: argparse.Namespace) -> Request:
-    """The request that the command line makes. Raises UserError."""
+def asked(options: argparse.Namespace) -> DatasetSpec:
+    """The dataset that the command line describes. Raises UserError."""
     keys = ("shape", "train_count", "test_count", "classes")
     changes = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
     if options.spec is not None:
         if changes:
             raise UserError(f"{next(iter(changes))}: cannot be given beside --spec, which says it already")
-        return Request.from_file(options.spec)
-    if changes and not options.name.startswith(RESIZABLE):
+        return request.from_file(options.spec)
+    fixed = catalogue.dataset(options.name)
+    if changes and catalogue.entry(options.name).family is None:
         key, value = next(iter(changes.items()))
-        fixed = getattr(dataset(options.name), key)
-        raise UserError(f"{key}: {value} cannot be chosen for '{options.name}', where it is {fixed}")
-    return Request.from_mapping(asdict(dataset(options.name, **changes)))
+        raise UserError(f"{key}: {value} cannot be chosen for '{options.name}', where it is {getattr(fixed, key)}")
+    return catalogue.dataset(options.name, **changes)
 
 
 if __name__ == "__main__":

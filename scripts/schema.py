@@ -18,8 +18,8 @@ from pydantic import BaseModel
 import site_files
 from relay.base.errors import UserError
 from relay.planning.config import Comparison, Config, Gate, Probe, Segment, Synthetic
-from relay.spec.catalogue import TASKS
 from relay.spec.messages import Schema, describe
+from relay.spec.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"

@@ -20,8 +20,8 @@ from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, in
 from relay import networks
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.spec.catalogue import task
 from relay.spec.run import changed
+from relay.spec.tasks import task
 from relay.task.data import Resident, Split
 from relay.training import speed
 from relay.training.job import Places

@@ -30,7 +30,8 @@ from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import sealed
 from relay.run_folder.sealed import MANIFEST, complete, damage, seal
-from relay.spec.catalogue import DatasetSpec, TaskSpec, task
+from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import TaskSpec, task
 from relay.strategies.base import Strategy
 from relay.task.data import Resident, Split, batch_indices
 from relay.task.task import Task

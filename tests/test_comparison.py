@@ -27,9 +27,10 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.statistics import Estimate, geometric_mean, ratio, standing
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines, number, setting_labels, spread
+from relay.datasets.catalogue import dataset
 from relay.spec import requirements
-from relay.spec.catalogue import TASKS, dataset
 from relay.spec.run import Gate, Run
+from relay.spec.tasks import TASKS
 from specifications import made
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

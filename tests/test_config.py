@@ -13,7 +13,7 @@ import yaml
 
 from relay.base.errors import UserError
 from relay.planning.config import Comparison, Config, load
-from relay.spec.catalogue import TASKS
+from relay.spec.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 

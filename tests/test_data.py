@@ -12,7 +12,8 @@ import torch
 
 from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, LIKE_MNIST, TEXT, VECTORS
 from relay.base.errors import UserError
-from relay.spec.catalogue import DatasetSpec, TaskSpec, task
+from relay.spec.dataset import DatasetSpec
+from relay.spec.tasks import TaskSpec, task
 from relay.task import data
 from relay.task.data import Resident, Split, Streamed, batch_indices, feeder
 
@@ -148,7 +149,7 @@ def test_feeding_never_reads_ahead_of_what_is_asked(prepared: Path) -> None:
 
 def test_digits_are_magnified_pixel_by_pixel_into_three_channels(prepared: Path) -> None:
     split = split_of(prepared, "digits")
-    enlarged = split.enlarge(torch.from_numpy(np.array(split.inputs[:3])))
+    enlarged = split.reader.ahead(torch.from_numpy(np.array(split.inputs[:3])))
     assert enlarged.shape == (3, 3, 32, 32)
     for image, original in zip(enlarged.numpy(), split.inputs[:3], strict=True):
         for channel in image:

@@ -20,15 +20,17 @@ import pytest
 
 from datasets_server import StandIn, known, serving, small_cifar, small_mnist, tar_gz
 from relay.base.errors import UserError
-from relay.datasets import generate, load_split, text, verify
+from relay.datasets import generate, load_split, verify
+from relay.datasets.arrays import FILES
+from relay.datasets.catalogue import dataset
+from relay.datasets.cifar10 import CIFAR10, read_cifar_batch
 from relay.datasets.download import Patience, download
 from relay.datasets.files import check_file
-from relay.datasets.formats import read_cifar_batch
-from relay.datasets.manifest import ARRAYS, MANIFEST
+from relay.datasets.kinds import text
+from relay.datasets.manifest import MANIFEST
 from relay.datasets.prepare import prepare
 from relay.datasets.progress import progress
-from relay.datasets.request import Request
-from relay.spec.catalogue import dataset
+from relay.spec.dataset import DatasetSpec
 
 ENTRY_POINT = Path(__file__).parents[1] / "scripts" / "dataset.py"
 REAL_DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -36,10 +38,10 @@ HASTY = Patience(
     attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, connect_seconds=1, silence_seconds=0.3,
     slow_window_seconds=0.3, slowest_bytes_per_second=1000, progress_bytes=1000,
 )  # fmt: skip
-DIGITS = Request(
+DIGITS = DatasetSpec(
     name="digits", version="1", kind="images", shape=(1, 8, 8), classes=10, train_count=1437, test_count=360
 )
-SYNTHETIC = Request(
+SYNTHETIC = DatasetSpec(
     name="synthetic",
     version="1",
     kind="images",
@@ -48,7 +50,7 @@ SYNTHETIC = Request(
     train_count=2500,
     test_count=300,
 )
-RANDOM = Request(
+RANDOM = DatasetSpec(
     name="random-10", version="1", kind="vectors", shape=(10,), classes=None, train_count=1000, test_count=200
 )
 
@@ -99,7 +101,7 @@ def test_digits_are_all_of_scikit_learns_images_split_in_proportion(tmp_path: Pa
 
     made = prepare(DIGITS, tmp_path / "digits")
     assert names(tmp_path) == {"digits"}
-    assert names(tmp_path / "digits") == {*ARRAYS, MANIFEST}
+    assert names(tmp_path / "digits") == {*FILES, MANIFEST}
     train, test = load_split(tmp_path / "digits", "train"), load_split(tmp_path / "digits", "test")
     assert train[0].shape == (1437, 1, 8, 8)
     assert test[0].shape == (360, 1, 8, 8)
@@ -163,7 +165,7 @@ def test_random_regression_is_standard_normal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "length"), [("relay-text", 64), ("relay-text-256", 256)])
 def test_text_is_cut_into_windows_and_their_next_bytes(tmp_path: Path, name: str, length: int) -> None:
-    made = prepare(Request.from_mapping(dataclasses.asdict(dataset(name))), tmp_path / "text")
+    made = prepare(dataset(name), tmp_path / "text")
     assert (made.shape, made.classes, made.mean, made.std) == ((length,), 256, None, None)
     assert made.source == "relay_text.txt"
     train, test = load_split(tmp_path / "text", "train"), load_split(tmp_path / "text", "test")
@@ -191,7 +193,7 @@ def test_the_text_is_the_frozen_one(tmp_path: Path) -> None:
 
 
 def test_windows_longer_than_the_text_allows_are_refused() -> None:
-    assert text.windows(32_768)[0]["test-inputs"].shape == (1, 32_768)
+    assert text.windows(32_768)["test-inputs"].shape == (1, 32_768)
     with pytest.raises(UserError, match=r"shape: \[32769\] is longer .* allowed is up to 32768"):
         text.windows(32_769)
 
@@ -553,14 +555,14 @@ def test_a_manifest_that_is_none_is_one_line(tmp_path: Path, content: str) -> No
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"name": "imagenet"}, "dataset: 'imagenet' is unknown; allowed are digits, mnist, cifar10"),
+        ({"name": "imagenet"}, "dataset: 'imagenet' is unknown; allowed are cifar10, digits, mnist"),
         ({"shape": (3, 0, 8)}, r"shape: \[3, 0, 8\] must be 3 positive"),
         ({"shape": (8,)}, r"shape: \[8\] must be 3 positive"),
         ({"classes": 1}, "classes: 1 must be"),
         ({"classes": None}, "classes: None must be"),
         ({"train_count": 0}, "train_count: 0 must be a whole number of at least 1"),
         ({"test_count": 1.5}, r"test_count: 1\.5 must be"),
-        ({"kind": "sounds"}, "kind: 'sounds' is unknown; allowed are images, vectors, text"),
+        ({"kind": "sounds"}, "kind: 'sounds' is unknown; allowed are images, text, vectors"),
         ({"name": "random-10"}, "kind: 'images' does not fit 'random-10'; allowed is vectors"),
         ({"name": "relay-text"}, "kind: 'images' does not fit 'relay-text'; allowed is text"),
         ({"kind": "text", "shape": (8, 8), "classes": 256}, r"shape: \[8, 8\] must be 1 .*\(length\)"),
@@ -741,8 +743,6 @@ def test_real_files_read_as_torchvision_reads_them(tmp_path: Path, real_root: Pa
 @real
 @pytest.mark.slow
 def test_real_cifar10_is_downloaded_over_a_bad_line(tmp_path: Path, real_root: Path) -> None:
-    from relay.datasets.sources import CIFAR10
-
     members = {path.name: path.read_bytes() for path in (real_root / CIFAR10.folder).iterdir()}
     packed = tar_gz({f"{CIFAR10.folder}/{name}": content for name, content in members.items()})
     # Packed here, so the archive's checksum is another; those of its members are the published ones.

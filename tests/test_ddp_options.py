@@ -20,7 +20,7 @@ from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks
-from relay.spec import catalogue
+from relay.spec import tasks
 from relay.strategies.base import Strategy
 from relay.task.task import Task
 
@@ -46,7 +46,7 @@ LOSS = {"fp16": (1e-5, 2e-3), "bf16": (1e-4, 5e-2), "powersgd": (1e-2, 0.4), "po
 
 def built(ranks: Ranks, options: dict[str, Any], precision: str = "fp64", strategy: str = "ddp") -> Strategy:
     """The strategy at its start, on LeNet."""
-    spec = replace(catalogue.task("lenet-digits"), learning_rate=0.005)
+    spec = replace(tasks.task("lenet-digits"), learning_rate=0.005)
     return strategies.load(strategy)(Task(spec, 10, 5, precision, 10, 10), ranks, BATCH, options)
 
 
@@ -148,7 +148,7 @@ def test_powersgd_begins_anew_on_another_number_of_processes(alone: Ranks, tmp_p
 @pytest.mark.slow
 def test_building_changes_nothing(alone: Ranks) -> None:
     """The passes that settle the buckets leave parameters, gradients and BatchNorm's statistics as they were."""
-    spec = catalogue.task("resnet18-cifar10")
+    spec = tasks.task("resnet18-cifar10")
     task = Task(replace(spec, network_options=spec.network_options | {"width": 4}), 10, 5, "fp32", 10, 10)
     strategy, model = strategies.load("ddp")(task, alone, 4, {}), task.model()
     assert all(torch.equal(strategy.model.state_dict()[name], tensor) for name, tensor in model.state_dict().items())

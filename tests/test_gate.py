@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
+from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.equivalence import reference
 from relay.equivalence.division import Trained, divided
 from relay.equivalence.gate import ROUNDING_MARGIN, Verdict, difference, distance
@@ -24,7 +24,7 @@ from relay.equivalence.job import run_reference
 from relay.equivalence.trials import Trial, TrialData, TrialTask, still, trials
 from relay.launch.launcher import INTERRUPTED, launch
 from relay.process import sent
-from relay.spec import catalogue
+from relay.spec import tasks
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.requirements import find
 from relay.spec.run import Run, changed
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def of_task(name: str, **changes: object) -> Run:
     """The short gate of a single process, on another task."""
     gate, _ = planned("cpu")
-    task = catalogue.task(name)
+    task = tasks.task(name)
     dataset = catalogue.dataset(task.dataset)
     steps_per_epoch = dataset.train_count // task.global_batch_size
     run = changed(gate, task=task, dataset=dataset, steps_per_epoch=steps_per_epoch)
@@ -288,9 +288,9 @@ def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
 @pytest.mark.parametrize("name", ["lenet-cifar10", "utsa-mnist", "resnet18-cifar10", "resnet18-group-cifar10"])
 def test_the_smooth_twin_tells_lossy_gradients_from_rounding(name: str, tmp_path: Path) -> None:
     """Over shallow and deep networks, without processes: the mean of four slices' gradients, exact and as fp16."""
-    shape = catalogue.task(name).input_shape
+    shape = tasks.task(name).input_shape
     dataset = catalogue.dataset("synthetic", shape=shape, train_count=256, test_count=10)
-    prepare(Request.from_mapping(vars(dataset)), tmp_path / "data")
+    prepare(dataset, tmp_path / "data")
     run = changed(of_task(name), dataset=dataset, global_batch_size=64, steps_per_epoch=4)
     smooth = trial(run, "smooth twin")
     data = TrialData(run, tmp_path / "data", torch.device("cpu"))
@@ -323,7 +323,7 @@ def _in_slices(run: Run, asked: Trial, data: TrialData, count: int, sent: torch.
 
 def test_a_reference_with_dropout_is_deterministic(tmp_path: Path) -> None:
     dataset = catalogue.dataset("synthetic", shape=(1, 28, 28), train_count=64, test_count=10)
-    prepare(Request.from_mapping(vars(dataset)), tmp_path / "data")
+    prepare(dataset, tmp_path / "data")
     run = shortened(of_task("princeton-mnist"), 4)
     run = changed(run, dataset=dataset, global_batch_size=16, steps_per_epoch=4)
     trained = []

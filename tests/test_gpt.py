@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from relay import networks
+from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.networks.gpt import Attention, Block, Embed, MoE
-from relay.spec.catalogue import DATASETS, TASKS, TaskSpec, dataset, task
+from relay.spec.tasks import TASKS, TaskSpec, task
 from relay.task.data import Resident, Split, batch_indices
 from relay.task.task import Task
 
@@ -36,7 +35,7 @@ def trained_by(spec: TaskSpec, precision: str = "fp64") -> Task:
 
 def on_meta(spec: TaskSpec, **options: object) -> nn.Sequential:
     with torch.device("meta"):
-        classes = DATASETS[spec.dataset].classes
+        classes = dataset(spec.dataset).classes
         return networks.build(spec.network, spec.input_shape, classes, {**spec.network_options, **options})
 
 
@@ -254,7 +253,7 @@ def test_a_strategy_can_take_over_the_computing(moe: MoE) -> None:
 def test_it_learns_the_projects_text(tmp_path: Path, name: str) -> None:
     """From log 256 = 5.55 to well below what the bytes' frequencies alone would give."""
     spec = task(name)
-    prepare(Request.from_mapping(asdict(dataset(spec.dataset))), tmp_path / "text")
+    prepare(dataset(spec.dataset), tmp_path / "text")
     train, test = (Split(tmp_path / "text", split, spec) for split in ("train", "test"))
     built = trained_by(spec, "fp32")
     feeding, model = Resident(train, CPU, built.dtype), built.model()

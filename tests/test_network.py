@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from relay.spec import catalogue
+from relay.datasets import catalogue
+from relay.spec import tasks
 from relay.task.network import Computation, Network
 from relay.task.task import Task
 
 
 def task(name: str, **changes: Any) -> Task:
     """A task of the catalogue with ten classes, or a text's 256."""
-    spec = catalogue.task(name)
+    spec = tasks.task(name)
     its = catalogue.dataset(spec.dataset)
     values: dict[str, Any] = {"precision": "fp32", "steps_per_epoch": 10, "total_steps": 20} | changes
     return Task(spec, classes=its.classes, seed=5, kind=its.kind, **values)
@@ -151,7 +152,7 @@ def test_images_and_vectors_keep_their_loss() -> None:
     outputs = its.model()(inputs)
     assert torch.equal(its.loss(outputs, targets), nn.functional.cross_entropy(outputs, targets))
     assert its.correct(outputs, outputs.argmax(1)) == 4.0
-    line = replace(catalogue.task("linear-random10"))
+    line = replace(tasks.task("linear-random10"))
     vectors = Task(line, classes=None, seed=5, precision="fp64", steps_per_epoch=10, total_steps=20, kind="vectors")
     loss = vectors.loss(torch.ones(4, 1, dtype=torch.float64), torch.zeros(4, 1))
     assert float(loss) == 1.0

@@ -21,8 +21,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from gate_runs import Gates, planned
 from relay import strategies
 from relay.base.errors import UserError
+from relay.datasets import catalogue
 from relay.process.ranks import Ranks
-from relay.spec import catalogue, requirements
+from relay.spec import requirements, tasks
 from relay.spec.schedules import SCHEDULES
 from relay.strategies import _cut
 from relay.task.network import Computation, Network
@@ -73,7 +74,7 @@ def test_many_layers_are_cut_at_once() -> None:
 
 @pytest.mark.parametrize("count", [0, 6])
 def test_more_stages_than_layers_with_parameters_are_refused(count: int) -> None:
-    network = Task(catalogue.task("lenet-digits"), 10, 5, "fp32", 10, 10).model()
+    network = Task(tasks.task("lenet-digits"), 10, 5, "fp32", 10, 10).model()
     trainable = _cut.trainable(network)
     assert trainable == {"conv1", "conv2", "fc1", "fc2", "fc3"}
     with pytest.raises(UserError) as refused:
@@ -238,7 +239,7 @@ def test_the_cut_of_a_run_is_measured_once(alone: Ranks) -> None:
 
 def task(name: str, precision: str = "fp64", **settings: Any) -> Task:
     """A task of the catalogue, for a few steps; a GPT comes narrow."""
-    spec = catalogue.task(name)
+    spec = tasks.task(name)
     if name.startswith("gpt"):
         spec = replace(spec, network_options={**spec.network_options, "width": 16})
     dataset = catalogue.dataset(spec.dataset)

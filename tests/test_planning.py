@@ -18,10 +18,10 @@ from relay.planning import segments, table
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.spec.catalogue import TASKS
 from relay.spec.identity import lock_lines, module_sources, source_digest, strategy_sources
 from relay.spec.requirements import BUILT_IN
 from relay.spec.run import Run, Setting, built
+from relay.spec.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
@@ -669,7 +669,7 @@ def test_a_thousand_runs_are_planned_at_once_and_without_torch() -> None:
     program = """
 import sys, time
 sys.path.insert(0, "scripts")
-from relay.spec.catalogue import TASKS
+from relay.spec.tasks import TASKS
 from relay.planning.config import load
 from relay.planning.planner import plan
 axes = {"global_batch_size": [32, 64, 128, 256, 512], "cpus_per_task": [1, 2, 3, 4, 8]}

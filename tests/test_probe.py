@@ -15,14 +15,13 @@ import yaml
 
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
+from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.probed import batch_unit, config_text, probes, shown
 from relay.probe.job import Limits, Search, run_probe
-from relay.spec.catalogue import DATASETS
 from relay.spec.requirements import find, read
 from relay.spec.site import load_site
 from slurm_runs import site_file, slurm_snakemake
@@ -157,7 +156,7 @@ def test_a_probe_longer_than_its_job_is_refused() -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with the digits."""
     folder = tmp_path_factory.mktemp("results")
-    prepare(Request.from_mapping(vars(DATASETS["digits"])), folder / "datasets" / "digits")
+    prepare(dataset("digits"), folder / "datasets" / "digits")
     return folder
 
 

@@ -18,9 +18,9 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.run_folder.measured import read_measured
 from relay.spec import requirements
-from relay.spec.catalogue import task
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
+from relay.spec.tasks import task
 from relay.training.adoption import adopt
 
 pytest_plugins = ["chain_runs"]

@@ -22,12 +22,13 @@ from torch.distributed.tensor import DTensor
 from gate_runs import Gates, planned, shortened
 from relay import strategies
 from relay.base.errors import UserError
+from relay.datasets import catalogue
 from relay.equivalence import gate, reference
 from relay.equivalence.trials import TrialData, trials
 from relay.planning import config
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks
-from relay.spec import catalogue
+from relay.spec import tasks
 from relay.spec.run import Run
 from relay.strategies._tensor_plan import tensor_plan
 from relay.strategies.base import Strategy
@@ -216,7 +217,7 @@ def test_a_replica_sees_its_samples(verdicts: Callable[..., Any]) -> None:
 
 def of_task(name: str, precision: str = "fp32") -> Task:
     """The task at the start of a training of ten steps."""
-    spec = catalogue.task(name)
+    spec = tasks.task(name)
     dataset = catalogue.dataset(spec.dataset)
     return Task(spec, dataset.classes, 5, precision, steps_per_epoch=10, total_steps=10, kind=dataset.kind)
 

@@ -19,7 +19,7 @@ from gate_runs import FOLDER
 from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
-from relay.spec import catalogue, requirements
+from relay.spec import requirements, tasks
 from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
 from relay.strategies.base import Strategy
 from relay.task.data import Batch
@@ -173,7 +173,7 @@ def alone() -> Iterator[Ranks]:
 
 def training(name: str, ranks: Ranks, optimizer: str) -> Strategy:
     """A strategy at its start, on LeNet."""
-    spec = catalogue.task("lenet-digits")
+    spec = tasks.task("lenet-digits")
     spec = replace(spec, optimizer=optimizer, optimizer_options=OPTIMIZERS[optimizer], learning_rate=0.01)
     task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=BEFORE + AFTER)
     return strategies.load(name)(task, ranks, BATCH, {})
@@ -250,7 +250,7 @@ def _rank(rank: int, port: int, folder: Path, optimizers: list[str]) -> None:
 
 def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
     """BatchNorm's running statistics are each replica's own, and so they are after a checkpoint."""
-    spec = replace(catalogue.task("resnet18-cifar10"), network_options={"norm": "batch", "width": 4})
+    spec = replace(tasks.task("resnet18-cifar10"), network_options={"norm": "batch", "width": 4})
     task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=BEFORE)
     strategy, resumed = (strategies.load(name)(task, ranks, BATCH, {}) for _ in range(2))
     strategy.train(islice(batches(strategy), BEFORE), lambda loss: False)
@@ -303,7 +303,7 @@ def test_training_stops_where_it_is_told_to(alone: Ranks) -> None:
 
 
 def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> None:
-    spec = catalogue.task("utsa-mnist")
+    spec = tasks.task("utsa-mnist")
     task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=10)
     strategy = strategies.load("cpu")(task, alone, 8, {})
     inputs = torch.randn(8, 1, 28, 28)

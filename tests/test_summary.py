@@ -13,8 +13,8 @@ import pytest
 from chain_runs import ROOT, short_run
 from relay.base.errors import UserError
 from relay.run_folder import attempts
-from relay.spec.catalogue import task
 from relay.spec.run import Run, changed
+from relay.spec.tasks import task
 from relay.training.summary import KEPT_LOSSES, summarise
 
 FACTS = {

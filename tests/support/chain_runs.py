@@ -14,18 +14,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.run_folder.measured import write_measured
-from relay.spec.catalogue import DatasetSpec, TaskSpec, dataset, task
+from relay.spec.dataset import DatasetSpec
 from relay.spec.run import Run
+from relay.spec.tasks import TaskSpec, task
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +71,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every one of `DATASETS`, as the dataset stage makes them."""
     folder = tmp_path_factory.mktemp("datasets")
     for spec in DATASETS:
-        prepare(Request.from_mapping(asdict(spec)), folder / spec.directory_name)
+        prepare(spec, folder / spec.directory_name)
     return folder
 
 

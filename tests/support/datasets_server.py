@@ -17,8 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-from relay.datasets.request import Request
+from relay.datasets.cifar10 import read_cifar10
+from relay.datasets.mnist import read_mnist
 from relay.datasets.sources import Archive, KnownFile, Source
+from relay.spec.dataset import DatasetSpec
 
 
 @dataclass
@@ -123,7 +125,7 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
 class StandIn:
     """A small dataset in a public one's format: description, archives and members by name, arrays."""
 
-    request: Request
+    request: DatasetSpec
     source: Source
     archives: dict[str, bytes]
     members: dict[str, bytes]
@@ -146,7 +148,7 @@ def small_mnist(train_count: int = 50, test_count: int = 20) -> StandIn:
     )
     request = _request("mnist", (1, 28, 28), train_count, test_count)
     return StandIn(
-        request, Source("idx", "MNIST/raw", ("http://unused.invalid/",), described), archives, members, arrays
+        request, Source(read_mnist, "MNIST/raw", ("http://unused.invalid/",), described), archives, members, arrays
     )
 
 
@@ -160,7 +162,7 @@ def small_cifar(per_batch: int = 10, test_count: int = 20) -> StandIn:
     archive = tar_gz({f"cifar-10-batches-py/{name}": members[name] for name in reversed(members)})
     name = "cifar-10-python.tar.gz"
     described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
-    source = Source("cifar", "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
+    source = Source(read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
     request = _request("cifar10", (3, 32, 32), 5 * per_batch, test_count)
     return StandIn(request, source, {name: archive}, members, arrays)
 
@@ -193,8 +195,8 @@ def _arrays(shape: tuple[int, ...], train_count: int, test_count: int) -> dict[s
     }
 
 
-def _request(name: str, shape: tuple[int, ...], train_count: int, test_count: int) -> Request:
-    return Request(
+def _request(name: str, shape: tuple[int, ...], train_count: int, test_count: int) -> DatasetSpec:
+    return DatasetSpec(
         name=name,
         version="1",
         kind="images",

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import preloaded
 from relay.base.files import read_json
+from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.equivalence.job import Start, run_gate
 from relay.planning import config
 from relay.planning.planner import plan
 from relay.run_folder import faults
 from relay.spec import requirements
-from relay.spec.catalogue import DATASETS, DatasetSpec
+from relay.spec.dataset import DatasetSpec
 from relay.spec.run import Gate, Reference, Training, changed
 from shared import once
 
@@ -68,12 +68,12 @@ class Gates:
     @property
     def digits(self) -> Path:
         """The prepared dataset."""
-        return self.dataset(DATASETS["digits"])
+        return self.dataset(dataset("digits"))
 
     def dataset(self, spec: DatasetSpec) -> Path:
         """The prepared dataset."""
         place = self.session / "datasets" / spec.directory_name
-        return once(place, lambda folder: prepare(Request.from_mapping(vars(spec)), folder))
+        return once(place, lambda folder: prepare(spec, folder))
 
     def verdict(
         self,

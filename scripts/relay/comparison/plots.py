@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from relay.comparison.columns import Row, category, told_speed, told_unit
 from relay.comparison.inputs import Record
+from relay.datasets import kinds
 
 # Drawn in these and then replaced by CSS variables, so that the plots follow the page into the dark.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
@@ -140,13 +141,18 @@ def _figure(height_inches: float, *, left: float, bottom: float, top: float) -> 
     return figure
 
 
+def _units(record: Record) -> int:
+    """Units, such as tokens, of one sample of the record's dataset."""
+    return kinds.load(record.run.dataset.kind).units_per_sample(record.run.dataset)
+
+
 def _speed(axes: Axes, place: int, setting: Plotted) -> None:
     row, colour = setting.row, _colour(setting)
     low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
     if low is not None:
         axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
         axes.plot([low, high], [place, place], color=colour, linestyle="none", marker="|", markersize=7)
-    repeats = [record.speed * record.run.dataset.units_per_sample for record in setting.records if record.speed]
+    repeats = [speed * _units(record) for record in setting.records if (speed := record.speed)]
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **_marker(setting, colour))
     label = setting.name + setting.mark

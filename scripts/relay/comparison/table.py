@@ -11,6 +11,7 @@ from typing import Any
 from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.datasets import kinds
 from relay.spec import requirements
 from relay.spec.labels import flat, options_text
 from relay.spec.run import Run, Setting
@@ -47,7 +48,7 @@ def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
 def _run_row(record: Record) -> Row:
     run, summary = record.run, record.summary or {}
     copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
-    copied |= speeds({"": record.speed}, run.dataset.unit, run.dataset.units_per_sample)
+    copied |= speeds({"": record.speed}, *_unit(run))
     return copied | {
         "run": run.id,
         "setting": run.setting_id,
@@ -100,7 +101,7 @@ def _pooled(group: Sequence[Record]) -> Row:
             "_high": speed.high,
             "_per_device": speed.value / run.shape.devices,
         }
-        row |= speeds(parts, run.dataset.unit, run.dataset.units_per_sample)
+        row |= speeds(parts, *_unit(run))
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else _refusals(group)
     faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
@@ -120,7 +121,13 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
     known = {name: value for name, value in flat(setting).items() if name in COMPARISON}
     options = setting.strategy.options
     own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
-    return known | own | {"unit": setting.dataset.unit}
+    return known | own | {"unit": _unit(setting)[0]}
+
+
+def _unit(setting: Setting) -> tuple[str, int]:
+    """What the setting's speed counts, and how many of them a sample is."""
+    kind = kinds.load(setting.dataset.kind)
+    return kind.unit, kind.units_per_sample(setting.dataset)
 
 
 def speeds_of(group: Sequence[Record]) -> list[float]:

@@ -4,7 +4,7 @@ A prepared dataset is a folder of four arrays and `manifest.json`. Jobs only rea
 need numpy alone. Making one (`relay.datasets.prepare`) also needs requests, tenacity, tqdm and, for `digits`,
 scikit-learn. None of it imports torch or torchvision: the login node's environment need not hold them, and
 torchvision's datasets cannot even be imported beside a torch of another build. The two formats take a few
-lines of numpy (`formats.py`).
+lines of numpy (`mnist.py`, `cifar10.py`).
 """
 
 from relay.datasets.manifest import FileRecord, Manifest, load_split, verify

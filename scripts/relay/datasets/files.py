@@ -17,12 +17,6 @@ from relay.datasets.sources import Archive, KnownFile, Source
 CHUNK_BYTES = 1 << 20
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, as 64 hexadecimal digits. Raises OSError."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def check_file(path: Path, expected: KnownFile) -> None:
     """Raises UserError, naming file, finding and expectation, unless `path` is exactly the expected file."""
     try:

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from relay.base.errors import UserError
-from relay.datasets.formats import Arrays
-from relay.datasets.request import Request
+from relay.datasets.arrays import save, split_by
+from relay.spec.dataset import DatasetSpec
 
 DIGITS_SHA256 = "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
 SEED = 0
-_PATTERN, _TRAIN, _TEST = 0, 1, 2
+PATTERN, TRAIN, TEST = 0, 1, 2  # streams of random bits
 _GRID = 4
 _CHUNK_BYTES = 1 << 24
 
 
-def digits(test_count: int) -> tuple[Arrays, str]:
-    """scikit-learn's 1,797 images as arrays, uint8 (N, 1, 8, 8), and what they were read from.
+def write_digits(spec: DatasetSpec, directory: Path) -> str:
+    """scikit-learn's 1,797 images, uint8 (N, 1, 8, 8), in a fixed and stratified split.
 
-    The split is fixed and stratified. Raises UserError if the installed copy is not the known one.
+    Raises UserError if the installed copy is not the known one.
     """
     import sklearn
     from sklearn.datasets import load_digits
@@ -35,14 +35,8 @@ def digits(test_count: int) -> tuple[Arrays, str]:
     images = ((bunch.images.astype(np.int64) * 255 + 8) // 16).astype(np.uint8)[:, np.newaxis]
     targets = bunch.target.astype(np.int64)
     check_digits(images, targets)
-    is_test = stratified(targets, test_count)
-    arrays = {
-        "train-inputs": images[~is_test],
-        "train-targets": targets[~is_test],
-        "test-inputs": images[is_test],
-        "test-targets": targets[is_test],
-    }
-    return arrays, f"scikit-learn {sklearn.__version__}"
+    save(split_by(stratified(targets, spec.test_count), images, targets), directory)
+    return f"scikit-learn {sklearn.__version__}"
 
 
 def check_digits(images: np.ndarray, targets: np.ndarray) -> None:
@@ -51,66 +45,53 @@ def check_digits(images: np.ndarray, targets: np.ndarray) -> None:
     if found != DIGITS_SHA256:
         raise UserError(
             f"digits: corrupted: scikit-learn's copy has SHA-256 {found}, expected {DIGITS_SHA256}; "
-            "install scikit-learn anew"
+            "install scikit-learn again"
         )
 
 
 def stratified(targets: np.ndarray, test_count: int) -> np.ndarray:
-    """Which samples are for testing, bool (N,): `test_count` of them, each class in proportion (largest
-    remainder).
-    """
+    """Which samples are for testing, bool (N,): `test_count`, each class in proportion (largest remainder)."""
     classes, sizes = np.unique(targets, return_counts=True)
     exact = sizes * test_count / len(targets)
     quota = np.floor(exact).astype(np.int64)
     quota[np.argsort(quota - exact, kind="stable")[: test_count - quota.sum()]] += 1
-    order = _permutation(len(targets), _bits(_TRAIN))
+    order = _permutation(len(targets), random_bits(TRAIN))
     chosen = np.zeros(len(targets), dtype=bool)
     for label, count in zip(classes, quota, strict=True):
         chosen[order[targets[order] == label][:count]] = True
     return chosen
 
 
-def write_synthetic(request: Request, directory: Path) -> None:
+def write_synthetic(spec: DatasetSpec, directory: Path) -> str:
     """Images that can be learnt: a coarse pattern for each class, under noise twice as strong.
 
     Written in pieces, so that a set larger than memory can be made. Values stay within 0 … 255 without
     clipping.
     """
-    channels, height, width = request.shape
-    assert request.classes is not None  # an images request always has classes
+    channels, height, width = spec.shape
+    assert spec.classes is not None  # images always have classes
     row_bytes = channels * height * width
     chunk_rows = max(1, _CHUNK_BYTES // row_bytes)
-    coarse = _bytes(_bits(_PATTERN, *request.shape), request.classes, channels * _GRID * _GRID)
+    coarse = _bytes(random_bits(PATTERN, *spec.shape), spec.classes, channels * _GRID * _GRID)
     # A grid of patches, as poolings and convolutions would average a pattern of single pixels away.
-    grid = coarse.reshape(request.classes, channels, _GRID, _GRID)
+    grid = coarse.reshape(spec.classes, channels, _GRID, _GRID)
     rows, columns = (np.arange(size) * _GRID // size for size in (height, width))
     pattern = 64 + (grid[:, :, rows][:, :, :, columns] >> 2)  # 64 … 127
-    for split, stream, count in (("train", _TRAIN, request.train_count), ("test", _TEST, request.test_count)):
-        bits = _bits(stream, *request.shape)
-        targets = (_permutation(count, bits) % request.classes).astype(np.int64)
+    for split, stream, count in (("train", TRAIN, spec.train_count), ("test", TEST, spec.test_count)):
+        bits = random_bits(stream, *spec.shape)
+        targets = (_permutation(count, bits) % spec.classes).astype(np.int64)
         np.save(directory / f"{split}-targets.npy", targets)
         path = directory / f"{split}-inputs.npy"
-        inputs = np.lib.format.open_memmap(path, "w+", np.uint8, (count, *request.shape))
+        inputs = np.lib.format.open_memmap(path, "w+", np.uint8, (count, *spec.shape))
         for start in range(0, count, chunk_rows):
             chunk = targets[start : start + chunk_rows]
             noise = _bytes(bits, len(chunk), row_bytes) >> 1  # 0 … 127
-            inputs[start : start + len(chunk)] = pattern[chunk] + noise.reshape(len(chunk), *request.shape)
+            inputs[start : start + len(chunk)] = pattern[chunk] + noise.reshape(len(chunk), *spec.shape)
         inputs.flush()
+    return "generated"
 
 
-def random_regression(request: Request) -> Arrays:
-    """Inputs float32 (N, features) and targets float32 (N, 1): independent standard normals, nothing to be
-    learnt.
-    """
-    arrays: Arrays = {}
-    for split, stream, count in (("train", _TRAIN, request.train_count), ("test", _TEST, request.test_count)):
-        generator = np.random.Generator(_bits(stream, *request.shape))
-        arrays[f"{split}-inputs"] = generator.standard_normal((count, *request.shape)).astype(np.float32)
-        arrays[f"{split}-targets"] = generator.standard_normal((count, 1)).astype(np.float32)
-    return arrays
-
-
-def _bits(*key: int) -> np.random.PCG64:
+def random_bits(*key: int) -> np.random.PCG64:
     return np.random.PCG64(np.random.SeedSequence((SEED, *key)))
 
 

@@ -7,18 +7,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from relay.base.errors import UserError
-from relay.datasets.files import sha256_of
+from relay.base.files import sha256
+from relay.datasets.arrays import FILES, SPLITS, Split
+from relay.spec.dataset import DatasetSpec
 
 MANIFEST = "manifest.json"
-Split = Literal["train", "test"]
-SPLITS: tuple[Split, ...] = ("train", "test")
-ARRAYS = tuple(f"{split}-{part}.npy" for split in SPLITS for part in ("inputs", "targets"))
-_CHUNK_BYTES = 1 << 24
 _REMEDY = "remove the folder and prepare the dataset again"
 
 
@@ -33,20 +31,14 @@ class FileRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """What a prepared dataset is. `shape` is one sample's; `classes` is None for regression.
+class Manifest(DatasetSpec):
+    """What a prepared dataset is.
 
-    `mean` and `std` are per channel, over all training images scaled to 0 … 1 (None for vectors and text).
-    `source` says where the data came from: an address, a path, scikit-learn, a file's name, or "generated".
+    `mean` and `std` are of the training inputs, as the dataset's kind normalises by them: by channel for images scaled
+    to 0 … 1; None where it does not. `source` says where the data came from: an address, a path, scikit-learn, a file's
+    name, or "generated".
     """
 
-    name: str
-    version: str
-    kind: str
-    shape: tuple[int, ...]
-    classes: int | None
-    train_count: int
-    test_count: int
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     source: str
@@ -70,7 +62,7 @@ def verify(directory: Path | str, full: bool = False) -> Manifest:
             if (array.shape, str(array.dtype)) != (record.shape, record.dtype):
                 expected = f"{record.dtype} {list(record.shape)}"
                 raise UserError(f"{path}: is {array.dtype} {list(array.shape)}, expected {expected}; {_REMEDY}")
-            if full and (found := sha256_of(path)) != record.sha256:
+            if full and (found := sha256(path)) != record.sha256:
                 raise UserError(f"{path}: corrupted: SHA-256 is {found}, expected {record.sha256}; {_REMEDY}")
         except UserError:
             raise
@@ -81,10 +73,8 @@ def verify(directory: Path | str, full: bool = False) -> Manifest:
 
 
 def load_split(directory: Path | str, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of a split, memory-mapped and read-only.
+    """Inputs and targets of a split, memory-mapped and read-only; their kind's file says their types and shapes.
 
-    Images are uint8 (N, channels, height, width) with targets int64 (N,); vectors are float32 (N, features)
-    with targets float32 (N, 1); text is uint8 (N, length) with targets int64 (N, length).
     Raises UserError if a file is missing, truncated or not an array.
     """
     if split not in SPLITS:
@@ -107,10 +97,10 @@ def load_split(directory: Path | str, split: Split) -> tuple[np.ndarray, np.ndar
 def describe(directory: Path) -> dict[str, FileRecord]:
     """The records of the four arrays in a folder. Raises OSError."""
     records = {}
-    for name in ARRAYS:
+    for name in FILES:
         path = directory / name
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        records[name] = FileRecord(path.stat().st_size, sha256_of(path), array.shape, str(array.dtype))
+        records[name] = FileRecord(path.stat().st_size, sha256(path), array.shape, str(array.dtype))
     return records
 
 
@@ -121,24 +111,6 @@ def write(directory: Path, manifest: Manifest) -> None:
         stream.write("\n")
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and population standard deviation per channel of uint8 images (N, C, H, W), scaled to 0 … 1.
-
-    Summed as whole numbers: the result does not depend on the order or the machine.
-    """
-    channels = images.shape[1]
-    chunk_rows = max(1, _CHUNK_BYTES // (images[0].size * 2))
-    total, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
-    for start in range(0, len(images), chunk_rows):
-        chunk = images[start : start + chunk_rows].astype(np.uint16)  # 255² fits
-        total += chunk.sum(axis=(0, 2, 3), dtype=np.int64)
-        squares += np.square(chunk).sum(axis=(0, 2, 3), dtype=np.int64)
-    count = images.size // channels
-    mean = total / count
-    variance = squares / count - mean**2
-    return tuple((mean / 255).tolist()), tuple((np.sqrt(np.maximum(variance, 0)) / 255).tolist())
 
 
 def _read(path: Path) -> Manifest:
@@ -152,8 +124,8 @@ def _read(path: Path) -> Manifest:
         files = {
             name: FileRecord(**{**record, "shape": tuple(record["shape"])}) for name, record in values["files"].items()
         }
-        if set(files) != set(ARRAYS):
-            raise UserError(f"{path}: lists {', '.join(sorted(files))}, expected {', '.join(ARRAYS)}; {_REMEDY}")
+        if set(files) != set(FILES):
+            raise UserError(f"{path}: lists {', '.join(sorted(files))}, expected {', '.join(FILES)}; {_REMEDY}")
         for key in ("shape", "mean", "std"):
             values[key] = None if values[key] is None else tuple(values[key])
         return Manifest(**{**values, "files": files})

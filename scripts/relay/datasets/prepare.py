@@ -13,25 +13,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from relay.base.errors import UserError
-from relay.datasets import generate, manifest, text
+from relay.base.files import sync_file
+from relay.datasets import catalogue, kinds, manifest, request
+from relay.datasets.arrays import FILES, SPLITS, Arrays, save
 from relay.datasets.files import members_below, members_of
-from relay.datasets.formats import Arrays, arrays_from
-from relay.datasets.manifest import ARRAYS, MANIFEST, Manifest
-from relay.datasets.request import Request
-from relay.datasets.sources import SOURCES, Source
+from relay.datasets.manifest import MANIFEST, Manifest
+from relay.datasets.sources import Source
+from relay.spec.dataset import DatasetSpec
 
 if TYPE_CHECKING:
     from relay.datasets.download import Patience
+    from relay.datasets.kind import Maker
 
 _ABANDONED_SECONDS = 24 * 3600
 log = logging.getLogger(__name__)
 
 
 def prepare(
-    request: Request,
+    spec: DatasetSpec,
     output: Path,
     *,
     root: Path | None = None,
@@ -39,58 +39,46 @@ def prepare(
     source: Source | None = None,
     patience: Patience | None = None,
 ) -> Manifest:
-    """Prepares a dataset into the folder `output`, unless it is there already and whole; returns its
-    manifest.
+    """Prepares a dataset into the folder `output`, unless it is there already and whole; returns its manifest.
 
-    `root` is a folder with a copy in torchvision's layout; without it, the files are downloaded, from
-    `mirror` in place of the source's own addresses if given. `source` replaces the known description of
-    `request.name`. Two processes may prepare the same folder. Raises UserError.
+    `root` is a folder with a copy in torchvision's layout; without it, the files are downloaded, from `mirror` in place
+    of the source's own addresses if given. `source` replaces the known description of `spec.name`. Two processes may
+    prepare the same folder. Raises UserError.
     """
     output = Path(os.path.realpath(output))
-    source = source or SOURCES.get(request.name)
-    _check_options(request, root, mirror, source)
+    request.check(spec)
+    origin = source or _origin(spec)
+    _check_options(spec, origin, root, mirror)
     with _writing(output):
         _check_output(output)
-    if (present := _present(output, request)) is not None:
-        log.info("%s: already prepared in %s", request.name, output)
+    if (present := _present(output, spec)) is not None:
+        log.info("%s: already prepared in %s", spec.name, output)
         return present
     with _writing(output), _workspace(output) as workspace:
         prepared = workspace / "prepared"
         prepared.mkdir()
-        if source is not None:
-            arrays, origin = _from_source(request, source, workspace, root=root, mirror=mirror, patience=patience)
-            _save(arrays, prepared)
-        elif request.name == "digits":
-            arrays, origin = generate.digits(request.test_count)
-            _save(arrays, prepared)
-        elif request.kind == "text":
-            arrays, origin = text.windows(request.shape[0])
-            _save(arrays, prepared)
-        elif request.kind == "vectors":
-            _save(generate.random_regression(request), prepared)
-            origin = "generated"
+        if isinstance(origin, Source):
+            arrays, where_from = _from_source(spec, origin, workspace, root=root, mirror=mirror, patience=patience)
+            save(arrays, prepared)
         else:
-            generate.write_synthetic(request, prepared)
-            origin = "generated"
-        made = _complete(request, prepared, origin)
+            where_from = origin(spec, prepared)
+        made = _complete(spec, prepared, where_from)
         return _publish(prepared, output, made, workspace)
 
 
-def _check_options(request: Request, root: Path | None, mirror: str | None, source: Source | None) -> None:
-    family = request.name.partition("-")[0]
-    if source is None and request.name != "digits" and family not in ("synthetic", "random", "relay"):
-        allowed = ", ".join(["digits", *SOURCES, "random-…", "relay-text…", "synthetic"])
-        raise UserError(f"dataset: '{request.name}' is unknown; allowed are {allowed}")
-    kind = {"random": "vectors", "relay": "text"}.get(family, "images")
-    if request.kind != kind:
-        raise UserError(f"kind: '{request.kind}' does not fit '{request.name}'; allowed is {kind}")
+def _origin(spec: DatasetSpec) -> Source | Maker:
+    """Where the dataset comes from. Raises UserError for an unknown name, and for one that is of another kind."""
+    known = catalogue.entry(spec.name)
+    if spec.kind != known.spec.kind:
+        raise UserError(f"kind: '{spec.kind}' does not fit '{spec.name}'; allowed is {known.spec.kind}")
+    return known.origin
+
+
+def _check_options(spec: DatasetSpec, origin: Source | Maker, root: Path | None, mirror: str | None) -> None:
     if mirror is not None and not mirror.startswith(("http://", "https://")):
         raise UserError(f"dataset_mirror: '{mirror}' must begin with http:// or https://")
-    if source is None and (root or mirror):
-        log.info(
-            "%s: needs neither a copy nor a server; dataset_root and dataset_mirror are not used",
-            request.name,
-        )
+    if not isinstance(origin, Source) and (root or mirror):
+        log.info("%s: needs neither a copy nor a server; dataset_root and dataset_mirror are not used", spec.name)
 
 
 def _check_output(output: Path) -> None:
@@ -98,12 +86,12 @@ def _check_output(output: Path) -> None:
     if output.exists() and not output.is_dir():
         raise UserError(f"output: '{output}' is a file; expected a folder")
     if output.is_dir():
-        foreign = sorted({path.name for path in output.iterdir()} - {*ARRAYS, MANIFEST})
+        foreign = sorted({path.name for path in output.iterdir()} - {*FILES, MANIFEST})
         if foreign:
             raise UserError(f"output: '{output}' holds '{foreign[0]}'; expected a new, empty or prepared folder")
 
 
-def _present(output: Path, request: Request) -> Manifest | None:
+def _present(output: Path, spec: DatasetSpec) -> Manifest | None:
     """The manifest of what lies in `output`, if that is what was asked for and undamaged."""
     try:
         present = manifest.verify(output, full=True)
@@ -111,11 +99,11 @@ def _present(output: Path, request: Request) -> Manifest | None:
         if (output / MANIFEST).exists():
             log.warning("%s", error)
         return None
-    return present if all(getattr(present, key) == value for key, value in vars(request).items()) else None
+    return present if all(getattr(present, key) == value for key, value in vars(spec).items()) else None
 
 
 def _from_source(
-    request: Request,
+    spec: DatasetSpec,
     source: Source,
     workspace: Path,
     *,
@@ -125,7 +113,7 @@ def _from_source(
 ) -> tuple[Arrays, str]:
     if root is not None:
         root = root.absolute()
-        return arrays_from(source.format, dict(members_below(root, source, request.name))), str(root)
+        return source.read(dict(members_below(root, source, spec.name))), str(root)
     from relay.datasets.download import download  # its packages are not needed to read a copy
 
     downloads = workspace / "downloads"
@@ -136,42 +124,34 @@ def _from_source(
         path, url = download(archive.file, mirrors, downloads, patience)
         members.update(members_of(path, archive))
         path.unlink()
-    return arrays_from(source.format, members), url.rpartition("/")[0] + "/"
+    return source.read(members), url.rpartition("/")[0] + "/"
 
 
-def _save(arrays: Arrays, directory: Path) -> None:
-    for name, array in arrays.items():
-        np.save(directory / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
-
-
-def _complete(request: Request, directory: Path, origin: str) -> Manifest:
-    """Compares the arrays with what was asked for, waits until they are on the disk, and writes the
-    manifest.
-    """
-    for split, count in zip(manifest.SPLITS, (request.train_count, request.test_count), strict=True):
+def _complete(spec: DatasetSpec, directory: Path, where_from: str) -> Manifest:
+    """Compares the arrays with what was asked for, waits until they are on the disk, and writes the manifest."""
+    kind = kinds.load(spec.kind)
+    for split, count in zip(SPLITS, (spec.train_count, spec.test_count), strict=True):
         inputs, targets = manifest.load_split(directory, split)
-        if inputs.shape != (count, *request.shape):
-            expected = [count, *request.shape]
-            raise UserError(f"{request.name}: {split} inputs are {list(inputs.shape)}, expected {expected}")
-        if request.classes is not None and not 0 <= targets.min() <= targets.max() < request.classes:
+        if inputs.shape != (count, *spec.shape):
+            expected = [count, *spec.shape]
+            raise UserError(f"{spec.name}: {split} inputs are {list(inputs.shape)}, expected {expected}")
+        for part, array, dtype in (("inputs", inputs, kind.inputs), ("targets", targets, kind.targets)):
+            if array.dtype != dtype:
+                raise UserError(f"{spec.name}: {split} {part} are {array.dtype}, expected {dtype} ({spec.kind})")
+        if spec.classes is not None and not 0 <= targets.min() <= targets.max() < spec.classes:
             found = f"{targets.min()} … {targets.max()}"
-            raise UserError(f"{request.name}: {split} targets are {found}, expected 0 … {request.classes - 1}")
-    for name in ARRAYS:
-        with (directory / name).open("rb") as stream:
-            os.fsync(stream.fileno())
-    mean = std = None
-    if request.kind == "images":
-        mean, std = manifest.channel_statistics(manifest.load_split(directory, "train")[0])
+            raise UserError(f"{spec.name}: {split} targets are {found}, expected 0 … {spec.classes - 1}")
+    for name in FILES:
+        sync_file(directory / name)
+    mean, std = kind.statistics(manifest.load_split(directory, "train")[0])
     files = manifest.describe(directory)
-    made = Manifest(**vars(request), mean=mean, std=std, source=origin, files=files)
+    made = Manifest(**vars(spec), mean=mean, std=std, source=where_from, files=files)
     manifest.write(directory, made)
     return made
 
 
 def _publish(prepared: Path, output: Path, made: Manifest, workspace: Path) -> Manifest:
-    """Renames the finished folder to its place. Where another process was first with the same arrays,
-    theirs stays.
-    """
+    """Renames the finished folder to its place. Where another process was first with the same arrays, theirs stays."""
     for attempt in range(5):
         try:
             prepared.rename(output)
@@ -192,9 +172,7 @@ def _publish(prepared: Path, output: Path, made: Manifest, workspace: Path) -> M
 
 @contextmanager
 def _workspace(output: Path) -> Iterator[Path]:
-    """A temporary folder on the goal's own file system, removed in any case but a kill -9; those go after a
-    day.
-    """
+    """A temporary folder on the goal's own file system. It is always removed; after a kill -9, a day later."""
     output.parent.mkdir(parents=True, exist_ok=True)
     for old in output.parent.glob(f".{output.name}.*.partial"):
         if time.time() - old.stat().st_mtime > _ABANDONED_SECONDS:

@@ -16,8 +16,8 @@ from torch import nn
 
 from relay import networks
 from relay.networks.gpt import MoE
-from relay.spec.catalogue import TaskSpec
 from relay.spec.run import Training
+from relay.spec.tasks import TaskSpec
 from relay.task.data import Batch, Resident, Split, batch_indices
 from relay.task.task import Task
 

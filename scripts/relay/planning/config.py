@@ -23,10 +23,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.base.errors import UserError
 from relay.spec.blocks import Block, Natural, Text, Whole
-from relay.spec.catalogue import TASKS
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
 from relay.spec.setting import Scaling
+from relay.spec.tasks import TASKS
 
 T = TypeVar("T")
 

@@ -72,9 +72,10 @@ class _Planner:
         self.strategies, self.here = strategies, here
         self.task, self.dataset = settings.task_and_dataset(self.config)
         self.task_source = identity.source_digest(identity.task_sources(self.root, self.task.network))
+        kind = f"datasets.kinds.{self.dataset.kind}"  # loaded by its name, and so imported by none
         self.gate_source, self.reference_source = (
             identity.source_digest(identity.module_sources(self.root, *modules))
-            for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))
+            for modules in (("equivalence.gate", "strategies.base", kind), ("equivalence.reference", kind))
         )
         self.strategy_source = {
             name: identity.source_digest(identity.strategy_sources(strategy.file))

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.datasets import catalogue
+from relay.datasets import kinds as dataset_kinds
 from relay.planning.config import AXES, Comparison, Config
-from relay.spec import catalogue, requirements
-from relay.spec.catalogue import DatasetSpec, TaskSpec
+from relay.spec import requirements, tasks
+from relay.spec.dataset import DatasetSpec
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
@@ -28,6 +30,7 @@ from relay.spec.setting import (
     StrategySpec,
 )
 from relay.spec.site import Site
+from relay.spec.tasks import TaskSpec
 
 # The backends that a device offers, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
@@ -156,15 +159,15 @@ def _fits(value: Any, default: Any, least: float | None) -> bool:
 
 def task_and_dataset(config: Config) -> tuple[TaskSpec, DatasetSpec]:
     """The task with the config's learning rate, if any, and its dataset, if synthetic as configured."""
-    task = catalogue.task(config.task)
+    task = tasks.task(config.task)
     if config.learning_rate is not None:
         task = replace(task, learning_rate=config.learning_rate)
     changes = config.synthetic.model_dump() if task.dataset == "synthetic" else {}
     if changes:
         changes["shape"] = tuple(changes["shape"])
     dataset = catalogue.dataset(task.dataset, **changes)
-    if dataset.kind == "images":
-        catalogue.magnification(dataset.shape, task)  # a misfit is known now, not when jobs have waited for it
+    # A misfit is known now, not when jobs have waited for it.
+    dataset_kinds.load(dataset.kind).check_fit(dataset.shape, task)
     return task, dataset
 
 

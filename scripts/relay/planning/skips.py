@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from relay.datasets import kinds
 from relay.planning.config import Config
 from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile
 from relay.spec.requirements import Requirements
@@ -91,7 +92,7 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
             yield f"{name} {options[name]} means nothing beside {other} {options[other]}; use {other} {value}"
     if setting.computation.compile and not needs.compiles:
         yield f"{setting.strategy.name} cannot be compiled"
-    if setting.computation.channels_last and setting.dataset.kind != "images":
+    if setting.computation.channels_last and not kinds.load(setting.dataset.kind).channels_last:
         yield f"channels_last is for images, {setting.dataset.name} is {setting.dataset.kind}"
     if setting.task.loss != "cross_entropy":
         loss = setting.task.loss.replace("_", " ")

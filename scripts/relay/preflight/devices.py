@@ -78,7 +78,7 @@ def torchvision() -> dict[str, Any]:
         found: dict[str, Any] = {"version": version("torchvision"), "error": None, "mended": False}
     except PackageNotFoundError:
         return {"version": None, "error": None, "mended": False}
-    for module, key in (("torchvision", "error"), ("relay.task.vision", "mended")):
+    for module, key in (("torchvision", "error"), ("relay.datasets.vision", "mended")):
         try:
             import_module(module)
         except Exception as error:  # whatever a broken package raises

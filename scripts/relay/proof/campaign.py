@@ -15,7 +15,6 @@ import pandas as pd
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
-from relay.datasets.request import Request
 from relay.equivalence.job import run_gate, run_reference
 from relay.launch.launcher import launch
 from relay.proof import forked
@@ -70,7 +69,7 @@ class Proof:
         """The trained reference, which is trained at its first use."""
         dataset = self.folder / "datasets" / run.dataset.directory_name
         if not dataset.is_dir():
-            prepare(Request.from_mapping(vars(run.dataset)), dataset)
+            prepare(run.dataset, dataset)
         place = self.folder / "equivalence" / "references" / run.id
         output = place / "reference.pt"
         if not output.is_file():

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints
 
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
-from relay.spec.catalogue import DatasetSpec, TaskSpec
+from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
 from relay.spec.setting import Batch, Computation, Feeding, Length, Place, Shape, StrategySpec
+from relay.spec.tasks import TaskSpec
 
 Value = TypeVar("Value")
 AnySetting = TypeVar("AnySetting", bound="Setting")

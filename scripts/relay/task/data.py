@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from relay.base.errors import UserError
-from relay.datasets.manifest import Split as SplitName
+from relay.datasets import kinds
+from relay.datasets.arrays import Split as SplitName
 from relay.datasets.manifest import load_split, verify
 from relay.process import cpus
 from relay.process.interruption import SIGNALS
-from relay.spec.catalogue import TaskSpec, magnification
+from relay.spec.tasks import TaskSpec
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -39,71 +39,37 @@ def batch_indices(count: int, global_batch_size: int, seed: int, step: int) -> t
 
 
 class Split:
-    """One split of a prepared dataset, shaped for a task's network.
+    """One split of a prepared dataset, for a task's network.
 
-    `inputs` stay uint8 (images, a text's bytes) or float32 (vectors) until a batch is made of them; `normalise` is then
-    the same arithmetic whichever way the batch came.
+    `inputs` and `targets` are as they are stored; `reader`, the kind's, makes a network's inputs of them.
     """
 
     def __init__(self, directory: Path, name: SplitName, task: TaskSpec) -> None:
         """Maps the files. Raises UserError where the dataset is damaged or does not fit the task's network."""
         self.inputs, self.targets = load_split(directory, name)
         manifest = verify(directory)
-        self.images, self.tokens = manifest.kind == "images", manifest.kind == "text"
-        self.repeats, self.magnification = 1, 1
-        if self.images:
-            # Grey images become three channels, small ones are magnified by a whole factor: exact in both loaders.
-            self.repeats, self.magnification = magnification(tuple(self.inputs.shape[1:]), task)
-            assert manifest.mean is not None  # images always have both
-            assert manifest.std is not None
-            self.mean = torch.tensor(manifest.mean).repeat(self.repeats).view(-1, 1, 1)
-            self.std = torch.tensor(manifest.std).repeat(self.repeats).view(-1, 1, 1)
-        elif self.inputs.shape[1:] != task.input_shape:
-            raise UserError(
-                f"task {task.name}: the network takes {task.input_shape}, the dataset has {self.inputs.shape[1:]}"
-            )
+        kind = kinds.load(manifest.kind)
+        kind.check_fit(manifest.shape, task)
+        self.reader = kind.reader(kind, manifest, task)
 
     def __len__(self) -> int:
         return len(self.targets)
 
-    def enlarge(self, images: torch.Tensor) -> torch.Tensor:
-        """(N, C, H, W) uint8 images as the network wants them, still uint8."""
-        images = images.repeat(1, self.repeats, 1, 1)
-        return images.repeat_interleave(self.magnification, -1).repeat_interleave(self.magnification, -2)
-
-    def normalise(self, inputs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """uint8 images to zero mean and unit deviation, computed in float32, then cast; vectors are only cast.
-
-        Tokens are int64 whatever the training's type.
-        """
-        if self.tokens:
-            return inputs.long()
-        if self.images:
-            mean, std = self._moments(inputs.device)
-            inputs = inputs.to(torch.float32).div_(255).sub_(mean).div_(std)
-        return inputs.to(dtype)
-
-    def _moments(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation on that device, brought there once: a copy in every step would wait for the device."""
-        if device != self.mean.device:
-            self.mean, self.std = self.mean.to(device), self.std.to(device)
-        return self.mean, self.std
-
 
 class Resident:
-    """The whole split as one tensor on the device; a batch is an indexing and a normalisation."""
+    """The whole split as one tensor on the device; a batch is an indexing and what the kind's reader does."""
 
     def __init__(self, split: Split, device: torch.device, dtype: torch.dtype) -> None:
         self.split, self.device, self.dtype = split, device, dtype
         inputs = torch.from_numpy(np.array(split.inputs))
-        self.inputs = (split.enlarge(inputs) if split.images else inputs).to(device)
+        self.inputs = split.reader.ahead(inputs).to(device)
         self.targets = torch.from_numpy(np.array(split.targets)).to(device)
 
     def fetch(self, indices: torch.Tensor) -> Batch:
-        """Inputs (n, *input_shape) and targets of these samples, on the device; for text both are int64 (n, length)."""
+        """Inputs (n, *input_shape) and targets of these samples, on the device."""
         if self.device.type == "cuda":  # from pinned memory, so that the loop need not wait for the device
             indices = indices.pin_memory().to(self.device, non_blocking=True)
-        return self.split.normalise(self.inputs[indices], self.dtype), self.targets[indices]
+        return self.split.reader.batch(self.inputs[indices], self.dtype), self.targets[indices]
 
     def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
         """A batch for each list of samples, in order."""
@@ -111,33 +77,13 @@ class Resident:
 
 
 class _Samples(Dataset[Batch]):
-    """Sample by sample through torchvision's transforms, as torchvision's own datasets are used in the seeds."""
+    """Sample by sample, as the kind's reader makes inputs of them."""
 
     def __init__(self, split: Split) -> None:
-        from relay.task.vision import transforms
-
-        self.split = split
-        steps: list[object] = []
-        if split.images:
-            height, width = (side * split.magnification for side in split.inputs.shape[2:])
-            if split.repeats > 1:
-                steps.append(transforms.Grayscale(split.repeats))
-            if split.magnification > 1:
-                steps.append(transforms.Resize((height, width), transforms.InterpolationMode.NEAREST))
-            steps += [
-                transforms.ToTensor(),
-                transforms.Normalize(split.mean.flatten().tolist(), split.std.flatten().tolist()),
-            ]
-        self.transform = transforms.Compose(steps)
+        self.split, self.input_of = split, split.reader.sampler()
 
     def __getitem__(self, index: int) -> Batch:
-        sample, target = self.split.inputs[index], torch.from_numpy(np.array(self.split.targets[index]))
-        if not self.split.images:
-            return torch.from_numpy(np.array(sample)), target
-        from PIL import Image
-
-        image = Image.fromarray(np.ascontiguousarray(sample[0] if len(sample) == 1 else sample.transpose(1, 2, 0)))
-        return self.transform(image), target
+        return self.input_of(self.split.inputs[index]), torch.from_numpy(np.array(self.split.targets[index]))
 
 
 def _start_worker(_worker: int) -> None:
@@ -148,11 +94,11 @@ def _start_worker(_worker: int) -> None:
 
 
 class Streamed:
-    """torch's DataLoader over torchvision's transforms, with worker processes and pinned memory."""
+    """torch's DataLoader over single samples, with worker processes and pinned memory."""
 
     def __init__(self, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> None:
         self.samples, self.device, self.workers = _Samples(split), device, workers
-        self.dtype = torch.int64 if split.tokens else dtype
+        self.dtype = split.reader.kind.input_dtype(dtype)
 
     def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
         """A batch for each list of samples, in order; one stream across epochs, so that workers start only once."""

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from relay import networks
-from relay.spec.catalogue import TaskSpec
+from relay.datasets import kinds
 from relay.spec.run import Training
+from relay.spec.tasks import TaskSpec
 from relay.task.network import Computation, Network
 
 # Matrix products and convolutions in fewer bits; parameters, their updates and the loss stay in float32.
@@ -66,7 +67,7 @@ class Task:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of parameters, and of inputs that are no tokens."""
+        """That of parameters, and of inputs where their kind has none of its own."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     def model(self) -> Network:
@@ -117,5 +118,5 @@ class Task:
 
     def example(self, count: int) -> torch.Tensor:
         """Inputs of `count` samples on the meta device: a shape and a type, without data."""
-        dtype = torch.int64 if self.kind == "text" else self.dtype
+        dtype = kinds.load(self.kind).input_dtype(self.dtype)
         return torch.empty(count, *self.spec.input_shape, dtype=dtype, device="meta")

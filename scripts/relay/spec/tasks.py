@@ -1,48 +1,12 @@
-"""What can be trained: every dataset and every task, as plain data that the planner reads without importing torch."""
+"""What can be trained: every task, as plain data that the planner reads without importing torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relay.base.errors import UserError
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetSpec:
-    """A dataset as the dataset stage prepares it.
-
-    `shape` is one sample's: (channels, height, width) of uint8 images, (features,) of float32 vectors, or (length,) of
-    a text's bytes, whose targets are the bytes that come next. `classes` is None for regression. `version` changes
-    whenever the prepared arrays would.
-    """
-
-    name: str
-    version: str
-    kind: Literal["images", "vectors", "text"]
-    shape: tuple[int, ...]
-    classes: int | None
-    train_count: int
-    test_count: int
-
-    @property
-    def directory_name(self) -> str:
-        """Where it lies below `results/datasets/`: synthetic sets of two shapes must not share a folder."""
-        if self.name != "synthetic":
-            return self.name
-        shape = "x".join(map(str, self.shape))
-        return f"synthetic-{shape}-{self.train_count}-{self.test_count}-{self.classes}"
-
-    @property
-    def unit(self) -> str:
-        """What its speed counts: images, tokens of a text, or samples."""
-        return {"images": "images", "text": "tokens", "vectors": "samples"}[self.kind]
-
-    @property
-    def units_per_sample(self) -> int:
-        """Tokens in a sample of text; else 1."""
-        return self.shape[0] if self.kind == "text" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,81 +38,6 @@ class TaskSpec:
     schedule: Mapping[str, Any] = field(default_factory=lambda: {"kind": "constant"})
     shrunken: Mapping[str, Any] = field(default_factory=dict)
 
-
-DATASETS: dict[str, DatasetSpec] = {
-    spec.name: spec
-    for spec in (
-        DatasetSpec(
-            name="digits",
-            version="1",
-            kind="images",
-            shape=(1, 8, 8),
-            classes=10,
-            train_count=1437,
-            test_count=360,
-        ),
-        DatasetSpec(
-            name="mnist",
-            version="1",
-            kind="images",
-            shape=(1, 28, 28),
-            classes=10,
-            train_count=60_000,
-            test_count=10_000,
-        ),
-        DatasetSpec(
-            name="cifar10",
-            version="1",
-            kind="images",
-            shape=(3, 32, 32),
-            classes=10,
-            train_count=50_000,
-            test_count=10_000,
-        ),
-        # The random regression data of document 001 (10 features) and of document 004 (20 features).
-        DatasetSpec(
-            name="random-10",
-            version="1",
-            kind="vectors",
-            shape=(10,),
-            classes=None,
-            train_count=1000,
-            test_count=200,
-        ),
-        DatasetSpec(
-            name="random-20",
-            version="1",
-            kind="vectors",
-            shape=(20,),
-            classes=None,
-            train_count=2048,
-            test_count=512,
-        ),
-        # The project's own text, 262,145 bytes, in windows for smaller and larger networks.
-        *(
-            DatasetSpec(
-                name=name,
-                version="1",
-                kind="text",
-                shape=(length,),
-                classes=256,
-                train_count=7 * 2**15 // length,
-                test_count=2**15 // length,
-            )
-            for name, length in (("relay-text", 64), ("relay-text-256", 256))
-        ),
-        # For benchmarks: the config's `synthetic` block says shape and counts.
-        DatasetSpec(
-            name="synthetic",
-            version="1",
-            kind="images",
-            shape=(3, 32, 32),
-            classes=10,
-            train_count=10_000,
-            test_count=2_000,
-        ),
-    )
-}
 
 # Document 000 trains LeNet with SGD at 0.1, with and without momentum; these values reach 60 % on CIFAR-10.
 _LENET: dict[str, Any] = {
@@ -275,27 +164,8 @@ TASKS: dict[str, TaskSpec] = {
 }
 
 
-def magnification(shape: tuple[int, ...], task: TaskSpec) -> tuple[int, int]:
-    """How often channels are repeated and pixels magnified, so that images of `shape` fit the task's network.
-
-    Raises UserError where no whole factors do.
-    """
-    factors = [wanted // given for wanted, given in zip(task.input_shape, shape, strict=False)]
-    repeats, factor = factors[:2] if len(factors) == 3 else (1, 1)
-    if (shape[0] * repeats, *(side * factor for side in shape[1:])) != task.input_shape:
-        raise UserError(f"task {task.name}: images of {shape} cannot be magnified to the network's {task.input_shape}")
-    return repeats, factor
-
-
 def task(name: str) -> TaskSpec:
     """The task of that name. Raises UserError for an unknown one."""
     if name not in TASKS:
         raise UserError(f"task: '{name}' is unknown; allowed are {', '.join(sorted(TASKS))}")
     return TASKS[name]
-
-
-def dataset(name: str, **changes: Any) -> DatasetSpec:
-    """The dataset of that name; `changes` (shape, counts, classes) are for `synthetic`. Raises UserError."""
-    if name not in DATASETS:
-        raise UserError(f"dataset: '{name}' is unknown; allowed are {', '.join(sorted(DATASETS))}")
-    return replace(DATASETS[name], **changes)

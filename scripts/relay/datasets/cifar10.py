@@ -1,0 +1,118 @@
+"""CIFAR-10: where its files are, and their format (pickled batches), from verified bytes to arrays.
+
+Read here and not by torchvision's dataset classes: the login node's environment need not hold torch, and importing
+torchvision beside a torch of another build fails. Checksums are verified before anything below sees a byte.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relay.base.errors import UserError
+from relay.datasets.arrays import Arrays
+from relay.datasets.sources import Archive, KnownFile, Source
+
+# The pickles of CIFAR-10 name `numpy.core.multiarray._reconstruct`, a module that numpy has since made private: this
+# is that function, by a way that every version offers.
+_RECONSTRUCT = np.empty(0, np.uint8).__reduce__()[0]
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+
+
+def read_cifar10(members: Mapping[str, bytes]) -> Arrays:
+    """Images uint8 (N, 3, 32, 32) and labels int64 (N,) of both splits. Raises UserError."""
+    arrays: Arrays = {}
+    training = sorted(name for name in members if name.startswith("data_batch_"))
+    for split, names in (("train", training), ("test", ["test_batch"])):
+        batches = [read_cifar_batch(name, members[name]) for name in names]
+        arrays[f"{split}-inputs"] = np.concatenate([images for images, _ in batches])
+        arrays[f"{split}-targets"] = np.concatenate([labels for _, labels in batches])
+    return arrays
+
+
+def read_cifar_batch(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 (N, 3, 32, 32) and labels int64 (N,) of one pickled batch."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        images = np.asarray(batch["data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
+        labels = np.asarray(batch["labels"], dtype=np.int64)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise UserError(f"{name}: is not a CIFAR-10 batch: {error}") from error
+    if len(images) != len(labels):
+        raise UserError(f"{name}: holds {len(images):,} images and {len(labels):,} labels")
+    return images, labels
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """A pickle can call any function; this one reaches only what an array of numbers needs."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise UserError(f"a CIFAR-10 batch asks for {module}.{name}; allowed are arrays of numbers only")
+        return _ALLOWED[module, name]
+
+
+CIFAR10 = Source(
+    read=read_cifar10,
+    folder="cifar-10-batches-py",
+    mirrors=("https://www.cs.toronto.edu/~kriz/",),
+    archives=(
+        Archive(
+            KnownFile(
+                "cifar-10-python.tar.gz",
+                170_498_071,
+                "c58f30108f718f92721af3b95e74349a",
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            ),
+            (
+                KnownFile(
+                    "data_batch_1",
+                    31_035_704,
+                    "c99cafc152244af753f735de768cd75f",
+                    "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd",
+                ),
+                KnownFile(
+                    "data_batch_2",
+                    31_035_320,
+                    "d4bba439e000b95fd0a9bffe97cbabec",
+                    "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8",
+                ),
+                KnownFile(
+                    "data_batch_3",
+                    31_035_999,
+                    "54ebc095f3ab1f0389bbae665268c751",
+                    "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9",
+                ),
+                KnownFile(
+                    "data_batch_4",
+                    31_035_696,
+                    "634d18415352ddfa80567beed471001a",
+                    "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b",
+                ),
+                KnownFile(
+                    "data_batch_5",
+                    31_035_623,
+                    "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154",
+                ),
+                KnownFile(
+                    "test_batch",
+                    31_035_526,
+                    "40351d587109b95175f43aff81a1287e",
+                    "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831",
+                ),
+            ),
+        ),
+    ),
+)

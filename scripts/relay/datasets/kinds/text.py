@@ -1,0 +1,93 @@
+"""Text: windows of bytes, whose targets are the bytes that come next."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relay.base.errors import UserError
+from relay.datasets.arrays import Arrays, save, split_by
+from relay.datasets.kind import Kind, Known
+from relay.spec.dataset import DatasetSpec
+
+if TYPE_CHECKING:
+    import torch
+
+# The project's own prose, frozen on one day: the pages of its documentation, then every module's signatures and
+# docstrings. It is read when the dataset is prepared, in the checkout; jobs read the prepared arrays.
+TEXT = Path(__file__).parents[4] / "workflow" / "resources" / "relay_text.txt"
+TEXT_BYTES = 2**18 + 1
+TEXT_SHA256 = "4f00c156f3807a9d6a0ece4160edf98b1bef3cb6e7564a7c5a41de8f4c3e4700"
+TEST_EVERY = 8  # windows: both splits then have the same kinds of text
+BYTES = 256  # a token is a byte
+
+
+def windows(length: int, path: Path = TEXT) -> Arrays:
+    """Windows of `length` bytes that do not overlap; every eighth is for testing.
+
+    Inputs are uint8 (N, length), targets int64 (N, length): the same bytes, one further on. Raises UserError unless the
+    file is the known one and has eight windows.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}; check the project out again") from error
+    if (found := hashlib.sha256(content).hexdigest()) != TEXT_SHA256:
+        raise UserError(f"{path}: changed: SHA-256 is {found}, expected {TEXT_SHA256}; check the project out again")
+    count = (len(content) - 1) // length  # the last byte is a target only
+    if count < TEST_EVERY:
+        most = (len(content) - 1) // TEST_EVERY
+        raise UserError(f"shape: [{length}] is longer than windows of this text can be; allowed is up to {most}")
+    tokens = np.frombuffer(content, np.uint8)
+    inputs = tokens[: count * length].reshape(count, length)
+    targets = tokens[1 : count * length + 1].reshape(count, length).astype(np.int64)
+    return split_by(np.arange(count) % TEST_EVERY == TEST_EVERY - 1, inputs, targets)
+
+
+def write_windows(spec: DatasetSpec, directory: Path) -> str:
+    """The project's text in windows of the shape's length."""
+    save(windows(spec.shape[0]), directory)
+    return TEXT.name
+
+
+def _relay_text(name: str, length: int) -> Known:
+    count = (TEXT_BYTES - 1) // length
+    spec = DatasetSpec(
+        name=name,
+        version="1",
+        kind="text",
+        shape=(length,),
+        classes=BYTES,
+        train_count=count - count // TEST_EVERY,
+        test_count=count // TEST_EVERY,
+    )
+    return Known(spec=spec, origin=write_windows, family="relay-")
+
+
+class Text(Kind):
+    """Samples of shape (length,), targets of the same shape; a speed counts tokens."""
+
+    unit = "tokens"
+    dimensions = ("length",)
+    inputs, targets = "uint8", "int64"
+    # Windows for smaller and larger networks.
+    datasets = (_relay_text("relay-text", 64), _relay_text("relay-text-256", 256))
+
+    def units_per_sample(self, spec: DatasetSpec) -> int:
+        """Tokens of a window."""
+        return spec.shape[0]
+
+    def input_dtype(self, training: torch.dtype) -> torch.dtype:
+        """int64 whatever the training's type: embeddings take it, and bfloat16 has no 257."""
+        import torch
+
+        return torch.int64
+
+    def check(self, spec: DatasetSpec) -> None:
+        """Raises UserError where a sample is no window, or a token no byte."""
+        super().check(spec)
+        if spec.classes != BYTES:
+            raise UserError(f"classes: {spec.classes!r} must be {BYTES}: a text is bytes")

@@ -1,0 +1,116 @@
+"""MNIST: where its files are, and their format (idx), from verified bytes to arrays.
+
+Read here and not by torchvision's dataset classes: the login node's environment need not hold torch, and importing
+torchvision beside a torch of another build fails. Checksums are verified before anything below sees a byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from relay.base.errors import UserError
+from relay.datasets.arrays import Arrays
+from relay.datasets.sources import Archive, KnownFile, Source
+
+_UNSIGNED_BYTE = 0x08
+
+
+def read_mnist(members: Mapping[str, bytes]) -> Arrays:
+    """Images uint8 (N, 1, 28, 28) and labels int64 (N,) of both splits. Raises UserError."""
+    arrays: Arrays = {}
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        images = read_idx(f"{prefix}-images-idx3-ubyte", members, dimensions=3)
+        labels = read_idx(f"{prefix}-labels-idx1-ubyte", members, dimensions=1)
+        arrays[f"{split}-inputs"] = images[:, np.newaxis]
+        arrays[f"{split}-targets"] = labels.astype(np.int64)
+    return arrays
+
+
+def read_idx(name: str, members: Mapping[str, bytes], dimensions: int) -> np.ndarray:
+    """The uint8 array of one idx file: two zeros, the type, the number of dimensions, big-endian sizes, the data."""
+    content = members[name]
+    header_bytes = 4 + 4 * dimensions
+    if len(content) < header_bytes or content[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)):
+        expected = bytes((0, 0, _UNSIGNED_BYTE, dimensions)).hex()
+        raise UserError(f"{name}: is not an idx file: begins with {content[:4].hex()}, expected {expected}")
+    shape = struct.unpack(f">{dimensions}I", content[4:header_bytes])
+    values = np.frombuffer(content, np.uint8, offset=header_bytes)
+    if values.size != np.prod(shape):
+        raise UserError(f"{name}: holds {values.size:,} values, its header says {shape}")
+    return values.reshape(shape)
+
+
+MNIST = Source(
+    read=read_mnist,
+    folder="MNIST/raw",
+    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+    archives=(
+        Archive(
+            KnownFile(
+                "train-images-idx3-ubyte.gz",
+                9_912_422,
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            (
+                KnownFile(
+                    "train-images-idx3-ubyte",
+                    47_040_016,
+                    "6bbc9ace898e44ae57da46a324031adb",
+                    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                ),
+            ),
+        ),
+        Archive(
+            KnownFile(
+                "train-labels-idx1-ubyte.gz",
+                28_881,
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            (
+                KnownFile(
+                    "train-labels-idx1-ubyte",
+                    60_008,
+                    "a25bea736e30d166cdddb491f175f624",
+                    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                ),
+            ),
+        ),
+        Archive(
+            KnownFile(
+                "t10k-images-idx3-ubyte.gz",
+                1_648_877,
+                "9fb629c4189551a2d022fa330f9573f3",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            (
+                KnownFile(
+                    "t10k-images-idx3-ubyte",
+                    7_840_016,
+                    "2646ac647ad5339dbf082846283269ea",
+                    "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                ),
+            ),
+        ),
+        Archive(
+            KnownFile(
+                "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "ec29112dd5afa0611ce80d1b7f02629c",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+            (
+                KnownFile(
+                    "t10k-labels-idx1-ubyte",
+                    10_008,
+                    "27ae3e4e09519cfbb04c329615203637",
+                    "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+                ),
+            ),
+        ),
+    ),
+)
