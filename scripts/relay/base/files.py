@@ -5,20 +5,34 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON beside its place, make it durable, and rename it there: a reader sees all of it or none."""
+def write_text(path: Path, text: str) -> None:
+    """Write text beside its place, make it durable, and rename it there: a reader sees all of it or none.
+
+    The folder is made where there is none. Raises OSError, and leaves nothing of what could not be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(json.dumps(value, indent=1) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON, all of it or none. Raises OSError."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def read_json(path: Path) -> Any:

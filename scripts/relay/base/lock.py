@@ -1,9 +1,17 @@
-"""One process at a time in a run's directory."""
+"""One process at a time in a run's directory.
+
+The lock is the kernel's (`flock`), so that it ends with its process. filelock was considered, for this lock and for the
+others of the project, and does not serve: where a file system has no locks it waits on a file that a killed process
+leaves behind, while a run here goes on with a warning; what it does there differs between the versions that clusters
+have; the driver's environment has none. The locks of environments are also shared ones, or are inherited by installers,
+and the driver's file says who holds it.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import sys
 import time
 from pathlib import Path
@@ -20,19 +28,23 @@ def exclusive(work: Path) -> TextIO:
 
     Raises Busy where another process does not let go of it within a minute. A file system without locks gets a warning.
     """
-    stream = (work / "lock").open("w")
     waited_until = time.monotonic() + WAIT_SECONDS
     while True:
+        work.mkdir(parents=True, exist_ok=True)  # its holder may have removed it
+        stream = (work / "lock").open("w")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return stream
         except BlockingIOError:
+            stream.close()
             if time.monotonic() > waited_until:
-                stream.close()
                 raise Busy(f"{work}: another process trains this run; wait for its end or end it") from None
             time.sleep(0.2)
+            continue
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
             print(f"warning: {work}: this file system has no locks: train each run once at a time", file=sys.stderr)
             return stream
+        if os.fstat(stream.fileno()).st_nlink:
+            return stream
+        stream.close()  # the file was removed between its opening and its locking: another one may hold the new file

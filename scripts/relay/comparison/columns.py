@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import sync_directory
+from relay.base.files import write_text
 from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
@@ -153,24 +151,11 @@ def read_csv(path: Path, columns: Mapping[str, type]) -> list[Row]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file beside its place and rename it there: a reader sees all of it or none.
-
-    Raises UserError where it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a text file, all of it or none. Raises UserError where it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
+        write_text(path, text)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def speeds(samples_per_second: Mapping[str, float | None], unit: str, units_per_sample: int) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from relay.base.errors import UserError
-from relay.base.files import sha256
+from relay.base.files import sha256, write_json
 from relay.datasets.arrays import FILES, SPLITS, Split
 from relay.spec.dataset import DatasetSpec
 
@@ -106,11 +105,7 @@ def describe(directory: Path) -> dict[str, FileRecord]:
 
 def write(directory: Path, manifest: Manifest) -> None:
     """Writes `manifest.json` and waits until it is on the disk. Raises OSError."""
-    with (directory / MANIFEST).open("w", encoding="utf-8") as stream:
-        json.dump(asdict(manifest), stream, indent=2)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    write_json(directory / MANIFEST, asdict(manifest))
 
 
 def _read(path: Path) -> Manifest:

@@ -1,0 +1,82 @@
+"""The lock of a run's directory, and files that are complete or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.base import files, lock
+from relay.base.errors import Busy, UserError
+from relay.base.lock import exclusive
+from relay.comparison.columns import write_whole
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+HOLD = """
+import sys, time
+from pathlib import Path
+from relay.base.lock import exclusive
+held = exclusive(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(SCRIPTS)}) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "held\n"
+            with (tmp_path / "lock").open() as other, pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            process.kill()
+        process.wait()
+    exclusive(tmp_path).close()
+
+
+def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would hold a file that no longer has a name, and another process the one that has."""
+    work = tmp_path / "work"
+    real = fcntl.flock
+    removed = []
+
+    def flock(stream: Any, operation: int) -> None:
+        if not removed:  # opened, and not locked yet: now another process, which holds it, starts the run again
+            removed.append(shutil.rmtree(work))
+        real(stream, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+    with exclusive(work):
+        assert (work / "lock").exists()
+        with pytest.raises(Busy):
+            exclusive(work)
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        files.write_json(tmp_path / "taken", {})
+    with pytest.raises(UserError, match=r"taken: cannot be written \(.*directory"):
+        write_whole(tmp_path / "taken", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "it.json"
+    for value in ({"a": list(range(1000))}, {"b": 1}):
+        files.write_json(path, value)
+        assert json.loads(path.read_text()) == value
+    files.write_text(path, "a\r\nb\n")
+    assert path.read_bytes() == b"a\r\nb\n"
+    assert [found.name for found in path.parent.iterdir()] == ["it.json"]
