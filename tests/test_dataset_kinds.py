@@ -133,8 +133,9 @@ print(run.id, run.total_steps)
 def checkout(tmp_path: Path) -> Path:
     """A copy of the project's code with one further file, and a task's entry."""
     unneeded = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=unneeded)
-    shutil.copytree(ROOT / "envs", tmp_path / "envs")
+    for folder in ("scripts", "workflow", "envs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unneeded)
+    shutil.copy(ROOT / "Snakefile", tmp_path)
     package = tmp_path / "scripts" / "relay"
     (package / "datasets" / "kinds" / "waves.py").write_text(WAVES)
     with (package / "spec" / "tasks.py").open("a") as stream:
