@@ -125,7 +125,7 @@ fed = [
 ((one, same),), ((other, too),) = fed
 assert one.dtype == other.dtype == torch.float64
 assert torch.equal(one, other) and torch.equal(same, too) and 0.9 < one.abs().max() < 1.6
-print(run.id, run.total_steps)
+print(run.id, run.length.total_steps)
 """
 
 
