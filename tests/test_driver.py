@@ -293,12 +293,24 @@ def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
     process.send_signal(signal.SIGINT)
     status = process.wait(timeout=30)
     os.killpg(process.pid, signal.SIGKILL)  # the local rule's program
-    printed, _ = process.communicate()
+    printed, _ = process.communicate(timeout=30)
     assert status == 128 + signal.SIGINT, printed
     assert "Traceback" not in printed
     status, printed = place.drive_to_end(seconds=1)
     assert status == 0, printed
     assert set(JOBS) <= set(place.lines("ended.txt"))
+
+
+@pytest.mark.slow
+def test_a_local_rule_that_runs_when_a_signal_comes_is_let_finish(place: Workplace) -> None:
+    process = place.drive("pause.txt", "last.txt", seconds=8)
+    until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert place.lines("ended.txt") == ["pause.txt"]
+    until(lambda: not place.left(), "no job is left", 20)
 
 
 # Places to run it in

@@ -185,6 +185,25 @@ def test_the_executor_sleeps_no_longer_than_the_driver(settings: Any, monkeypatc
     assert slept == [patches.BEAT_SECONDS]
 
 
+def test_the_scheduler_ends_after_the_local_rules(settings: Any) -> None:
+    ended: list[str] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    scheduler = object.__new__(JobScheduler)
+    scheduler.workflow = SimpleNamespace(dag=SimpleNamespace(queue_input_jobs=[]))
+    scheduler._open_jobs = SimpleNamespace(acquire=interrupted)
+    scheduler._executor = SimpleNamespace(cancel=lambda: ended.append("Slurm"))
+    scheduler._local_executor = SimpleNamespace(shutdown=lambda: ended.append("local"))
+    assert not scheduler.schedule()
+    assert ended == ["Slurm"]
+    ended.clear()
+    with patches.applied(settings):
+        assert not scheduler.schedule()
+    assert ended == ["Slurm", "local"]
+
+
 def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
     jobs = [SimpleNamespace(priority=priority, scheduler_resources={"_nodes": 1}, input=[]) for priority in (1, 3, 2)]
     greedy = object.__new__(Scheduler)
@@ -218,7 +237,7 @@ def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
 
 def test_all_is_put_back(settings: Any) -> None:
     def replaced() -> list[Callable[..., Any]]:
-        found = [plugin.query_job_status, plugin.get_min_job_age, JobScheduler.run]
+        found = [plugin.query_job_status, plugin.get_min_job_age, JobScheduler.run, JobScheduler.schedule]
         return found + [getattr(plugin.Executor, name) for name in ("check_active_jobs", "sleep", "__post_init__")]
 
     before = replaced()

@@ -214,6 +214,25 @@ def sleep_ends_with_the_driver(context: Context) -> list[Patch]:
     return [Patch(context.plugin.Executor, "sleep", sleep)]
 
 
+def local_rules_end_before_the_driver(_: Context) -> list[Patch]:
+    """The scheduler ends when the programs of local rules have ended, also where a signal ends it.
+
+    On SIGINT `schedule` tells the plugin's executor alone to end. The one for local rules goes on, and Snakemake closes
+    the event loop that it uses: a traceback, and the local rule's end is lost. No upstream issue known.
+    """
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    schedule = JobScheduler.schedule
+
+    def to_the_end(self: Any) -> bool:
+        try:
+            return bool(schedule(self))
+        finally:
+            self._local_executor.shutdown()
+
+    return [Patch(JobScheduler, "schedule", to_the_end)]
+
+
 def ready_jobs_go_by_priority(_: Context) -> list[Patch]:
     """Of jobs that are ready together, those of higher priority are handed to their executor first.
 
@@ -256,6 +275,7 @@ CHANGES: tuple[Callable[[Context], list[Patch]], ...] = (
     the_queue_is_looked_at_in_time,
     squeue_stays_squeue,
     sleep_ends_with_the_driver,
+    local_rules_end_before_the_driver,
     ready_jobs_go_by_priority,
     one_submission_at_a_time,
 )
