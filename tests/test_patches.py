@@ -7,6 +7,7 @@ read the patch's description in `relay/driver/patches.py` again, and remove it i
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import inspect
 import logging
@@ -229,16 +230,57 @@ def test_one_thread_submits(settings: Any) -> None:
         assert Watched(settings).executor._job_submission_executor._max_workers == 1
 
 
+def submitting(settings: Any) -> Watched:
+    """An executor whose job is ready for `run_job`."""
+    watched = Watched(settings)
+    watched.executor.format_job_exec = lambda _: "true"
+    watched.executor.get_account_arg = lambda _: iter([""])
+    watched.executor.get_partition_arg = lambda _: ""
+    watched.executor.report_job_submission = lambda _: watched.ended.append("submitted")
+    job = watched.jobs[0].job
+    job.name, job.jobid, job.is_group, job.rule = "first", 1, lambda: False, SimpleNamespace(name="first")
+    job.wildcards, job.threads, job.resources = [], 1, collections.defaultdict(int, runtime=1, mem_mb=1)
+    return watched
+
+
+UNREACHED = "echo 'Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+def test_a_submission_waits_for_slurm(slurm: Slurm, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "get_submit_command", lambda *_, **__: "sbatch")
+    monkeypatch.setattr(plugin, "set_gres_string", lambda _: "")
+    monkeypatch.setattr(patches, "SUBMISSION_PAUSE_SECONDS", 0)
+    down = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {UNREACHED}; }}; echo 7'
+
+    def submit() -> tuple[list[str], list[str]]:
+        watched = submitting(settings)
+        slurm.calls()
+        watched.executor.run_job(watched.jobs[0].job)
+        return watched.ended, slurm.calls()
+
+    slurm.does("sbatch", down)
+    assert submit() == (["error"], ["sbatch"])
+    with patches.applied(settings):
+        assert submit() == (["submitted"], ["sbatch"] * 4)
+        slurm.does("sbatch", "echo 'Socket timed out on send/recv operation' >&2; exit 1")
+        assert submit() == (["error"], ["sbatch"])  # it may have been submitted
+        slurm.does("sbatch", "echo 'Invalid account' >&2; exit 1")
+        assert submit() == (["error"], ["sbatch"])
+
+
 def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
     assert {"executor_plugin", "executor_settings"} <= set(inspect.signature(Workflow.execute).parameters)
     source = inspect.getsource(Workflow.execute)
     assert source.index("self._build_dag()") < source.index("self._onstart(")  # too late to wait for jobs
 
 
+OF_THE_EXECUTOR = ["check_active_jobs", "sleep", "__post_init__", "run_job", "shutdown", "_report_job_error_threadsafe"]
+
+
 def test_all_is_put_back(settings: Any) -> None:
     def replaced() -> list[Callable[..., Any]]:
         found = [plugin.query_job_status, plugin.get_min_job_age, JobScheduler.run, JobScheduler.schedule]
-        return found + [getattr(plugin.Executor, name) for name in ("check_active_jobs", "sleep", "__post_init__")]
+        return found + [getattr(plugin.Executor, name) for name in OF_THE_EXECUTOR]
 
     before = replaced()
     with patches.applied(settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,6 +143,20 @@ def test_an_outage_is_said_from_the_second_failed_look_on(
     assert not news.in_outage
 
 
+def test_submissions_that_reach_no_controller_are_said_from_the_second_on(
+    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        clock.now += 5
+        news.unsubmitted()
+        news.answered()  # squeue may be luckier
+    (line,) = said(caplog)
+    assert line.startswith("Slurm has taken no job for 5 s: ")
+    news.submitted()
+    news.submitted()
+    assert said(caplog) == ["Slurm takes jobs again"]
+
+
 def test_durations_are_readable() -> None:
     assert [span(seconds) for seconds in (45, 90, 600, 5400)] == ["45 s", "2 min", "10 min", "1.5 h"]
 
@@ -183,26 +198,55 @@ def test_a_held_job_is_mentioned_and_goes_on_once_it_is_released(place: Workplac
     assert place.lines("ended.txt") == ["held.7.txt"]
 
 
+class Outage:
+    """One of Slurm's commands that reaches no controller while the outage lasts."""
+
+    def __init__(self, place: Workplace, command: str) -> None:
+        folder = place.folder / "bin"
+        folder.mkdir()
+        self._down, self._calls = place.folder / "down", place.folder / "calls.txt"
+        self.environment = place.cluster.environment
+        self.environment["PATH"] = f"{folder}:{self.environment['PATH']}"
+        (folder / command).write_text(
+            f'#!/bin/sh\n[ -e {self._down} ] || exec {shutil.which(command)} "$@"\n'
+            f"echo {command} >> {self._calls}\necho 'error: Unable to contact slurm controller' >&2\nexit 1\n"
+        )
+        (folder / command).chmod(0o755)
+
+    def begin(self) -> None:
+        self._down.touch()
+
+    def until_noticed(self, calls: int) -> None:
+        until(lambda: self._calls.exists() and len(self._calls.read_text().split()) >= calls, f"{calls} calls fail")
+
+    def end(self) -> None:
+        self._down.unlink()
+
+
 @pytest.mark.slow
 def test_a_driver_outlives_an_outage_of_slurms_controller(place: Workplace) -> None:
     """The plugin alone forgets its jobs after five failed looks, and waits for ever."""
-    folder, down, calls = place.folder / "bin", place.folder / "down", place.folder / "calls.txt"
-    folder.mkdir()
-    squeue = folder / "squeue"
-    squeue.write_text(
-        f'#!/bin/sh\n[ -e {down} ] || exec {shutil.which("squeue")} "$@"\n'
-        f"echo squeue >> {calls}\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n"
-    )
-    squeue.chmod(0o755)
-    environment = place.cluster.environment
-    environment["PATH"] = f"{folder}:{environment['PATH']}"
-    driver = place.drive(seconds=2, first=1, environment=environment)
+    outage = Outage(place, "squeue")
+    driver = place.drive(seconds=2, first=1, environment=outage.environment)
     until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    down.touch()
-    until(lambda: calls.exists() and len(calls.read_text().split()) > 6, "the queue could not be looked at")
-    down.unlink()
+    outage.begin()
+    outage.until_noticed(7)
+    outage.end()
     printed, _ = driver.communicate(timeout=60)
     assert driver.returncode == 0, printed
     assert len(re.findall(r"(?m)^Slurm has not answered for \d+ s: .*the driver waits for an answer$", printed)) == 1
     assert printed.count("Slurm answers again") == 1
     assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_driver_that_cannot_submit(place: Workplace) -> None:
+    outage = Outage(place, "sbatch")
+    outage.begin()
+    driver = place.drive(environment=outage.environment)
+    outage.until_noticed(2)
+    driver.send_signal(signal.SIGINT)
+    printed, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert place.submitted() == []

@@ -10,12 +10,14 @@ Seen in Snakemake 9.27.1, snakemake-executor-plugin-slurm 2.8.0 and snakemake-in
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from relay.base.errors import UserError
@@ -25,18 +27,25 @@ from relay.slurm import commands
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 BEAT_SECONDS = 0.25  # how soon a driver that sleeps sees that it is to end
+SUBMISSION_PAUSE_SECONDS = 5.0
+#: What sbatch says where it reached no controller, so that nothing was submitted.
+_UNREACHED = re.compile("unable to contact slurm controller|connection refused", re.I)
 Answer = tuple[dict[str, str] | None, float | None]
 
 
 @dataclass
 class Context:
-    """What the patches work with. `poll_seconds`: the longest interval between two looks at the queue."""
+    """What the patches work with.
+
+    `poll_seconds`: the longest interval between two looks at the queue. `ending`: set when the executor is to end.
+    """
 
     plugin: Any
     states: JobStates
     news: News
     by_queue: bool
     poll_seconds: float
+    ending: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True)
@@ -268,6 +277,49 @@ def one_submission_at_a_time(context: Context) -> list[Patch]:
     return [Patch(context.plugin.Executor, "__post_init__", post_init)]
 
 
+def submissions_wait_for_slurm(context: Context) -> list[Patch]:
+    """A job whose sbatch reached no controller is submitted again, until Slurm answers or the driver ends.
+
+    `run_job` reports such a job as failed. An sbatch gives up after 9 s with `MessageTimeout=10`: an outage of half a
+    minute uses up three attempts of every job that is just to be submitted. Where the answer was lost, or Slurm refused
+    the job, it still fails: the first may have been submitted. On Ctrl-C, what is not submitted yet is left out.
+
+    Upstream: https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/313 (closed).
+    """
+    executor, ending = context.plugin.Executor, context.ending
+    submit, report, end = executor.run_job, executor._report_job_error_threadsafe, executor.shutdown
+    unreached = threading.local()
+
+    def report_error(self: Any, job_info: Any, msg: str) -> None:
+        if hasattr(unreached, "reports") and _UNREACHED.search(msg):
+            unreached.reports.append((job_info, msg))
+        else:
+            report(self, job_info, msg)
+
+    def run_job(self: Any, job: Any) -> None:
+        while True:
+            unreached.reports = []
+            submit(self, job)
+            reports = unreached.reports
+            del unreached.reports
+            if not reports:
+                return context.news.submitted()
+            context.news.unsubmitted()
+            if ending.wait(SUBMISSION_PAUSE_SECONDS):
+                return report(self, *reports[0])
+
+    def shutdown(self: Any) -> None:
+        ending.set()
+        self._job_submission_executor.shutdown(cancel_futures=True)
+        end(self)
+
+    return [
+        Patch(executor, "_report_job_error_threadsafe", report_error),
+        Patch(executor, "run_job", run_job),
+        Patch(executor, "shutdown", shutdown),
+    ]
+
+
 CHANGES: tuple[Callable[[Context], list[Patch]], ...] = (
     jobs_that_are_over_count_as_failed,
     no_answer_forgets_no_job,  # after the one above, which has to see that there was no answer
@@ -278,4 +330,5 @@ CHANGES: tuple[Callable[[Context], list[Patch]], ...] = (
     local_rules_end_before_the_driver,
     ready_jobs_go_by_priority,
     one_submission_at_a_time,
+    submissions_wait_for_slurm,
 )

@@ -90,6 +90,7 @@ class News:
     clock: Callable[[], float] = time.monotonic
     _waiting: Reminder = field(default_factory=Reminder)
     _outage: Reminder = field(default_factory=lambda: Reminder(first=0.0))  # one look that fails is no outage
+    _unsubmitted: Reminder = field(default_factory=lambda: Reminder(first=0.0))
     _mentioned: set[str] = field(default_factory=set)
 
     @property
@@ -111,6 +112,21 @@ class News:
         if self._outage.said:
             self.logger.warning("Slurm answers again")
         self._outage.over()
+
+    def unsubmitted(self) -> None:
+        """A job could not be submitted, because no controller was reached."""
+        lasted = self._unsubmitted.due(self.clock())
+        if lasted is not None:
+            self.logger.warning(
+                f"Slurm has taken no job for {span(lasted)}: its controller is busy or down (`scontrol ping`). The "
+                "driver tries again until it does"
+            )
+
+    def submitted(self) -> None:
+        """A job was submitted, or refused."""
+        if self._unsubmitted.said:
+            self.logger.warning("Slurm takes jobs again")
+        self._unsubmitted.over()
 
     def waiting(self, jobs: Sequence[WaitingJob]) -> None:
         """These jobs of the driver have not started; none, where all have."""
