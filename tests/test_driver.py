@@ -50,7 +50,7 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
     until(lambda: place.cluster.job(mine)["JobState"] == "RUNNING", "the job runs")
 
     (job,) = commands.jobs_named("relay", place.folder)
-    assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y")
+    assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y", "None")
     end = commands.end_time(mine)
     assert end is not None
     assert abs(end - time.time() - 7 * 60) < 60
@@ -284,21 +284,33 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
 
 @pytest.mark.slow
 def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
-    """With the plugin's own interval of looking at the queue, the first signal alone takes it more than 10 seconds."""
-    process = place.drive(seconds=60, fast=False)
-    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
+    """Snakemake lets a local rule's program end; the second signal does not wait for it."""
+    process = place.drive("pause.txt", "last.txt", seconds=60)
+    until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
     process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    sent = time.monotonic()
-    printed, _ = process.communicate(timeout=60)
-    assert time.monotonic() - sent < 9
-    assert process.returncode == 128 + signal.SIGINT, printed
-    assert "Traceback" not in printed
     until(lambda: not place.left(), "no job is left", 20)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    status = process.wait(timeout=30)
+    os.killpg(process.pid, signal.SIGKILL)  # the local rule's program
+    printed, _ = process.communicate(timeout=30)
+    assert status == 128 + signal.SIGINT, printed
+    assert "Traceback" not in printed
     status, printed = place.drive_to_end(seconds=1)
     assert status == 0, printed
-    assert place.lines("ended.txt") == JOBS
+    assert set(JOBS) <= set(place.lines("ended.txt"))
+
+
+@pytest.mark.slow
+def test_a_local_rule_that_runs_when_a_signal_comes_is_let_finish(place: Workplace) -> None:
+    process = place.drive("pause.txt", "last.txt", seconds=8)
+    until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, printed
+    assert "Traceback" not in printed
+    assert place.lines("ended.txt") == ["pause.txt"]
+    until(lambda: not place.left(), "no job is left", 20)
 
 
 # Places to run it in

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import snakemake_executor_plugin_slurm as plugin
 
 import driver_runs
 import mini_slurm
@@ -103,37 +99,6 @@ def test_a_job_that_slurm_has_forgotten_is_tried_again(place: Workplace) -> None
     assert len(re.findall("(?m)^warning: Slurm forgets a job 2 s after its end .* every 10 s; ", printed)) == 1
     assert place.lines("ended.txt").count("first.0.txt") >= 2
     assert place.lines("ended.txt")[-1] == "last.txt"
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-@pytest.mark.parametrize(("remembered", "longest"), [("60", 30), ("300", 170)])
-def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
-    place: Workplace, remembered: str, longest: float, capsys: pytest.CaptureFixture[str]
-) -> None:
-    configure(place.cluster, "MinJobAge=600", f"MinJobAge={remembered}")
-    settings = plugin.ExecutorSettings(
-        status_command="squeue", no_requeue=True, init_seconds_before_status_checks=170, jobname_prefix="relay"
-    )
-    executor = object.__new__(plugin.Executor)
-    executor.workflow, executor.logger = SimpleNamespace(executor_settings=settings), LOGGER
-    names = ("query_job_status", "get_min_job_age", "Executor")
-    before = [getattr(plugin, name) for name in names], plugin.Executor.check_active_jobs
-
-    async def look() -> list[Any]:
-        return [job async for job in executor.check_active_jobs([])]
-
-    with job_states.completed(settings):
-        assert asyncio.run(look()) == []
-    assert executor.next_seconds_between_status_checks == longest
-    assert ("warning: " in capsys.readouterr().err) == (longest == 30)
-    assert ([getattr(plugin, name) for name in names], plugin.Executor.check_active_jobs) == before
-
-
-def test_other_executors_are_left_alone() -> None:
-    before = plugin.query_job_status
-    with job_states.completed(None):
-        assert plugin.query_job_status is before
 
 
 def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -45,6 +45,7 @@ RUNS = {run.id: run for run in PLAN.runs}
 # Repeats are interleaved in a random order: earlier ones have the higher priority.
 PRIORITY = {run.id: len(PLAN.runs) - place for place, run in enumerate(PLAN.runs)}
 GATES_FIRST = len(PLAN.runs) + 1
+STARTS_FIRST = GATES_FIRST + 3
 
 
 def waited_for(specification, output):

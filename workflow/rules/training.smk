@@ -13,6 +13,8 @@ rule start:
         "results/logs/start/{run}.log",
     benchmark:
         "results/benchmarks/start/{run}.tsv"
+    # All of them before the first segment, so that the segments are ready together and go in their order.
+    priority: lambda wildcards: STARTS_FIRST + PRIORITY[wildcards.run]
     localrule: True
     conda:
         no_environment

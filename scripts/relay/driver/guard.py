@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from relay.base.errors import UserError
 from relay.base.lock import NO_LOCKS
-from relay.driver import job_states
+from relay.driver import patches
 from relay.slurm import commands
 
 LOCK = Path(".snakemake/relay-driver.lock")
@@ -63,7 +63,7 @@ def guard(
 
     def guarded(*, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
         def run() -> None:
-            with job_states.completed(executor_settings):
+            with patches.applied(executor_settings):
                 execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         targets = set(workflow.dag_settings.targets)
@@ -96,7 +96,7 @@ def guard(
         except KeyboardInterrupt:
             sys.exit("error: interrupted")
 
-    workflow.execute = guarded
+    patches.replace_execute(workflow, guarded)
 
 
 def _misplaced(cluster: str | None, submitting: bool) -> list[str]:
@@ -183,7 +183,7 @@ def wait_for_orphans(
     whose = f"a driver that was killed ({left_by})" if left_by else "an earlier driver"
     say(f"{len(jobs)} jobs of {whose} are not over; their end is waited for, and nothing is submitted twice:")
     for job in jobs:
-        say(f"  {job.id} {job.state} {job.comment}")
+        say(f"  {job.id} {job.condition} {job.comment}")
     say(f"To cancel them instead: scancel {' '.join(job.id for job in jobs)}")
     told = time.monotonic()
     while jobs:
@@ -229,7 +229,7 @@ class CancelOnSignals:
         self._thread = threading.Thread(target=self._until_the_end, args=[128 + number], daemon=True)
         self._thread.start()
         name = signal.Signals(number).name
-        line = f"{name}: cancelling the jobs of this driver; Snakemake ends after its next look at the queue"
+        line = f"{name}: cancelling the jobs of this driver; it ends when that is done"
         os.write(2, f"{line} (again: at once)\n".encode())  # print could be in the midst of a line
         raise KeyboardInterrupt
 

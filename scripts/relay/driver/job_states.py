@@ -1,63 +1,26 @@
-"""What Snakemake's Slurm executor is told of its jobs: that those are over which it would wait for without an end.
+"""What is known of the jobs that the Slurm executor waits for, and how often the queue is to be looked at.
 
-Seen in snakemake-executor-plugin-slurm 2.8: it leaves a preempted job to Slurm, though Slurm starts none again that was
-submitted with `--no-requeue`; and a job that squeue lists no more, because its end is too long ago, is taken for one
-that is not listed yet. Both count as failed here, so that Snakemake's retries take over.
+The executor alone would wait for some jobs without an end. Slurm starts no preempted job again that was submitted with
+`--no-requeue`. A job that ended long ago is no longer listed, and the executor takes it for one that is not listed yet.
+Both count as failed here, so that Snakemake's retries take over.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.slurm import commands
 
-PLUGIN = "snakemake_executor_plugin_slurm"
 LONGEST_POLL_SECONDS = 180.0  # the plugin's own
 SHORTEST_POLL_SECONDS = 10.0  # a courtesy to the controller
 ENOUGH_SECONDS = 240.0  # more than the plugin's longest interval, and what a slow answer takes
 
 
-@contextmanager
-def completed(settings: Any) -> Iterator[None]:
-    """While this lasts, the Slurm executor learns of preempted and forgotten jobs; others are left alone.
-
-    `settings`: the executor's. With squeue, the queue is also looked at often enough for what Slurm remembers; the
-    plugin would go over to sacct, which has been seen to wait for cancelled jobs for ever.
-    """
-    if type(settings).__module__ != PLUGIN:
-        yield
-        return
-    plugin: Any = sys.modules[PLUGIN]
-    states = JobStates(preempted_is_final=bool(settings.no_requeue))
-    query, check, age = plugin.query_job_status, plugin.Executor.check_active_jobs, plugin.get_min_job_age
-    queue = settings.status_command == "squeue"
-    poll_seconds = _longest_poll() if queue else LONGEST_POLL_SECONDS
-
-    async def query_job_status(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
-        told, seconds = await query(command, logger)
-        return (told if told is None else states.complete(told, command.startswith("squeue"), logger)), seconds
-
-    async def check_active_jobs(self: Any, active_jobs: Sequence[Any]) -> AsyncIterator[Any]:
-        states.ask_for(job.external_jobid for job in active_jobs)
-        async for job in check(self, active_jobs):
-            yield job
-        self.next_seconds_between_status_checks = min(self.next_seconds_between_status_checks, poll_seconds)
-
-    plugin.query_job_status, plugin.Executor.check_active_jobs = query_job_status, check_active_jobs
-    if queue:
-        plugin.get_min_job_age = lambda: sys.maxsize
-    try:
-        yield
-    finally:
-        plugin.query_job_status, plugin.Executor.check_active_jobs, plugin.get_min_job_age = query, check, age
-
-
-def _longest_poll() -> float:
+def longest_poll() -> float:
     """The longest interval at which squeue is sure to show a job's end, in seconds; warns where it is a short one."""
     try:
         remembered = commands.seconds_remembered()
@@ -85,6 +48,8 @@ class JobStates:
     preempted_is_final: bool
     _asked: frozenset[str] = frozenset()
     _unlisted: frozenset[str] = frozenset()
+    #: Whether some of them had not started when the queue was last looked at.
+    some_wait: bool = False
 
     def ask_for(self, ids: Iterable[str]) -> None:
         """The jobs that were submitted and not seen to end. Not tasks of arrays: squeue lumps them together."""
@@ -107,6 +72,7 @@ class JobStates:
                 logger.warning(f"Job {id}: Slurm has forgotten it, so that it is over; its retry finds what it did")
             states[id] = state or "FAILED"
         self._unlisted = unlisted
+        self.some_wait = any(commands.waits(states[id]) for id in self._asked & states.keys())
         if self.preempted_is_final:
             for id in self._asked:
                 if states.get(id) == "PREEMPTED":

@@ -29,19 +29,38 @@ KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no path, name or comment
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
+_STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _IDS_PER_CALL = 500  # well below the length of a command line
 _UNKNOWN_JOB = "Invalid job id"
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job that waits, runs or is ending. `comment` is what the executor plugin puts there: rule and wildcards."""
+    """A job that waits, runs or is ending.
+
+    `comment` is what the executor plugin puts there: rule and wildcards. `reason` is why it waits, in Slurm's words.
+    """
 
     id: str
     name: str
     state: str
     folder: str
     comment: str
+    reason: str = ""
+
+    @property
+    def condition(self) -> str:
+        """Its state, and why it waits where Slurm says so: RUNNING, PENDING (JobHeldUser)."""
+        return f"{self.state} ({self.reason})" if self.reason not in ("", "None") else self.state
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job that does not run. `reason` is why, in Slurm's words: Priority, Resources, JobHeldUser, …"""
+
+    id: str
+    state: str
+    reason: str
 
 
 def available() -> bool:
@@ -83,7 +102,7 @@ def seconds_remembered() -> float | None:
 
 def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's own jobs that are not over, named `{prefix}_…` and submitted for `folder`; oldest first."""
-    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k"])
+    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r"])
     # All states, because the names of those that are not over differ between versions.
     command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
     lines = _call(command, tries=tries).stdout.splitlines()
@@ -94,6 +113,20 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
         for job in jobs
         if job.name.startswith(f"{prefix}_") and job.state not in _ENDED and Path(job.folder).resolve() == place
     ]
+
+
+def waiting(name: str) -> list[WaitingJob]:
+    """The user's own jobs of this name that have not started, or are suspended; oldest first. Asked once."""
+    fields = _SEPARATOR.join(["%i", "%T", "%r"])
+    command = ["squeue", "--noheader", "--me", f"--name={name}", "--sort=i", f"--format={fields}"]
+    lines = _call(command, tries=1).stdout.splitlines()
+    jobs = [WaitingJob(*line.split(_SEPARATOR)) for line in lines if line.strip()]
+    return [job for job in jobs if waits(job.state)]
+
+
+def waits(state: str) -> bool:
+    """Whether a job in this state has not started, or was interrupted and is not over."""
+    return state not in _STARTED | _ENDED
 
 
 def expected_start(flags: Sequence[str]) -> datetime | None:

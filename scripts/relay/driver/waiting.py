@@ -1,0 +1,159 @@
+"""What the driver says of jobs that do not start, and of a Slurm that does not answer.
+
+What you have to act on is said at once. What passes by itself is said at growing intervals.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay.slurm.commands import WaitingJob
+
+FIRST_SECONDS = 30.0
+LONGEST_SECONDS = 1800.0
+IDS_IN_A_LINE = 10
+
+_RELEASE = "release with `scontrol release {ids}`, or cancel with `scancel {ids}`"
+_CANCEL = "cannot start as submitted; cancel with `scancel {ids}`, then change what is asked for"
+#: Slurm's reasons that need somebody, by their beginning or a part of them; the first that fits counts.
+_REMEDIES = [
+    (r"JobHeldAdmin", "only your cluster's support can release this; ask them, or cancel with `scancel {ids}`"),
+    (r"JobHeld|[ _]held", _RELEASE),
+    (r"Never|BadConstraints|Invalid|PartitionTimeLimit|PartitionNodeLimit|ReservationDeleted|Per(Job|Node)", _CANCEL),
+    (r"Minutes|RunMins", "the account's or QOS's budget is used up, or would be; see `sacctmgr show assoc`"),
+    (
+        r"^(Assoc|QOS|MaxMem)",
+        "starts once other jobs of the account or QOS end; see `sacctmgr show assoc` and `show qos`",
+    ),
+    (r"Partition(Down|Inactive)", "starts once the partition is up; see `sinfo`, or cancel with `scancel {ids}`"),
+]
+
+
+def remedy(reason: str) -> str | None:
+    """What to do about a reason for which Slurm does not start a job; None where time alone helps."""
+    return next((text for pattern, text in _REMEDIES if re.search(pattern, reason)), None)
+
+
+def span(seconds: float) -> str:
+    """A duration in words: 45 s, 12 min, 2.5 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+@dataclass
+class Reminder:
+    """When to say again that something lasts: after `first` seconds, then each time when it has lasted twice as long.
+
+    Two lines are never further apart than `LONGEST_SECONDS`. Nothing is said when it is first asked.
+    """
+
+    first: float = FIRST_SECONDS
+    said: bool = False
+    _since: float | None = None
+    _next: float = 0.0
+
+    def due(self, now: float) -> float | None:
+        """To be asked while it lasts: the seconds that it lasted so far, if it is to be said now; else None."""
+        if self._since is None:
+            self._since, self._next = now, self.first
+        lasted = now - self._since
+        if lasted <= self._next:
+            return None
+        self._next = min(max(2 * lasted, FIRST_SECONDS), lasted + LONGEST_SECONDS)
+        self.said = True
+        return lasted
+
+    @property
+    def running(self) -> bool:
+        """Whether it lasts."""
+        return self._since is not None
+
+    def over(self) -> None:
+        """It does not last any more."""
+        self._since, self.said = None, False
+
+
+@dataclass
+class News:
+    """Says what the executor's looks at the queue show of jobs that wait, and of Slurm itself.
+
+    `logger`: Snakemake's. `clock`: seconds that never run backwards.
+    """
+
+    logger: Any
+    clock: Callable[[], float] = time.monotonic
+    _waiting: Reminder = field(default_factory=Reminder)
+    _outage: Reminder = field(default_factory=lambda: Reminder(first=0.0))  # one look that fails is no outage
+    _unsubmitted: Reminder = field(default_factory=lambda: Reminder(first=0.0))
+    _mentioned: set[str] = field(default_factory=set)
+
+    @property
+    def in_outage(self) -> bool:
+        """Whether the last look at the queue failed."""
+        return self._outage.running
+
+    def unanswered(self) -> None:
+        """A look at the queue failed."""
+        lasted = self._outage.due(self.clock())
+        if lasted is not None:
+            self.logger.warning(
+                f"Slurm has not answered for {span(lasted)}: its controller is busy or down (`scontrol ping`). "
+                "Running jobs go on; the driver waits for an answer"
+            )
+
+    def answered(self) -> None:
+        """A look at the queue succeeded."""
+        if self._outage.said:
+            self.logger.warning("Slurm answers again")
+        self._outage.over()
+
+    def unsubmitted(self) -> None:
+        """A job could not be submitted, because no controller was reached."""
+        lasted = self._unsubmitted.due(self.clock())
+        if lasted is not None:
+            self.logger.warning(
+                f"Slurm has taken no job for {span(lasted)}: its controller is busy or down (`scontrol ping`). The "
+                "driver tries again until it does"
+            )
+
+    def submitted(self) -> None:
+        """A job was submitted, or refused."""
+        if self._unsubmitted.said:
+            self.logger.warning("Slurm takes jobs again")
+        self._unsubmitted.over()
+
+    def waiting(self, jobs: Sequence[WaitingJob]) -> None:
+        """These jobs of the driver have not started; none, where all have."""
+        by_reason: dict[str, list[WaitingJob]] = defaultdict(list)
+        for job in jobs:
+            by_reason[job.reason].append(job)
+        self._mentioned &= by_reason.keys()
+        for reason in sorted(by_reason.keys() - self._mentioned):
+            if told := _advice(reason, by_reason[reason]):
+                self.logger.warning(told)
+                self._mentioned.add(reason)
+        if not jobs:
+            self._waiting.over()
+            return
+        lasted = self._waiting.due(self.clock())
+        if lasted is not None:
+            counts = ", ".join(f"{len(some)} {some[0].state} ({reason})" for reason, some in sorted(by_reason.items()))
+            self.logger.info(f"Waiting for Slurm to start jobs, for {span(lasted)} now: {counts}")
+            for reason in sorted(self._mentioned):
+                self.logger.warning(_advice(reason, by_reason[reason]))
+
+
+def _advice(reason: str, jobs: Sequence[WaitingJob]) -> str | None:
+    """One line about jobs that need somebody; None where they need nobody."""
+    text = remedy(reason)
+    if text is None:
+        return None
+    ids = " ".join([job.id for job in jobs[:IDS_IN_A_LINE]] + ["…"] * (len(jobs) > IDS_IN_A_LINE))
+    count = "1 job does" if len(jobs) == 1 else f"{len(jobs)} jobs do"
+    return f"{count} not start: {jobs[0].state} ({reason}): {text.format(ids=ids)}"

@@ -1,0 +1,303 @@
+"""Each patch of Snakemake and its Slurm plugin, held against the installed version of them.
+
+Every test first shows what the installed version does without the patch. Where that part fails, upstream has changed:
+read the patch's description in `relay/driver/patches.py` again, and remove it if it is no longer needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import snakemake_executor_plugin_slurm as plugin
+from snakemake.api import Workflow  # not of its own module, which cannot be imported first
+from snakemake.scheduling.greedy import Scheduler, SchedulerSettings
+from snakemake.scheduling.job_scheduler import JobScheduler
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+
+from relay.driver import patches
+
+LOGGER = logging.getLogger("snakemake.logging")
+
+
+class Slurm:
+    """A folder on PATH with a squeue, scontrol and sacct that answer as a test wants it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.does("scontrol", "echo 'MinJobAge = 300 sec'")
+
+    def does(self, command: str, script: str) -> None:
+        path = self.folder / command
+        path.write_text(f"#!/bin/sh\necho {command} >> {self.folder}/calls.txt\n{script}\n")
+        path.chmod(0o755)
+
+    def calls(self) -> list[str]:
+        """The commands that were called since the last question."""
+        path = self.folder / "calls.txt"
+        lines = path.read_text().split() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return Slurm(folder)
+
+
+@pytest.fixture
+def settings(slurm: Slurm) -> Any:
+    """The executor's, as the profile sets them."""
+    return plugin.ExecutorSettings(
+        status_command="squeue", no_requeue=True, init_seconds_before_status_checks=10, jobname_prefix="relay"
+    )
+
+
+class Watched:
+    """The plugin's executor, looking after one job, number 1."""
+
+    def __init__(self, settings: Any) -> None:
+        self.ended: list[str] = []
+        callbacks = SimpleNamespace(
+            finish_callback=lambda _: self.ended.append("success"), error_callback=lambda _: self.ended.append("error")
+        )
+        executor = object.__new__(plugin.Executor)
+        executor.workflow = SimpleNamespace(executor_settings=settings, scheduler=callbacks, workdir_init=".")
+        executor.logger, executor.status_rate_limiter = LOGGER, contextlib.nullcontext()
+        executor.next_seconds_between_status_checks, executor.wait = 10, True
+        executor.__post_init__()
+        self.executor: Any = executor
+        job = SimpleNamespace(log_error=lambda *_, **__: None)
+        self.jobs = [SubmittedJobInfo(job, external_jobid="1", aux={})]
+
+    def look(self) -> bool:
+        """One look at the queue; whether the job is still waited for after it."""
+
+        async def active() -> list[Any]:
+            return [job async for job in self.executor.check_active_jobs(self.jobs)]
+
+        self.jobs = asyncio.run(active())
+        return bool(self.jobs)
+
+
+def test_a_failed_look_at_the_queue_forgets_no_job(slurm: Slurm, settings: Any) -> None:
+    slurm.does("squeue", "exit 1")
+    assert not Watched(settings).look()
+    with patches.applied(settings):
+        watched = Watched(settings)
+        assert [watched.look() for _ in range(3)] == [True, True, True]
+        slurm.does("squeue", "echo '1|RUNNING'")
+        assert watched.look()
+        slurm.does("squeue", "echo '1|COMPLETED'")
+        watched.executor.workflow.executor_settings.keep_successful_logs = True
+        assert not watched.look()
+    assert watched.ended == ["success"]
+
+
+def test_a_preempted_job_is_over(slurm: Slurm, settings: Any) -> None:
+    slurm.does("squeue", "echo '1|PREEMPTED'")
+    watched = Watched(settings)
+    assert [watched.look() for _ in range(3)] == [True, True, True]
+    with patches.applied(settings):
+        watched = Watched(settings)
+        assert not watched.look()
+    assert watched.ended == ["error"]
+
+
+def test_a_forgotten_job_is_over(slurm: Slurm, settings: Any) -> None:
+    slurm.does("squeue", 'case "$*" in *--jobs=*) echo "error: Invalid job id specified" >&2; exit 1;; esac')
+    watched = Watched(settings)
+    assert [watched.look() for _ in range(3)] == [True, True, True]
+    with patches.applied(settings):
+        watched = Watched(settings)
+        assert [watched.look(), watched.look()] == [True, False]
+    assert watched.ended == ["error"]
+
+
+def test_a_job_that_waits_is_mentioned(slurm: Slurm, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    slurm.does(
+        "squeue", """case "$*" in *%r*) printf '1\\037PENDING\\037JobHeldUser\\n';; *) echo '1|PENDING';; esac"""
+    )
+    assert Watched(settings).look()
+    assert "JobHeldUser" not in caplog.text
+    with patches.applied(settings):
+        assert Watched(settings).look()
+    assert "1 job does not start: PENDING (JobHeldUser): release with `scontrol release 1`" in caplog.text
+
+
+@pytest.mark.parametrize(("remembered", "longest"), [(60, 30), (300, 180)])
+def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
+    slurm: Slurm, settings: Any, remembered: int, longest: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm.does("squeue", "echo '1|RUNNING'")
+    slurm.does("scontrol", f"echo 'MinJobAge = {remembered} sec'")
+    watched = Watched(settings)
+    watched.executor.next_seconds_between_status_checks = 175
+    assert watched.look()
+    assert watched.executor.next_seconds_between_status_checks == 180
+    with patches.applied(settings):
+        assert watched.look()
+        assert watched.executor.next_seconds_between_status_checks == longest
+    assert ("warning: " in capsys.readouterr().err) == (longest == 30)
+
+
+def test_squeue_is_asked_where_squeue_was_chosen(slurm: Slurm, settings: Any) -> None:
+    slurm.does("scontrol", "echo 'MinJobAge = 2 sec'")
+    slurm.does("squeue", "echo '1|RUNNING'")
+    slurm.does("sacct", "echo '1|RUNNING'")
+    watched = Watched(settings)
+    slurm.calls()
+    assert watched.look()
+    assert set(slurm.calls()) == {"scontrol", "sacct"}
+    with patches.applied(settings):
+        slurm.calls()
+        assert watched.look()
+        assert slurm.calls() == ["squeue"]
+
+
+def test_the_executor_sleeps_no_longer_than_the_driver(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        watched.executor.wait = False  # the driver ends meanwhile
+
+    watched = Watched(settings)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(watched.executor.sleep())
+    assert slept == [10]
+    slept.clear()
+    with patches.applied(settings):
+        watched.executor.wait = True
+        asyncio.run(watched.executor.sleep())
+        asyncio.run(watched.executor.sleep())
+    assert slept == [patches.BEAT_SECONDS]
+
+
+def test_the_scheduler_ends_after_the_local_rules(settings: Any) -> None:
+    ended: list[str] = []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    scheduler = object.__new__(JobScheduler)
+    scheduler.workflow = SimpleNamespace(dag=SimpleNamespace(queue_input_jobs=[]))
+    scheduler._open_jobs = SimpleNamespace(acquire=interrupted)
+    scheduler._executor = SimpleNamespace(cancel=lambda: ended.append("Slurm"))
+    scheduler._local_executor = SimpleNamespace(shutdown=lambda: ended.append("local"))
+    assert not scheduler.schedule()
+    assert ended == ["Slurm"]
+    ended.clear()
+    with patches.applied(settings):
+        assert not scheduler.schedule()
+    assert ended == ["Slurm", "local"]
+
+
+def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
+    jobs = [SimpleNamespace(priority=priority, scheduler_resources={"_nodes": 1}, input=[]) for priority in (1, 3, 2)]
+    greedy = object.__new__(Scheduler)
+    greedy.settings = SchedulerSettings()
+    assert list(greedy.select_jobs(jobs, jobs, {"_nodes": 100}, {})) == jobs
+    assert "needrun = set(self.open_jobs)" in inspect.getsource(JobScheduler.schedule)
+
+    handed: list[Any] = []
+    scheduler, executor = object.__new__(JobScheduler), SimpleNamespace(run_jobs=handed.extend)
+    scheduler.run(jobs, executor=executor)
+    assert handed == jobs
+    handed.clear()
+    with patches.applied(settings):
+        scheduler.run(jobs, executor=executor)
+        scheduler._executor = executor  # what the plugin gets
+        scheduler.run(jobs)
+    assert [job.priority for job in handed] == [3, 2, 1, 3, 2, 1]
+
+
+def test_one_thread_submits(settings: Any) -> None:
+    assert Watched(settings).executor._job_submission_executor._max_workers == 2
+    with patches.applied(settings):
+        assert Watched(settings).executor._job_submission_executor._max_workers == 1
+
+
+def submitting(settings: Any) -> Watched:
+    """An executor whose job is ready for `run_job`."""
+    watched = Watched(settings)
+    watched.executor.format_job_exec = lambda _: "true"
+    watched.executor.get_account_arg = lambda _: iter([""])
+    watched.executor.get_partition_arg = lambda _: ""
+    watched.executor.report_job_submission = lambda _: watched.ended.append("submitted")
+    job = watched.jobs[0].job
+    job.name, job.jobid, job.is_group, job.rule = "first", 1, lambda: False, SimpleNamespace(name="first")
+    job.wildcards, job.threads, job.resources = [], 1, collections.defaultdict(int, runtime=1, mem_mb=1)
+    return watched
+
+
+UNREACHED = "echo 'Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+def test_a_submission_waits_for_slurm(slurm: Slurm, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "get_submit_command", lambda *_, **__: "sbatch")
+    monkeypatch.setattr(plugin, "set_gres_string", lambda _: "")
+    monkeypatch.setattr(patches, "SUBMISSION_PAUSE_SECONDS", 0)
+    down = f'[ "$(grep -c sbatch {slurm.folder}/calls.txt)" -ge 4 ] || {{ {UNREACHED}; }}; echo 7'
+
+    def submit() -> tuple[list[str], list[str]]:
+        watched = submitting(settings)
+        slurm.calls()
+        watched.executor.run_job(watched.jobs[0].job)
+        return watched.ended, slurm.calls()
+
+    slurm.does("sbatch", down)
+    assert submit() == (["error"], ["sbatch"])
+    with patches.applied(settings):
+        assert submit() == (["submitted"], ["sbatch"] * 4)
+        slurm.does("sbatch", "echo 'Socket timed out on send/recv operation' >&2; exit 1")
+        assert submit() == (["error"], ["sbatch"])  # it may have been submitted
+        slurm.does("sbatch", "echo 'Invalid account' >&2; exit 1")
+        assert submit() == (["error"], ["sbatch"])
+
+
+def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
+    assert {"executor_plugin", "executor_settings"} <= set(inspect.signature(Workflow.execute).parameters)
+    source = inspect.getsource(Workflow.execute)
+    assert source.index("self._build_dag()") < source.index("self._onstart(")  # too late to wait for jobs
+
+
+OF_THE_EXECUTOR = ["check_active_jobs", "sleep", "__post_init__", "run_job", "shutdown", "_report_job_error_threadsafe"]
+
+
+def test_all_is_put_back(settings: Any) -> None:
+    def replaced() -> list[Callable[..., Any]]:
+        found = [plugin.query_job_status, plugin.get_min_job_age, JobScheduler.run, JobScheduler.schedule]
+        return found + [getattr(plugin.Executor, name) for name in OF_THE_EXECUTOR]
+
+    before = replaced()
+    with patches.applied(settings):
+        assert not set(before) & set(replaced())
+    assert replaced() == before
+
+
+def test_other_executors_are_left_alone() -> None:
+    before = plugin.query_job_status
+    with patches.applied(None):
+        assert plugin.query_job_status is before
+
+
+def test_a_version_that_does_not_fit_is_one_line(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = plugin.query_job_status
+    monkeypatch.delattr(plugin, "get_min_job_age")
+    one_line = r"^error: .*get_min_job_age.*: this project was not tried with .*"
+    with pytest.raises(SystemExit, match=one_line), patches.applied(settings):
+        pass
+    assert plugin.query_job_status is before
