@@ -109,7 +109,9 @@ ASKED = (
 
 
 def skipped_message(strategy):
-    reasons = [reason for skipped in PLAN.skipped_of(strategy) for reason in skipped.reasons]
+    reasons = [
+        reason for skipped in PLAN.skipped_of(strategy) for reason in skipped.reasons
+    ]
     skipped = "".join(f"\n  skipped: {reason}" for reason in reasons)
     return f"{strategy}: {len(PLAN.runs_of(strategy))} runs{skipped}".replace(
         "{", "{{"
