@@ -198,8 +198,9 @@ class Chain:
 
     def planned(self, name: str, spec: TaskSpec | None = None, **values: Any) -> Chain:
         """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
-        alike = ("precision", "total_steps", "evaluate_every_steps")
-        chosen = {key: getattr(self.run, key) for key in alike} | values | {"id": name, "setting": name}
+        length = self.run.length
+        chosen = {"precision": self.run.computation.precision, "total_steps": length.total_steps}
+        chosen |= {"evaluate_every_steps": length.evaluate_every_steps, **values, "id": name, "setting": name}
         made = Chain(self.results, short_run(spec or self.run.task, **chosen))
         made.run.write(made.declared / "run.json")
         made.start_anew("first")
@@ -243,7 +244,7 @@ class Chain:
         """As `segment`, in forks that have torch imported: where the test is about what the processes compute."""
         import preloaded  # with torch
 
-        last = self.run.total_steps if last is None else last
+        last = self.run.length.total_steps if last is None else last
         with (
             redirect_stdout(StringIO()) as output,
             redirect_stderr(StringIO()) as errors,
