@@ -6,13 +6,16 @@ TORCH ?= auto
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
+# Processes among which the tests are divided: one more than this project's smallest machine has cores, for many tests wait.
+PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
 
 BIN := .venv/bin
+DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist worksteal
 SNAKEFILES := $(wildcard Snakefile) workflow
 
 .DEFAULT_GOAL := help
-# The targets build upon one environment, and tests measure time: one at a time, whatever -j says.
+# The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:
 .PHONY: help install install-dev demo prove test test-quick test-long lint format lock schema clean
 
@@ -32,10 +35,10 @@ prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 p
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
 
 test: lint  ## Check style and types, then run the whole test suite but the long campaigns
-	$(BIN)/pytest -m "not long" $(PYTEST_OPTIONS)
+	$(BIN)/pytest -m "not long" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
-	$(BIN)/pytest -m "not slow and not long" $(PYTEST_OPTIONS)
+	$(BIN)/pytest -m "not slow and not long" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone
 	$(BIN)/pytest -m long $(PYTEST_OPTIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mini_slurm.Min
     mini_slurm.require()
     with mini_slurm.usual(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def slurm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For a cluster of a test's own: `tmp_path` holds the test's name, and is too long for the sockets in it."""
+    return tmp_path_factory.mktemp("slurm")
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from gate_runs import FEW_STEPS, Gates, planned
+from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.planning.config import load
@@ -66,12 +65,8 @@ def distance(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> f
     return float(torch.stack([(mine[name].double() - other[name].double()).norm() for name in other]).norm())
 
 
-def _rank(rank: int, port: int, folder: Path) -> None:
-    """One of the processes, as a launcher would start it: every option uncut, and resumed in the middle."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    ranks = Ranks.join("cpu", "gloo")
+def _each_option(ranks: Ranks, folder: Path) -> None:
+    """Every option uncut, and resumed in the middle."""
     found = {}
     cases = {(name, "fp64"): options for name, options in (EXACT | LOSSY).items()}
     cases |= {(name, "fp32"): (EXACT | LOSSY)[name] for name in ("plain", "powersgd")}
@@ -85,17 +80,14 @@ def _rank(rank: int, port: int, folder: Path) -> None:
         resumed.load(folder / f"{number}")
         again = trained(resumed, BEFORE, BEFORE + AFTER)
         found[name, precision] = (end, all(torch.equal(again[key], end[key]) for key in end))
-    torch.save(found, folder / f"rank-{rank}.pt")
-    ranks.leave()
+    torch.save(found, folder / f"rank-{ranks.rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, str], tuple[dict[str, Any], bool]]]:
     """Of each process: where every option has led, and whether the resumed run came to the same end."""
     folder = tmp_path_factory.mktemp("ddp")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, folder), nprocs=PROCESSES)
+    spawned(_each_option, PROCESSES, folder)
     return [torch.load(folder / f"rank-{rank}.pt") for rank in range(PROCESSES)]
 
 

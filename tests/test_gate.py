@@ -408,7 +408,10 @@ WRONG = [
     Planted(
         "wrong_stops_early",
         fails={"algorithm: parameters", "evaluation"},
-        says=("algorithm: 19 steps were trained, of 20", "division of work: step 19: 0 samples reached the loss"),
+        says=(
+            f"algorithm: {FEW_STEPS - 1} steps were trained, of {FEW_STEPS}",
+            f"division of work: step {FEW_STEPS - 1}: 0 samples reached the loss",
+        ),
     ),
     Planted("wrong_nan_loss", fails={"algorithm: losses"}, passes={"algorithm: parameters", *SMOOTH}),
     # What only a scaled loss sees

@@ -185,9 +185,9 @@ def test_snakemakes_plugin_sees_the_end_of_a_job_at_once(cluster: MiniSlurm, tmp
     assert [job["JobState"] for job in cluster.jobs()[before:]] == ["COMPLETED", "FAILED"]
 
 
-def test_nothing_stays_after_an_exception(tmp_path: Path) -> None:
+def test_nothing_stays_after_an_exception(slurm_folder: Path) -> None:
     require()
-    folder = tmp_path / "slurm"
+    folder = slurm_folder
 
     def interrupted() -> None:
         with MiniSlurm(folder, [Node("n1", gpus=1), Node("n2")], ALL) as cluster:
@@ -203,9 +203,9 @@ def test_nothing_stays_after_an_exception(tmp_path: Path) -> None:
     assert links(bridge_of(folder)) == []
 
 
-def test_a_cluster_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_start_leaves_nothing(slurm_folder: Path) -> None:
     require()
-    folder = tmp_path / "slurm"
+    folder = slurm_folder
     broken = MiniSlurm(folder, TWO, [Partition("all", ("n1", "nobody"))])
     with pytest.raises(RuntimeError, match=r"slurmctld ended[\s\S]*nobody"), broken:
         pass
@@ -215,9 +215,9 @@ def test_a_cluster_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_process_leaves_nothing(how: signal.Signals, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_nothing(how: signal.Signals, slurm_folder: Path) -> None:
     require()
-    folder = tmp_path / "slurm"
+    folder = slurm_folder
     program = f"""if True:
         import sys, time
         from pathlib import Path
@@ -244,23 +244,23 @@ def test_a_killed_process_leaves_nothing(how: signal.Signals, tmp_path: Path) ->
         assert list(on_each_node(cluster, "true; echo")) == ["n1", "n2"]
 
 
-def test_two_clusters_are_up_at_once(cluster: MiniSlurm, tmp_path: Path) -> None:
-    with MiniSlurm(tmp_path, TWO, ALL) as other:
+def test_two_clusters_are_up_at_once(cluster: MiniSlurm, slurm_folder: Path) -> None:
+    with MiniSlurm(slurm_folder, TWO, ALL) as other:
         assert bridge_of(other.folder) != bridge_of(cluster.folder)
         assert list(on_each_node(other, "echo")) == ["n1", "n2"]
         assert list(on_each_node(cluster, "echo")) == ["c1", "c2"]
 
 
-def test_without_namespaces_nodes_share_the_machine(tmp_path: Path) -> None:
+def test_without_namespaces_nodes_share_the_machine(slurm_folder: Path) -> None:
     require()
-    with MiniSlurm(tmp_path, TWO, ALL, namespaces=False) as cluster:
+    with MiniSlurm(slurm_folder, TWO, ALL, namespaces=False) as cluster:
         printed = cluster.run("srun", "--nodes=2", "sh", "-c", "echo $(hostname) $SLURMD_NODENAME").stdout
         host = os.uname().nodename
         assert sorted(printed.splitlines()) == [f"{host} n1", f"{host} n2"]
 
 
-def test_mistakes_in_asking_for_a_cluster(tmp_path: Path) -> None:
+def test_mistakes_in_asking_for_a_cluster(slurm_folder: Path) -> None:
     with pytest.raises(ValueError, match="longer than 70 characters"):
-        MiniSlurm(tmp_path / ("x" * 70), TWO, ALL)
+        MiniSlurm(slurm_folder / ("x" * 70), TWO, ALL)
     with pytest.raises(ValueError, match="61 nodes"):
-        MiniSlurm(tmp_path, [Node(f"n{index}") for index in range(61)], ALL)
+        MiniSlurm(slurm_folder, [Node(f"n{index}") for index in range(61)], ALL)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
@@ -19,6 +17,7 @@ from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from gate_runs import Gates, planned
+from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.datasets import catalogue
@@ -320,24 +319,16 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, dist.tensor.DTensor) else tensor
 
 
-def _rank(rank: int, world_size: int, port: int, folder: Path, cases: list[Case]) -> None:
-    """One of several processes, as a launcher would start it."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    ranks = Ranks.join("cpu", "gloo")
+def _train_all(ranks: Ranks, folder: Path, cases: list[Case]) -> None:
     for number, case in enumerate(cases):
         found = train_split(case, ranks, folder / str(number))
         if found is not None:
             torch.save(found, folder / f"{number}.pt")
-    ranks.leave()
 
 
 def check(world_size: int, cases: list[Case], folder: Path) -> None:
     """Train each case over so many processes; all must be as one process trains it, and resumed bit for bit."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (world_size, port, folder, cases), nprocs=world_size)  # ends all where one fails
+    spawned(_train_all, world_size, folder, cases)
     alone: dict[str, dict[str, Any]] = {}
     for number, case in enumerate(cases):
         _, task_name, options, settings = case

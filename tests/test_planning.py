@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -675,17 +674,15 @@ from relay.planning.planner import plan
 axes = {"global_batch_size": [32, 64, 128, 256, 512], "cpus_per_task": [1, 2, 3, 4, 8]}
 axes |= {"loader": ["resident", "dataloader"], "learning_rate_scaling": ["none", "linear"]}
 config = load({"comparisons": [{"strategy": "cpu", "precision": ["fp32", "fp64"], **axes}]})
-start = time.perf_counter()
+start = time.process_time()
 found = plan(config)
 found.to_json()
-print(len(found.runs), time.perf_counter() - start, "torch" in sys.modules)
+print(len(found.runs), time.process_time() - start, "torch" in sys.modules)
 """
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     runs, seconds, torch = done.stdout.split()
     assert (runs, torch) == ("1000", "False")
-    assert float(seconds) < 2  # 0.1 on an idle machine
-    assert time.perf_counter() - start < 10
+    assert float(seconds) < 2  # of CPU time; 0.1 on an idle machine
 
 
 def test_synthetic_images_that_do_not_fit_the_network_are_refused() -> None:

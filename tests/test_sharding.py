@@ -6,8 +6,6 @@ The gates of a world size share one set of processes, so that torch is imported 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gate_runs import Gates, planned, shortened
+from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.datasets import catalogue
-from relay.equivalence import gate, reference
-from relay.equivalence.trials import TrialData, trials
+from relay.equivalence import gate
 from relay.planning import config
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks
@@ -107,22 +105,6 @@ def named(chosen: dict[str, Any]) -> str:
 # The processes
 
 
-def spawned(work: Callable[..., None], world_size: int, *arguments: Any) -> None:
-    """Run `work(ranks, *arguments)` in so many processes; what one raises is raised here, and ends the others."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (world_size, port, work, arguments), nprocs=world_size)
-
-
-def _rank(rank: int, world_size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    ranks = Ranks.join("cpu", "gloo")
-    work(ranks, *arguments)
-    ranks.leave()
-
-
 def _judge(ranks: Ranks, asked: list[tuple[str, Run, Path, Path]], place: Path) -> None:
     for name, run, dataset, trained in asked:
         if ranks.rank == 0:
@@ -132,36 +114,26 @@ def _judge(ranks: Ranks, asked: list[tuple[str, Run, Path, Path]], place: Path) 
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
 
 
-def judged(world_size: int, place: Path) -> dict[str, dict[str, Any]]:
+def judged(gates: Gates, world_size: int, place: Path) -> dict[str, dict[str, Any]]:
     """The verdicts of all cells of a world size, by their names."""
-    gates, asked = Gates.below(place), []
+    asked = []
     for chosen in CELLS[world_size]:
         given = dict(chosen)
         judged_run, plain = planned(given.pop("strategy"), world_size, **given)
-        gates.dataset(judged_run.dataset)
-        dataset = place / "datasets" / judged_run.dataset.directory_name
-        trained = place / f"{plain.id}.pt"
-        if not trained.exists():
-            _train_reference(shortened(plain, STEPS), dataset, trained)
-        asked.append((named(chosen), shortened(judged_run, STEPS), dataset, trained))
+        trained = gates.reference(shortened(plain, STEPS))
+        asked.append((named(chosen), shortened(judged_run, STEPS), gates.dataset(judged_run.dataset), trained))
     spawned(_judge, world_size, asked, place)
     return {name: json.loads((place / f"{name}.json").read_text()) for name, *_ in asked}
 
 
-def _train_reference(run: Run, dataset: Path, output: Path) -> None:
-    data = TrialData(run, dataset, torch.device("cpu"))
-    trained = {trial.name: reference.train(run, trial, data) for trial in trials(run, lossy=True)}
-    torch.save(trained, output)
-
-
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, dict[str, Any]]]:
+def verdicts(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, dict[str, Any]]]:
     """Verdicts of a world size, judged when first asked for."""
     known: dict[int, dict[str, dict[str, Any]]] = {}
 
     def of(world_size: int) -> dict[str, dict[str, Any]]:
         if world_size not in known:
-            known[world_size] = judged(world_size, tmp_path_factory.mktemp(f"world-{world_size}"))
+            known[world_size] = judged(gates, world_size, tmp_path_factory.mktemp(f"world-{world_size}"))
         return known[world_size]
 
     return of
@@ -407,13 +379,10 @@ def _summed(ranks: Ranks, run: Run, dataset: Path, trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_experts_whose_gradients_are_sums_fail_the_gate(tmp_path: Path) -> None:
+def test_experts_whose_gradients_are_sums_fail_the_gate(gates: Gates) -> None:
     run, plain = planned("expert_parallel", 2, **MOE, **FP64)
-    gates = Gates.below(tmp_path)
-    gates.dataset(run.dataset)
-    dataset, trained = tmp_path / "datasets" / run.dataset.directory_name, tmp_path / "reference.pt"
-    _train_reference(shortened(plain, 2), dataset, trained)
-    spawned(_summed, 2, shortened(run, 2), dataset, trained)
+    trained = gates.reference(shortened(plain, 2))
+    spawned(_summed, 2, shortened(run, 2), gates.dataset(run.dataset), trained)
 
 
 # The plan of matrices

@@ -36,6 +36,8 @@ EACH: list[dict[str, Any]] = [
     {"strategy": "fsdp_tensor_parallel", "devices_per_node": 2, **ACROSS},
 ]
 EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]
+# Those that start in the most different ways: one device's replicas, and ranks of two kinds over two nodes.
+FEW = [row for row in EACH if row["strategy"] in ("single_gpu", "mps", "pipeline_ddp")]
 ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 
 
@@ -43,8 +45,11 @@ ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "config",
-    [SHORT | GPT | {"comparisons": EACH}, SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}],
-    ids=["dense", "experts"],
+    [
+        pytest.param(SHORT | GPT | {"comparisons": FEW}, id="few"),
+        pytest.param(SHORT | GPT | {"comparisons": EACH}, id="dense", marks=pytest.mark.long),
+        pytest.param(SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}, id="experts", marks=pytest.mark.long),
+    ],
 )
 def test_every_strategy_goes_through_gate_and_training(
     cluster: MiniSlurm, tmp_path: Path, config: dict[str, Any]

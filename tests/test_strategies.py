@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -16,6 +14,7 @@ import torch.multiprocessing
 from torch.distributed.checkpoint.api import CheckpointException
 
 from gate_runs import FOLDER
+from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
@@ -233,19 +232,13 @@ def test_a_checkpoint_of_another_network_does_not_fit(alone: Ranks, tmp_path: Pa
         training("cpu", alone, "sgd").load(tmp_path)
 
 
-def _rank(rank: int, port: int, folder: Path, optimizers: list[str]) -> None:
-    """One of two processes, as a launcher would start it."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    ranks = Ranks.join("cpu", "gloo")
+def _each_optimizer(ranks: Ranks, folder: Path, optimizers: list[str]) -> None:
     for optimizer in optimizers:
         place = folder / optimizer
         place.mkdir(exist_ok=True)
         saved_and_loaded("ddp", ranks, place, optimizer)
     for name in ("ddp", "fsdp"):
         statistics_come_back(name, ranks, folder / name)
-    ranks.leave()
 
 
 def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
@@ -264,9 +257,7 @@ def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ddp_goes_on_from_its_checkpoint_bit_for_bit_and_one_process_reads_it(alone: Ranks, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, tmp_path, list(OPTIMIZERS)), nprocs=2)
+    spawned(_each_optimizer, 2, tmp_path, list(OPTIMIZERS))
     for optimizer in OPTIMIZERS:
         (at_checkpoint, end), (other_rank, _) = (torch.load(tmp_path / optimizer / f"ddp-{rank}.pt") for rank in (0, 1))
         assert _equal(at_checkpoint, other_rank)

@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -24,9 +26,12 @@ import pytest
 from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
 from relay.run_folder.measured import write_measured
+from relay.run_folder.places import Places
 from relay.spec.dataset import DatasetSpec
 from relay.spec.run import Run
 from relay.spec.tasks import TaskSpec, task
+from relay.training import job
+from shared import once, session_folder
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,9 +74,9 @@ class Made(Base):
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every one of `DATASETS`, as the dataset stage makes them."""
-    folder = tmp_path_factory.mktemp("datasets")
+    folder = session_folder(tmp_path_factory) / "datasets"
     for spec in DATASETS:
-        prepare(spec, folder / spec.directory_name)
+        once(folder / spec.directory_name, lambda place, spec=spec: prepare(spec, place))
     return folder
 
 
@@ -193,8 +198,9 @@ class Chain:
 
     def planned(self, name: str, spec: TaskSpec | None = None, **values: Any) -> Chain:
         """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
-        alike = ("precision", "total_steps", "evaluate_every_steps")
-        chosen = {key: getattr(self.run, key) for key in alike} | values | {"id": name, "setting": name}
+        length = self.run.length
+        chosen = {"precision": self.run.computation.precision, "total_steps": length.total_steps}
+        chosen |= {"evaluate_every_steps": length.evaluate_every_steps, **values, "id": name, "setting": name}
         made = Chain(self.results, short_run(spec or self.run.task, **chosen))
         made.run.write(made.declared / "run.json")
         made.start_anew("first")
@@ -234,9 +240,22 @@ class Chain:
         """Run a segment's job to its end."""
         return finish(self.begin(first, last, **given))
 
-    def train(self) -> Chain:
+    def forked(self, first: int = 0, last: int | None = None, *, attempt: int = 1) -> Ended:
+        """As `segment`, in forks that have torch imported: where the test is about what the processes compute."""
+        import preloaded  # with torch
+
+        last = self.run.length.total_steps if last is None else last
+        with (
+            redirect_stdout(StringIO()) as output,
+            redirect_stderr(StringIO()) as errors,
+            mock.patch.object(job, "launch", preloaded.start),
+        ):
+            status = job.run_segment(Places(self.results, self.run.id), first, last, attempt)
+        return Ended(status, output.getvalue(), errors.getvalue())
+
+    def train(self, *, forked: bool = False) -> Chain:
         """The whole run as one uncut segment."""
-        ended = self.segment()
+        ended = self.forked() if forked else self.segment()
         assert ended.status == 0, ended.errors
         return self
 

@@ -22,7 +22,7 @@ from shared import once
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
-FEW_STEPS = 20
+FEW_STEPS = 5
 Kind = TypeVar("Kind", bound=Training)
 
 

@@ -29,7 +29,7 @@ from relay.spec.run import Specification
 LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long hangs
 ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
 #: What the server imports; most of the time is torch's and its distributed checkpoints'.
-MODULES = ("relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")
+MODULES = ("torch._dynamo", "relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")
 FORKED = "forkserver"
 
 
