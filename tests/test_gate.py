@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gate_runs import FEW_STEPS, FOLDER, Gates, planned, shortened
+from relay.base.ending import INTERRUPTED
 from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
 from relay.equivalence import reference
@@ -22,7 +23,7 @@ from relay.equivalence.division import Trained, divided
 from relay.equivalence.gate import ROUNDING_MARGIN, Verdict, difference, distance
 from relay.equivalence.job import run_reference
 from relay.equivalence.trials import Trial, TrialData, TrialTask, still, trials
-from relay.launch.launcher import INTERRUPTED, launch
+from relay.launch.launcher import launch
 from relay.process import sent
 from relay.spec import tasks
 from relay.spec.identity import source_digest, strategy_sources

@@ -21,7 +21,7 @@ import torch
 import preflight_runs
 from mini_slurm import NODE_DISK, MiniSlurm
 from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
-from relay.launch.launcher import INTERRUPTED
+from relay.base.ending import INTERRUPTED
 from relay.preflight import job
 from relay.preflight.checks import check_all
 from relay.preflight.page import page

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
-from relay.base.errors import UserError
+from relay.base import ending, lifeline
+from relay.base.ending import Ending
+from relay.base.errors import Busy, Unavailable, UserError
 
 
 def run(main: Callable[[], int]) -> None:
-    """Exit with `main`'s status; a user's mistake is one line on stderr and status 1."""
+    """Exit with `main`'s status; a user's mistake is one line on stderr and status 1.
+
+    A job of the workflow also follows its driver, and tells beside its log why it failed.
+    """
+    if not lifeline.follow_driver():
+        sys.exit(ending.INTERRUPTED)
+    ending.begin()
+    sys.exit(_status(main))
+
+
+def _status(main: Callable[[], int]) -> int:
     try:
-        status = main()
+        return main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        status = 1
-    sys.exit(status)
+        status = ending.INTERRUPTED if isinstance(error, Busy | Unavailable) else ending.FAULT
+        ending.record(Ending(status, str(error)))
+        return status
+    except Exception as error:
+        if ending.LOG not in os.environ:
+            raise
+        traceback.print_exc()
+        full = isinstance(error, OSError) and error.errno in ending.NO_SPACE
+        remedy = ending.FREE_SPACE if full else "the log has the traceback"
+        ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", remedy))
+        return ending.FAULT

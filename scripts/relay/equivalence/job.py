@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from relay.base import ending
 from relay.base.files import read_json, write_json
-from relay.launch.launcher import INTERRUPTED, launch
+from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
@@ -35,16 +36,14 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if attempt > 1 and (fault := faults.recorded(output.parent)):
-        print(f"reference failed before, not tried again: {fault['error']}", file=sys.stderr)
-        return 1
+        return ending.fault(f"reference failed before, not tried again: {fault['error']}")
     status = _launch(spec, "equivalence.reference", results, output)
     if status == 0:
         return 0
     fault = faults.collect(output.parent)
     if fault is None:
-        return INTERRUPTED
-    print(f"reference failed: {fault['error']}", file=sys.stderr)
-    return 1
+        return ending.interrupted(f"reference: its processes were killed (status {status})")
+    return ending.fault(f"reference failed: {fault['error']}", faults.remedy(fault))
 
 
 def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
@@ -55,19 +54,16 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     (`attempt` > 1) only repeats it in words.
     """
     if attempt > 1 and (fault := faults.recorded(output.parent)):
-        print(f"gate failed before, not tried again: {fault['error']}", file=sys.stderr)
-        return 1
+        return ending.fault(f"gate failed before, not tried again: {fault['error']}")
     status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
     run = Gate.read(spec)
     verdict = read_json(output)
     if verdict is None:
         fault = faults.collect(output.parent)
         if fault is None:
-            print(f"gate {run.id}: its processes were killed (status {status})", file=sys.stderr)
-            return INTERRUPTED
+            return ending.interrupted(f"gate {run.id}: its processes were killed (status {status})")
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
-            print(f"gate {run.id}: {fault['error']}", file=sys.stderr)
-            return 1
+            return ending.fault(f"gate {run.id}: {fault['error']}")
         if run.shape.world_size > 1:  # among what the other processes print of it, the first word is lost
             print(fault["traceback"], file=sys.stderr)
         problems = [f"the strategy failed in the gate: {fault['error']}"]

@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from relay.base.ending import INTERRUPTED
 from relay.base.errors import Unavailable, UserError
+from relay.base.lifeline import end_with_parent
 from relay.environments.node import needs_preparation
 from relay.launch.command_lines import command
-from relay.process.interruption import SIGNALS, end_with_parent
+from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
 from relay.spec.run import Specification
 
-INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
+USAGE = 2  # what programs exit with that do not understand their arguments
 
 
 def launch(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
@@ -76,7 +78,12 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
         preexec_fn=end_with_parent,  # noqa: PLW1509  # this process has one thread
     )
 
+    passed: list[int] = []
+
     def pass_on(number: int, _: FrameType | None) -> None:
+        if passed:  # a second one would end torchrun's wait for processes that save
+            return
+        passed.append(number)
         # torchrun knows no SIGUSR2, and srun only shows its tasks on SIGINT; both hand SIGTERM to their processes.
         child.send_signal(number if number == signal.SIGINT and words[0] != "srun" else signal.SIGTERM)
 

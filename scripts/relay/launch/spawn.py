@@ -15,8 +15,9 @@ from types import FrameType
 
 import torch.multiprocessing as mp
 
+from relay.base.lifeline import end_with_parent
 from relay.launch import worker
-from relay.process.interruption import SIGNALS, end_with_parent
+from relay.process.interruption import SIGNALS
 
 
 def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from relay.base import ending
+from relay.base.ending import Ending
 from relay.base.files import read_json, write_json
-from relay.launch.launcher import INTERRUPTED, launch
+from relay.launch.launcher import launch
 from relay.preflight import nccl_log
 from relay.preflight.checks import check_all, explain
 from relay.preflight.facts import gathered, rank_file, specification
@@ -27,8 +28,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     """
     folder = output.parent
     if attempt > 1 and (known := read_json(folder / PROBLEMS)):
-        print("\n".join(known), file=sys.stderr)
-        return 1
+        return ending.fault("\n".join(known))
     _forget(output)
     status = _launch(spec, results, folder)
     run, job = specification(spec)
@@ -45,11 +45,12 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
             print(f"{finding.severity}: {finding.line}")
     if stops:
         write_json(folder / COLLECTED, facts)
-        write_json(folder / PROBLEMS, list(dict.fromkeys(f"preflight {run.id}: {finding.line}" for finding in stops)))
-        return 1
+        problems = list(dict.fromkeys(f"preflight {run.id}: {finding.line}" for finding in stops))
+        write_json(folder / PROBLEMS, problems)
+        ending.record(Ending(ending.FAULT, "\n".join(problems)))
+        return ending.FAULT
     if status != 0 or not complete:
-        print(f"preflight {run.id}: its processes were killed (status {status})", file=sys.stderr)
-        return INTERRUPTED
+        return ending.interrupted(f"preflight {run.id}: its processes were killed (status {status})")
     write_json(output, facts)
     print(f"preflight {run.id}: nothing stops training here")
     return 0

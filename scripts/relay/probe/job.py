@@ -6,16 +6,16 @@ processes: what an earlier one has left in memory is not counted, and a rank wit
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
-from relay.launch.launcher import INTERRUPTED, launch
+from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
@@ -76,8 +76,7 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
     """
     run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
     if attempt > 1 and (fault := faults.recorded(work)):
-        print(f"probe {run.id}: failed before, not tried again: {fault['error']}", file=sys.stderr)
-        return 1
+        return ending.fault(f"probe {run.id}: failed before, not tried again: {fault['error']}")
     work.mkdir(parents=True, exist_ok=True)
     faults.forget(work)
     tries = _Tries(run, job, work, results, limits)
@@ -85,11 +84,9 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
     try:
         search.run(tries.fits)
     except UserError as error:
-        print(f"probe {run.id}: {error}", file=sys.stderr)
-        return 1
+        return ending.fault(f"probe {run.id}: {error}")
     except Interrupted as status:
-        print(f"probe {run.id}: its processes were killed (status {status})", file=sys.stderr)
-        return INTERRUPTED
+        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
     found = {
         "setting": run.id,
         "batch_per_device": search.largest or None,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, field
 
 LEAST_MARGIN_SECONDS = 10.0
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
@@ -51,9 +48,3 @@ class Interruption:
         if os.getppid() != self.parent:
             return "the launcher is gone"
         return None
-
-
-def end_with_parent() -> None:
-    """Be sent SIGTERM when the parent dies, even by SIGKILL (Linux; elsewhere the trainers notice)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relay.base.ending import FREE_SPACE, NO_SPACE
 from relay.base.errors import Busy, PeerFailed, UserError
 from relay.base.files import read_json, write_json
 
@@ -89,8 +90,15 @@ def record(work: Path, error: BaseException, rank: int = 0) -> None:
     line = " ".join(str(error).split())
     told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
     fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
-    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError)}
+    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError), "no_space": _no_space(error)}
     write_json(work / f"fault-{rank}.json", fault)
+
+
+def _no_space(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that a disk is full."""
+    if error is None:
+        return False
+    return getattr(error, "errno", None) in NO_SPACE or _no_space(error.__cause__ or error.__context__)
 
 
 def collect(work: Path) -> dict[str, Any] | None:
@@ -106,6 +114,13 @@ def collect(work: Path) -> dict[str, Any] | None:
     if first:
         write_json(work / FAULT, first)
     return first
+
+
+def remedy(fault: dict[str, Any]) -> str:
+    """What the user can do about a recorded fault; '' where its own line says it."""
+    if fault.get("no_space"):  # a run's frozen code may be older than this
+        return FREE_SPACE
+    return "" if fault["mistake"] else "the log has the traceback"
 
 
 def recorded(work: Path) -> dict[str, Any] | None:

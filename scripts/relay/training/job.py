@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
-from relay.launch.launcher import INTERRUPTED, launch
+from relay.launch.launcher import USAGE, launch
 from relay.run_folder import attempts, faults
 from relay.run_folder.places import Places
 from relay.run_folder.snapshot import freeze
@@ -36,8 +37,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     run = Run.read(places.run / "run.json")
     places.work.mkdir(parents=True, exist_ok=True)
     if attempt > 1 and (fault := faults.recorded(places.work)):
-        print(f"run {run.id} failed before, not tried again: {fault['error']}", file=sys.stderr)
-        return 1
+        return ending.fault(f"run {run.id} failed before, not tried again: {fault['error']}")
     faults.forget(places.work)
     chain = _chain(places, run, first)
     first = max(first, (chain.get("adopted_from") or {}).get("step", 0))
@@ -101,25 +101,25 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, chain: dict[str, Any]) -> int:
     """Turn what the processes left behind into a state file or an exit status."""
     lines = attempts.read(places.work, number)
-    ending = lines[-1] if lines and "end" in lines[-1] else None
+    reached = lines[-1] if lines and "end" in lines[-1] else None
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
-    if ending and ending["end"] == last:
+    if reached and reached["end"] == last:
         _write_state(places, run, last, chain)
         return 0
-    if ending and ending["stopped"]:
-        print(f"run {run.id}: stopped at step {ending['end']} of {last} ({ending['stopped']})", file=sys.stderr)
-        return INTERRUPTED
+    if reached and (reason := reached["stopped"]):
+        what = f"run {run.id}: stopped at step {reached['end']} of {last} ({reason})"
+        return ending.interrupted(what, planned=reason == "deadline")
     fault = faults.collect(places.work)
     if fault:
         if run.shape.world_size > 1 and not fault["mistake"]:
             print(fault["traceback"], file=sys.stderr)  # again, because others have spoken since
-        print(f"run {run.id} failed: {fault['error']} (rank {fault['rank']})", file=sys.stderr)
-        return 1
-    print(
-        f"run {run.id}: its processes ended without a word (status {status}): killed, a lost node, out of memory?",
-        file=sys.stderr,
+        told = f"run {run.id} failed: {fault['error']} (rank {fault['rank']})"
+        return ending.fault(told, faults.remedy(fault))
+    if status == USAGE and not lines:
+        return ending.fault(f"run {run.id}: the launcher refuses its command line", "the log has its words")
+    return ending.interrupted(
+        f"run {run.id}: its processes ended without a word (status {status}): killed, a lost node, out of memory?"
     )
-    return INTERRUPTED
 
 
 def _write_state(places: Places, run: Run, last: int, chain: dict[str, Any]) -> None:

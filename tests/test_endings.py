@@ -1,0 +1,90 @@
+"""How a job tells why it ended: the file beside its log, from which the driver decides about a retry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chain_runs import DDP, Bench
+from relay.base import ending, entry
+from relay.base.ending import FAULT, FREE_SPACE, INTERRUPTED, Ending
+from relay.base.errors import Busy, UserError
+from relay.launch import command_lines
+from relay.run_folder import faults
+from relay.run_folder.places import Places
+from relay.training.job import run_segment
+
+pytest_plugins = ["chain_runs"]
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(ending.LOG, str(tmp_path / "job.log"))
+    monkeypatch.delenv("TORCH_RELAY_DRIVER", raising=False)
+    return tmp_path / "job.log"
+
+
+def fill_the_disk() -> int:
+    with Path("/dev/full").open("w") as stream:
+        stream.write("x")
+    return 0
+
+
+def fail(error: Exception) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        (lambda: fail(UserError("epochs: 0 is not allowed")), Ending(FAULT, "epochs: 0 is not allowed")),
+        (lambda: fail(Busy("another process trains")), Ending(INTERRUPTED, "another process trains")),
+        (fill_the_disk, Ending(FAULT, "OSError: [Errno 28] No space left on device", FREE_SPACE)),
+        (lambda: fail(KeyError("x")), Ending(FAULT, "KeyError: 'x'", "the log has the traceback")),
+    ],
+)
+def test_what_a_job_leaves_beside_its_log(log: Path, main: object, expected: Ending) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        entry.run(main)  # type: ignore[arg-type]
+    assert exit_.value.code == expected.status
+    assert ending.read(log) == expected
+
+
+def test_a_job_begins_without_the_word_of_an_earlier_attempt(log: Path) -> None:
+    ending.fault("of an earlier attempt")
+    with pytest.raises(SystemExit):
+        entry.run(lambda: 0)
+    assert ending.read(log) is None
+
+
+def test_by_hand_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ending.LOG, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert ending.fault("a fault") == FAULT
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_s_full_disk_has_its_remedy(tmp_path: Path) -> None:
+    try:
+        fill_the_disk()
+    except OSError as error:
+        wrapped = RuntimeError("the checkpoint could not be written")
+        wrapped.__cause__ = error
+        faults.record(tmp_path, wrapped)
+    fault = faults.collect(tmp_path)
+    assert fault is not None
+    assert faults.remedy(fault) == FREE_SPACE
+
+
+@pytest.mark.slow
+def test_a_launcher_that_refuses_its_command_line_is_a_fault(
+    bench: Bench, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an old torchrun does, which does not know an option."""
+    monkeypatch.setattr(command_lines, "SHUTDOWN_SECONDS", "no number")
+    chain = bench.chain("results", **DDP)
+    assert run_segment(Places(chain.results, chain.run.id), 0, 60, 1) == FAULT
+    told = ending.read(log)
+    assert told is not None
+    assert "the launcher refuses its command line" in told.what
