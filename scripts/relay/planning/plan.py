@@ -107,7 +107,7 @@ class Plan:
         and would not say so. Raises UserError where Slurm refuses a job, and for results of another version.
         """
         check_layout(RESULTS)
-        if refused := [start.line for start in self.expected_starts() if start.refused]:
+        if refused := self.refused:
             raise UserError(refused[0])
         kinds: list[tuple[str, str, Sequence[Specification]]] = [
             ("runs", "run", self.runs),
@@ -118,8 +118,17 @@ class Plan:
             for specification in specifications:
                 specification.write(RESULTS / folder / specification.id / f"{name}.json", self.job(specification))
 
-    def expected_starts(self) -> Iterator[ExpectedStart]:
+    @property
+    def refused(self) -> list[str]:
+        """Why Slurm would not take a job, a line for each shape."""
+        return [start.line for start in self.expected_starts if start.refused]
+
+    @cached_property
+    def expected_starts(self) -> list[ExpectedStart]:
         """When the queue would start a job of each shape if it were submitted now; why it would refuse it, if so."""
+        return list(self._asked_starts())
+
+    def _asked_starts(self) -> Iterator[ExpectedStart]:
         if self.site is None or not commands.available():
             return
         now = datetime.now().astimezone()

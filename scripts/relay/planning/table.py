@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from relay.base.plain_text import plain_text
 from relay.planning.plan import PREFLIGHT_MINUTES, Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
-from relay.spec.run import Setting, setting_fields
+from relay.spec.run import Preflight, Setting, setting_fields
 from relay.spec.setting import Shape
 
 
@@ -56,8 +56,8 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_row(*row)
     lines = [
         _totals(plan),
-        *(start.line for start in plan.expected_starts()),
-        *_skipped(plan),
+        *(start.line for start in plan.expected_starts),
+        *skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
     return plain_text(table, *(Text(line) for line in lines), width=width) + "\n"
@@ -66,8 +66,7 @@ def render(plan: Plan, width: int = 80) -> str:
 def _rows(plan: Plan) -> Iterator[list[str]]:
     """Preflights, references and gates, one job each, then the settings with all their repeats."""
     looks = list(plan.preflights.values()) if plan.site else []
-    shapes = [{**_unknown(), **vars(look.shape), "world_size": look.shape.world_size} for look in looks]
-    for look, label in zip(looks, setting_labels(shapes), strict=True):
+    for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         yield _row(f"preflight {label}", look.shape, "1", "1", "1", "–")
     for kind, checks in (("reference", plan.references), ("gate", plan.gates)):
         gated = list(checks.values())
@@ -101,6 +100,11 @@ def _proven(check: Setting) -> dict[str, Any]:
     return row | {each.name: None for each in setting_fields() if "gate" not in each.about.bears_on}
 
 
+def _looked_at(look: Preflight) -> dict[str, Any]:
+    """A preflight as such a row: its shape alone."""
+    return {**_unknown(), **vars(look.shape), "world_size": look.shape.world_size}
+
+
 def _unknown() -> dict[str, Any]:
     """A row of which nothing is known."""
     return {each.name: None for each in setting_fields()} | {"task": "", "strategy": "", "chosen_options": None}
@@ -121,10 +125,43 @@ def _totals(plan: Plan) -> str:
     return line
 
 
-def _skipped(plan: Plan) -> Iterator[str]:
+def words_by_id(plan: Plan) -> dict[str, str]:
+    """Each run, setting, gate, reference and preflight of the plan in words: what tells it from the others."""
+    found = {}
+    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
+    for planned, label in zip(plan.settings, labels, strict=True):
+        found[planned.id] = f"{planned.setting.strategy.name} ({label})"
+    for run in plan.runs:
+        repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
+        found[run.id] = found[run.setting_id] + repeat
+    for checks in (plan.gates, plan.references):
+        proven = list(checks.values())
+        for check, label in zip(proven, setting_labels([_proven(check) for check in proven]), strict=True):
+            found[check.id] = f"{check.strategy.name or 'reference'} ({label})"
+    looks = list(plan.preflights.values())
+    for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
+        found[look.id] = label
+    return found
+
+
+def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:
+    """Why nothing can run for these targets of Snakemake, in one message; '' where something can, or may be wanted."""
+    strategies = [target for target in targets if target in plan.strategies]
+    asked = strategies if strategies and len(strategies) == len(targets) else plan.strategies
+    if any(plan.runs_of(strategy) for strategy in asked):
+        return ""
+    lines = (line for strategy in asked for line in _skipped_of(plan, strategy))
+    return "\n".join(["nothing can run, every setting is skipped:", *lines])
+
+
+def skipped(plan: Plan) -> Iterator[str]:
     """A line for each reason of each skipped setting, with what tells it from its strategy's others."""
     for strategy in plan.strategies:
-        skipped = plan.skipped_of(strategy)
-        for each, label in zip(skipped, setting_labels([described(each.setting) for each in skipped]), strict=True):
-            named = f"{strategy} ({label})" if len(skipped) > 1 else strategy
-            yield from (f"skipped: {named}: {reason.removeprefix(f'{strategy} ')}" for reason in each.reasons)
+        yield from _skipped_of(plan, strategy)
+
+
+def _skipped_of(plan: Plan, strategy: str) -> Iterator[str]:
+    found = plan.skipped_of(strategy)
+    for each, label in zip(found, setting_labels([described(each.setting) for each in found]), strict=True):
+        named = f"{strategy} ({label})" if len(found) > 1 else strategy
+        yield from (f"skipped: {named}: {reason.removeprefix(f'{strategy} ')}" for reason in each.reasons)

@@ -1,0 +1,47 @@
+"""What `snakemake -n` and `snakemake plan` say of settings that cannot run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from local_driver import LocalDriver
+from relay.planning import table
+from relay.planning.config import load
+from relay.planning.planner import plan
+
+SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; cpu is its twin"
+
+
+@pytest.mark.parametrize("target", ["-n", "plan", "all"])
+def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path, target: str) -> None:
+    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]})
+    status, printed = driver.call(target)
+    assert status == 1
+    assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
+    assert printed.count("error: ") == 1
+    assert "Traceback" not in printed
+    assert ("Job stats" in printed) == (target == "plan")
+
+
+def test_a_dry_run_ends_with_what_is_skipped_and_why(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}, {"strategy": "cpu"}]})
+    told = tmp_path / "results" / "logs" / "segment" / "step-1.ending.json"
+    told.parent.mkdir(parents=True)
+    told.write_text("{}")
+    status, printed = driver.call("-n")
+    assert status == 0
+    assert printed.splitlines()[-1] == SKIPPED
+    assert told.exists()  # another driver may be at work here, and need it
+
+
+def test_rows_of_the_plan_that_differ_in_their_launcher_differ() -> None:
+    ddp = {"strategy": "ddp", "devices_per_node": 2}
+    made = plan(load({"repeats": 1, "comparisons": [{**ddp, "launcher": ["torchrun", "spawn"]}, {"strategy": "cpu"}]}))
+    words = [table.words_by_id(made)[setting.id] for setting in made.settings]
+    assert words == [
+        "ddp (2 procs, 1 thread, resident, launcher torchrun)",
+        "ddp (2 procs, 1 thread, resident, launcher spawn)",
+        "cpu (1 proc, 1 thread, resident)",
+    ]
