@@ -19,7 +19,7 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard
-from relay.planning import planner
+from relay.planning import planner, table
 from relay.planning.config import load
 from relay.base.errors import UserError
 from relay.spec.site import leave_to_slurm, load_site, site_of
@@ -37,6 +37,8 @@ try:
         PLAN.check_measured()
 except UserError as error:
     sys.exit(f"error: {error}")
+except KeyboardInterrupt:
+    sys.exit("error: interrupted")
 if workflow.is_main_process:
     for warning in PLAN.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -49,6 +51,12 @@ if workflow.is_main_process:
         missing=PLAN.unready,
         cluster=SITE_NAME,
         before=PLAN.prepare,
+        notes=[*table.skipped(PLAN)],
+        # The plan itself shows that, too.
+        nothing_for=lambda targets: (
+            "" if "plan" in targets else table.nothing_for(PLAN, targets)
+        ),
+        afterwards={"plan": lambda: show_plan()},
     )
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.driver import guard
+from relay.driver.claim import claim
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
@@ -101,7 +101,7 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
-    guard.claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
+    claim(Path.cwd()).release()  # refused here where a driver is at work, and not in the job's log
     program = [sys.executable, str(Path(__file__).resolve()), "inside", "--", *arguments]
     job_id = commands.submit(f"#!/bin/sh\nexec {shlex.join(program)}\n", flags)
     print(f"The driver is job {job_id}; it writes to relay-driver-{job_id}.log. End it with: scancel {job_id}")

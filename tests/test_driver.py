@@ -22,7 +22,7 @@ import drive as drive_program
 from driver_runs import JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
 from relay.base.errors import Unavailable, UserError
-from relay.driver import guard
+from relay.driver.claim import LOCK, claim
 from relay.slurm import commands
 
 
@@ -141,8 +141,8 @@ def test_a_missing_command_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) -> None:
     """A daemon that the driver started keeps on after kill -9, the lock does not; and the next one is told."""
     code = (
-        "import subprocess, sys, time; from pathlib import Path; from relay.driver import guard\n"
-        "guard.claim(Path('.')); child = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3)\n"
+        "import subprocess, sys, time; from pathlib import Path; from relay.driver.claim import claim\n"
+        "claim(Path('.')); child = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=-3)\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
@@ -153,14 +153,14 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
     daemon = int(first.stdout.readline())
     try:
         with pytest.raises(UserError, match=rf"another driver \(pid {first.pid} on \S+ since .*\) works on these"):
-            guard.claim(tmp_path)
+            claim(tmp_path)
         first.kill()
         first.wait()
         os.kill(daemon, 0)
-        claim = guard.claim(tmp_path)
-        assert claim.left_by.startswith(f"pid {first.pid} on ")
-        claim.release()
-        again = guard.claim(tmp_path)
+        held = claim(tmp_path)
+        assert held.left_by.startswith(f"pid {first.pid} on ")
+        held.release()
+        again = claim(tmp_path)
         assert again.left_by == ""
         again.release()
     finally:
@@ -172,7 +172,7 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".snakemake").write_text("a file")
     with pytest.raises(UserError, match=r"relay-driver\.lock: cannot be written: "):
-        guard.claim(tmp_path)
+        claim(tmp_path)
 
 
 def test_a_file_system_without_locks_gets_a_warning(
@@ -184,7 +184,7 @@ def test_a_file_system_without_locks_gets_a_warning(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    guard.claim(tmp_path).release()
+    claim(tmp_path).release()
     warning = capsys.readouterr().err
     assert re.fullmatch(r"warning: \S+: this file system has no locks \(No locks available\): .*\n", warning)
 
@@ -218,7 +218,7 @@ def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place:
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
     first.kill()
     second = place.drive(seconds=1)
-    until(lambda: (place.folder / guard.LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
+    until(lambda: (place.folder / LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
     assert len(place.left()) == 3
     printed, _ = second.communicate(timeout=180)
     assert second.returncode == 0, printed
@@ -242,7 +242,7 @@ def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
             break
     second.send_signal(signal.SIGINT)
     printed, _ = second.communicate(timeout=30)
-    assert (second.returncode, printed) == (1, "error: interrupted\n")
+    assert (second.returncode, printed) == (1, "error: interrupted; the same call goes on\n")
     assert len(place.left()) == 3
 
 

@@ -222,6 +222,8 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     assert row["status"] == "skipped"
     assert row["reason"].startswith("preflight: ")
     assert "/no/such/disk" in row["reason"]
+    assert printed.count("FAILED: Preflight: is all right on the nodes for ") == 1
+    assert len(submitted(cluster, before)) == 1
     assert "/no/such/disk" in printed
     assert "Traceback" not in printed
 
@@ -304,8 +306,9 @@ def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path
     assert "sbatch --test-only" in " ".join(printed.split())
     gone = [PARTITIONS[0] | {"name": "nowhere"}]
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, partitions=gone))
-    assert status == 0, printed
-    assert "Slurm refuses, for " in " ".join(printed.split())
+    assert status == 1, printed
+    assert "error: Slurm refuses, for " in printed
+    assert "Traceback" not in printed
     before = known(cluster)
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=tmp_path / "mini.yaml")
     assert status == 1

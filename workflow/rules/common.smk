@@ -2,9 +2,11 @@
 import json
 import shlex
 from dataclasses import asdict
+from functools import cached_property
 
+from relay.driver import signals
 from relay.environments import login_node
-from relay.planning import shapes, table
+from relay.planning import shapes
 from relay.training import speed
 
 
@@ -19,6 +21,16 @@ def words(*command):
 def program(script, *options):
     """The beginning of a shell command that runs one of the project's scripts."""
     return words(sys.executable, f"{workflow.basedir}/scripts/{script}", *options)
+
+
+def told(script, *options):
+    """The beginning of a shell command whose program writes beside the job's log how it ended."""
+    return "env TORCH_RELAY_JOB_LOG={log:q} " + program(script, *options)
+
+
+def job(script, *options):
+    """The same for the last program of a job: it takes the shell's place, so that it gets the driver's signals."""
+    return "exec " + told(script, *options)
 
 
 def dataset_source():
@@ -99,10 +111,26 @@ def verdict_of(run):
     return f"results/equivalence/gates/{PLAN.gate(run)}/verdict.json"
 
 
-# What a job of a cluster asks for, and where it tells how far it has come: a part of its message.
-ASKED = (
-    " ({resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs, {resources.mem_mb} MB a node,"
-    " {resources.runtime} minutes, {resources.slurm_extra}; see {log})"
+class Words:
+    """What each run, gate, reference and setting is, for rules' messages: `{WORDS:{wildcards.run}}`.
+
+    "ddp (2 procs, 1 thread), repeat 1 [ddp-b755093edb22]"; the id alone in a job, whose message nobody waits for.
+    """
+
+    @cached_property
+    def by_id(self):
+        return table.words_by_id(PLAN) if workflow.is_main_process else {}
+
+    def __format__(self, id):
+        return f"{self.by_id[id]} [{id}]" if id in self.by_id else id
+
+
+WORDS = Words()
+
+# The further lines of a job's message: its log and, on a cluster, what it asks for. The first line is the job in words.
+ASKED = "\n    log: {log}" + (
+    "\n    asks for: {resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs,"
+    " {resources.mem_mb} MB a node, {resources.runtime} minutes, {resources.slurm_extra}"
     if SITE
     else ""
 )
@@ -132,10 +160,16 @@ def previous_state(wildcards):
     )
 
 
-def show_plan(measured):
-    speed.remember([Path(path) for path in measured], PLAN.speeds)
-    # Anew: what was just measured tells how many jobs there are.
-    print(table.render(planner.plan(CONFIG, root=PLAN.root, site=SITE)))
+def show_plan():
+    """Print the plan; exit status 1 where nothing can run, or Slurm would refuse a job."""
+    plan = PLAN
+    if UNMEASURED:  # what was just measured tells how many jobs there are
+        measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
+        speed.remember(measured, PLAN.speeds)
+        plan = planner.plan(CONFIG, root=PLAN.root, site=SITE)
+    print(table.render(plan), flush=True)
+    if problems := [*plan.refused, *filter(None, [table.nothing_for(plan)])]:
+        sys.exit("\n".join(f"error: {problem}" for problem in problems))
 
 
 def preflight_page():

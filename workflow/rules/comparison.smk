@@ -37,8 +37,7 @@ rule comparison:
     message:
         "Comparing {PLAN.strategies}"
     shell:
-        program("compare.py")
-        + " --plan {input.plan:q} --results results > {log:q} 2>&1"
+        job("compare.py") + " --plan {input.plan:q} --results results > {log:q} 2>&1"
 
 
 onsuccess:
@@ -47,7 +46,9 @@ onsuccess:
 
 
 onerror:
-    if asked_for("comparison"):
+    if signals.interrupted():  # the next call goes on, and makes it
+        pass
+    elif asked_for("comparison"):
         Path("results/plan.json").write_text(
             json.dumps(PLAN.to_json(), indent=1) + "\n"
         )

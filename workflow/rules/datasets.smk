@@ -18,5 +18,5 @@ rule dataset:
         "Preparing the dataset {wildcards.dataset}"
     shell:
         "printf '%s' {params.text:q} | "
-        + program("dataset.py", *dataset_source())
+        + told("dataset.py", *dataset_source())
         + " --spec /dev/stdin --output results/datasets/{wildcards.dataset:q} 2>&1 | tee {log:q}"

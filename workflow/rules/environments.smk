@@ -23,6 +23,6 @@ rule environment:
     message:
         "Preparing the environment of stack {wildcards.stack}"
     shell:
-        program("environment.py")
+        told("environment.py")
         + " --lock {input.lock:q} --asked {params.asked:q} --output {output:q}"
         " 2>&1 | tee {log:q}"

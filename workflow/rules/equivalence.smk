@@ -21,9 +21,9 @@ rule reference:
         **asked_of_slurm(lambda wildcards: PLAN.references[wildcards.reference]),
         measured=1,
     message:
-        "Training the reference {wildcards.reference}" + ASKED
+        "Training the {WORDS:{wildcards.reference}}" + ASKED
     shell:
-        program("reference.py")
+        job("reference.py")
         + " --spec results/equivalence/references/{wildcards.reference:q}/reference.json --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
@@ -52,10 +52,10 @@ rule gate:
         **asked_of_slurm(lambda wildcards: PLAN.gates[wildcards.gate]),
         measured=1,
     message:
-        "Gate: does {wildcards.gate} compute the same training as its reference?"
+        "Gate: does {WORDS:{wildcards.gate}} compute the same training as its reference?"
         + ASKED
     shell:
-        program("gate.py")
+        job("gate.py")
         + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {input.reference:q}"
         " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 

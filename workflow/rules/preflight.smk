@@ -22,10 +22,11 @@ rule preflight_job:
         text=lambda wildcards: specification_text(PLAN.preflights[wildcards.preflight]),
         specification="results/preflight/{preflight}/preflight.json",
     message:
-        "Preflight: is all right on the nodes for {wildcards.preflight}?" + ASKED
+        "Preflight: is all right on the nodes for {WORDS:{wildcards.preflight}}?"
+        + ASKED
     shell:
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
-        + program("preflight.py")
+        + job("preflight.py")
         + " --spec {params.specification:q} --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 

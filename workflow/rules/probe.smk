@@ -45,10 +45,10 @@ rule probe_job:
         text=lambda wildcards: specification_text(PROBES[wildcards.setting].probe),
         specification="results/probe/{setting}.run.json",
     message:
-        "Probing the largest batch of {wildcards.setting}" + ASKED
+        "Probing the largest batch of {WORDS:{wildcards.setting}}" + ASKED
     shell:
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
-        + program("probe.py")
+        + job("probe.py")
         + " --spec {params.specification:q} --output {output:q} {params.limits}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 

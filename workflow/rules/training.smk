@@ -19,7 +19,7 @@ rule start:
     conda:
         no_environment
     message:
-        "Starting run {wildcards.run}"
+        "Starting {WORDS:{wildcards.run}}"
     shell:
         "rm -f results/runs/{wildcards.run:q}/summary.json;"
         ' printf \'{{"generation": "%s"}}\\n\' "$(date +%s%N)-$$" > {output:q} 2> {log:q}'
@@ -52,9 +52,10 @@ rule segment:
             RUNS[wildcards.run], int(wildcards.end)
         ),
     message:
-        "Training {wildcards.run} from step {params.first} to {wildcards.end}" + ASKED
+        "Training {WORDS:{wildcards.run}} from step {params.first} to {wildcards.end}"
+        + ASKED
     shell:
-        program("train.py")
+        job("train.py")
         + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
@@ -80,7 +81,7 @@ rule summary:
         # Not in the run's identity: another warm-up is another reading of the same records.
         warmup_steps=CONFIG.warmup_steps,
     message:
-        "Summarising run {wildcards.run}"
+        "Summarising {WORDS:{wildcards.run}}"
     shell:
-        program("summarise.py")
+        job("summarise.py")
         + " --run {wildcards.run:q} --segments {params.segments} > {log:q} 2>&1"

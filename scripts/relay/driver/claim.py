@@ -1,0 +1,82 @@
+"""The exclusive right to work on a folder's results: one driver at a time."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from relay.base.errors import UserError
+from relay.base.lock import NO_LOCKS
+
+LOCK = Path(".snakemake/relay-driver.lock")
+
+
+def say(line: str) -> None:
+    """Print a line of the driver's own, at once."""
+    with suppress(OSError):  # a terminal that was closed
+        print(line, file=sys.stderr, flush=True)
+
+
+@dataclass
+class Claim:
+    """The exclusive right to work on a folder's results, for as long as this process lives.
+
+    `left_by` tells of a driver before it that did not end by itself; '' if there was none. `locked` is False where the
+    file system has no locks.
+    """
+
+    stream: TextIO
+    left_by: str
+    locked: bool = True
+
+    def release(self) -> None:
+        """Tell the next one that this driver ended by itself. The kernel gives the lock back, whatever happens."""
+        if not self.stream.closed:
+            self.stream.truncate(0)
+            self.stream.close()
+
+
+def claim(folder: Path) -> Claim:
+    """Become the folder's only driver. Raises UserError if there is one, or where nothing can be written.
+
+    Programs started by this process do not inherit the lock (Python opens files close-on-exec), so that a daemon
+    among them cannot outlive the driver with it.
+    """
+    path = folder / LOCK
+    try:
+        path.parent.mkdir(exist_ok=True)
+        stream = path.open("a+", encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; use a folder of your own") from None
+    locked = True
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        who = _holder(stream) or "one that just started"
+        remedy = "wait for its end or end it"
+        raise UserError(f"{folder}: another driver ({who}) works on these results; {remedy}") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise UserError(f"{path}: cannot be locked: {error.strerror}") from None
+        locked = False
+        say(f"warning: {path}: this file system has no locks ({error.strerror}): start no second driver here")
+    held = Claim(stream, _holder(stream), locked)
+    stream.truncate(0)
+    stream.write(f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+    stream.flush()
+    # After the end of Snakemake's threads: local rules write results until then.
+    atexit.register(held.release)
+    return held
+
+
+def _holder(stream: TextIO) -> str:
+    stream.seek(0)
+    return " ".join(stream.read(200).split())

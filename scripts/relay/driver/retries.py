@@ -1,0 +1,150 @@
+"""Whether a job that failed is tried again, and the one block on the terminal when it is not.
+
+Snakemake counts attempts, whatever they came to. Here a fault that a retry would only repeat ends a job at once; a run
+that came further in its last attempt goes on, however often it was interrupted; and one that did not in two attempts
+ends with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake.jobs import Job
+from snakemake.logging import logger
+
+from relay.base import ending
+from relay.base.ending import Ending
+from relay.driver.terminal import SEGMENT, Terminal
+from relay.run_folder import sealed
+
+RESULTS = Path("results")
+FRUITLESS_ATTEMPTS = 2
+LAST_LINES = 5
+NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
+LOOK_AT_LOG = "the log says more; the same call tries again"
+
+
+@contextmanager
+def decided_here(terminal: Terminal) -> Iterator[None]:
+    """While this lasts, Snakemake asks `Retries` how often a job may be tried.
+
+    Snakemake's rules have one number of retries for all failures: https://github.com/snakemake/snakemake/issues/2441.
+    It reads `Job.restart_times` once after each failure, and tries again where that is at least the attempt's number.
+    """
+    usual = Job.restart_times
+    retries = Retries(terminal)
+    Job.restart_times = property(retries.times)
+    try:
+        yield
+    finally:
+        Job.restart_times = usual
+
+
+@dataclass
+class Retries:
+    """What is known of the jobs that failed in this call."""
+
+    terminal: Terminal
+    reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
+    fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
+    decided: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for told in (RESULTS / "logs").rglob("*.ending.json"):  # by jobs of earlier calls
+            told.unlink()
+        for work in (RESULTS / "checkpoints").glob("*/"):
+            self.reached[work.name] = _newest(work.name)
+
+    def times(self, job: Any) -> int:
+        """How often this job, which has just failed, may be tried again in all. Says what follows, once."""
+        key = (job.jobid, job.attempt)
+        if key not in self.decided:
+            self.decided[key] = job.attempt if self._again(job) else 0
+        return self.decided[key]
+
+    def _again(self, job: Any) -> bool:
+        log = Path(job.log[0]) if job.log else None
+        told = self._told(job, log)
+        reason: str | None  # why it is given up, beside what happened; None: it is not
+        if told.status == ending.FAULT:
+            reason = ""
+        elif job.rule.name == SEGMENT:
+            reason = self._no_progress(job)
+        else:
+            reason = "" if job.attempt > job.rule.restart_times else None
+        if job.rule.restart_times and reason is None:
+            logger.info(f"{_where(job)}\n  {told.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
+            if log:
+                _keep(log)
+            return True
+        logger.error(block(_where(job), told, reason or "", log))
+        return False
+
+    def _told(self, job: Any, log: Path | None) -> Ending:
+        """What the job said of its end; else what can be found out."""
+        if told := log and ending.read(log):
+            return told
+        if full := _no_space():
+            return Ending(ending.FAULT, full, ending.FREE_SPACE)
+        what = self.terminal.said_of.get(job.jobid) or NO_WORD
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
+        return Ending(ending.INTERRUPTED, "\n".join([what, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
+
+    def _no_progress(self, job: Any) -> str | None:
+        """Why a run is given up; None while it may go on."""
+        run, first = job.wildcards.run, int(job.params.first)
+        before, now = max(self.reached.get(run, 0), first), _newest(run)
+        self.reached[run] = now
+        count = 0 if now > before else self.fruitless.get(job.jobid, 0) + 1
+        self.fruitless[job.jobid] = count
+        if count < FRUITLESS_ATTEMPTS:
+            return None
+        return f"{FRUITLESS_ATTEMPTS} attempts in a row came no further than step {now}"
+
+
+def block(where: str, told: Ending, reason: str, log: Path | None) -> str:
+    """What the terminal shows of a failure, once: where, what, remedy, log."""
+    parts = {
+        "what": told.what,
+        "given up": reason,
+        "remedy": told.remedy or (LOOK_AT_LOG if reason else ""),
+        "log": str(log or ""),
+    }
+    lines = [f"FAILED: {where}"]
+    for name, text in parts.items():
+        first, *rest = text.splitlines() or [""]
+        if first:
+            lines += [f"  {name:9} {first}", *(" " * 12 + line for line in rest)]
+    return "\n".join(lines)
+
+
+def _where(job: Any) -> str:
+    """The job in words: the first line of its rule's message."""
+    return str(job.message or f"rule {job.rule.name}").splitlines()[0]
+
+
+def _newest(run: str) -> int:
+    return max(sealed.complete(RESULTS / "checkpoints" / run), default=0)
+
+
+def _keep(log: Path) -> None:
+    """Put an attempt's log aside: Snakemake removes the log before the next attempt."""
+    if log.is_file():
+        log.rename(log.with_suffix(f".attempt-{len(list(log.parent.glob(f'{log.stem}.attempt-*'))) + 1}.log"))
+
+
+def _no_space() -> str:
+    """What is wrong where nothing can be written into the results; '' where something can."""
+    try:
+        with tempfile.TemporaryFile(dir=RESULTS) as stream:
+            stream.write(bytes(2**16))
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return f"{RESULTS.resolve()}: {error.strerror}"
+    return ""

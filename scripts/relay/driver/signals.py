@@ -1,0 +1,140 @@
+"""A signal that ends the driver ends its jobs, so that trainings save their state; a second one ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+import psutil
+
+from relay.base.errors import UserError
+from relay.driver.claim import say
+from relay.slurm import commands
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_received: list[str] = []  # names, in the order of arrival
+
+
+def interrupted() -> bool:
+    """Whether a signal is ending this driver: what is left to do is then left to the next call."""
+    return bool(_received)
+
+
+@dataclass
+class Jobs(ABC):
+    """The jobs of this driver, wherever they run. Each is asked to end once: a second SIGTERM would disturb a save."""
+
+    pause_seconds: ClassVar[float]  # between two looks for further jobs
+    on_first: ClassVar[str]  # what the user is told
+    on_second: ClassVar[str]
+
+    _asked: set[str] = field(default_factory=set)
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ask the jobs to end that were not asked yet."""
+
+
+@dataclass
+class SlurmJobs(Jobs):
+    """What is in Slurm's queue under the driver's name."""
+
+    pause_seconds = 2.0
+    on_first = "cancelling the jobs of this driver; it ends when that is done (again: at once)"
+    on_second = "ending at once"
+
+    folder: Path = field(kw_only=True)
+    prefix: str = field(kw_only=True)
+
+    def end(self) -> None:
+        try:
+            jobs = commands.jobs_named(self.prefix, self.folder, tries=1)
+            new = [job.id for job in jobs if job.id not in self._asked and job.state != "COMPLETING"]
+            if new:
+                commands.cancel(new, tries=1)
+            self._asked.update(new)
+        except UserError as error:
+            say(f"warning: jobs may be left, look with `squeue --me`: {error}")
+
+
+@dataclass
+class LocalJobs(Jobs):
+    """This process's children. A job passes the signal on to whatever it started."""
+
+    pause_seconds = 0.2
+    on_first = "the jobs save and end, then this call ends (again: at once)"
+    on_second = "ending at once; the jobs save and end by themselves, and the next call waits for them"
+
+    def end(self) -> None:
+        for child in psutil.Process().children():
+            known = f"{child.pid} {child.create_time()}"
+            if known not in self._asked:
+                self._asked.add(known)
+                child.terminate()
+
+
+@dataclass
+class EndOnSignals:
+    """Ends the driver's jobs when a signal ends the driver.
+
+    Snakemake alone ends on SIGINT, of jobs in a queue, what it knows of (not what it is just submitting), and no local
+    job; it lets jobs run to their end on SIGTERM, and dies of SIGHUP, leaving them. Here all three end all jobs, until
+    the process ends. A second signal ends it at once.
+    """
+
+    jobs: Jobs
+    _thread: threading.Thread | None = None
+    _hurry: threading.Event = field(default_factory=threading.Event)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+
+    def install(self) -> None:
+        """Take over the signals: from the main thread, after Snakemake set its own handlers (`onstart:`)."""
+        for number in ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._on_signal)
+
+    def finish(self) -> None:
+        """After the last submission: end what is left, if a signal came."""
+        if self._thread:
+            self._end_jobs()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._thread:
+            if not self._hurry.is_set():
+                _write(f"{name}: {self.jobs.on_second}")
+            self._hurry.set()
+            return
+        _received.append(name)
+        self._thread = threading.Thread(target=self._until_the_end, args=[128 + number], daemon=True)
+        self._thread.start()
+        _write(f"{name}: {self.jobs.on_first}")
+        raise KeyboardInterrupt
+
+    def _until_the_end(self, status: int) -> None:
+        """Look for jobs again and again: what Snakemake starts before it stops has to be found as well."""
+        hurry = False
+        while not hurry:
+            self._end_jobs()
+            hurry = self._hurry.wait(self.jobs.pause_seconds)
+        self._end_jobs()
+        time.sleep(self.jobs.pause_seconds)
+        self._end_jobs()
+        os._exit(status)
+
+    def _end_jobs(self) -> None:
+        with self._one_at_a_time:
+            self.jobs.end()
+
+
+def _write(line: str) -> None:
+    with suppress(OSError):  # a terminal that was closed
+        os.write(2, f"{line}\n".encode())  # print could be in the midst of a line

@@ -1,0 +1,124 @@
+"""The workflow's driver on this machine, as a process that tests start, signal and kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from relay.base.lifeline import DRIVER
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.run_folder import sealed
+from relay.spec.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 5000  # epochs: far more than a test lasts
+
+
+class LocalDriver:
+    """A folder in which runs of one config are driven; `run` is the first of them."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = folder
+        self.config = {"repeats": 1, "epochs": LONG, **config}
+        self.started: list[subprocess.Popen[str]] = []
+        (folder / "mine.yaml").write_text(yaml.safe_dump(self.config))
+
+    @property
+    def run(self) -> Run:
+        found: Run = plan(load(self.config), root=ROOT).runs[0]
+        return found
+
+    @property
+    def trained(self) -> str:
+        """The target that trains the run, without its gate."""
+        return f"results/runs/{self.run.id}/summary.json"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "results" / "checkpoints" / self.run.id
+
+    def start(self, *arguments: str, profile: bool = True, stream: int = subprocess.PIPE) -> Any:
+        """A driver in a session of its own, all that it prints in one pipe, or in `stream`."""
+        given = ["--profile", str(ROOT / "profiles" / "local")] if profile else []
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), *given]
+        process = subprocess.Popen(
+            [*command, *arguments, "--directory", str(self.folder), "--configfile", str(self.folder / "mine.yaml")],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # it only sets signals
+            env={name: value for name, value in os.environ.items() if name not in (DRIVER, "SNAKEMAKE_PROFILE")},
+        )
+        self.started.append(process)
+        return process
+
+    def call(self, *arguments: str, **given: Any) -> tuple[int, str]:
+        """A driver run to its end: exit status, and all that it printed."""
+        process = self.start(*arguments, **given)
+        printed, _ = process.communicate(timeout=200)
+        return process.returncode, printed
+
+    def processes(self) -> list[psutil.Process]:
+        """What drivers of this folder have started and is still alive, without the drivers."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                mark = process.environ().get(DRIVER, "")
+                if mark.endswith(f" {self.folder}") and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def steps(self) -> list[int]:
+        """The run's complete checkpoints, newest first."""
+        return sealed.complete(self.work)
+
+    def logs(self) -> list[Path]:
+        """Of the run's segments, and of their earlier attempts."""
+        return sorted((self.folder / "results" / "logs" / "segment" / self.run.id).glob("*.log"))
+
+    def log(self) -> str:
+        """What all of them say."""
+        return "".join(path.read_text() for path in self.logs())
+
+    def trains(self) -> bool:
+        """Whether an attempt has begun to train."""
+        return any(path.stat().st_size for path in self.work.glob("records/*.jsonl"))
+
+    def end(self) -> None:
+        """No process outlives the test."""
+        for process in self.started:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        while found := self.processes():
+            for left in found:
+                with suppress(psutil.NoSuchProcess):
+                    left.kill()
+            time.sleep(0.05)
+
+
+def as_in_a_terminal() -> None:
+    """The signals' usual meaning, whatever pytest was started under."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 90) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not seen within {seconds} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,139 @@
+"""What a failed job comes to on this machine: tried again only where that can help, and told in one block."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_driver import LocalDriver
+
+STRATEGY = '''
+"""Does something before each of its steps."""
+
+import os
+import signal
+import time
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class Made(Strategy):
+    requirements = Requirements(processes="one")
+
+    def build(self):
+        self.build_whole()
+        self.steps = 0
+
+    def train_step(self, inputs, targets):
+        self.steps += 1
+        {before}
+        return super().train_step(inputs, targets)
+'''
+
+
+@pytest.fixture
+def driver(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalDriver]:
+    """A driver for a strategy that does what the test's parameter says before each step."""
+    before, values = request.param
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "made.py").write_text(STRATEGY.format(before=before))
+    config: dict[str, Any] = {
+        "strategy_folders": [str(tmp_path / "strategies")],
+        "epochs": 5,
+        "checkpoint_minutes": 0.001,
+    }
+    made = LocalDriver(tmp_path, config | {"comparisons": [{"strategy": "made"}]} | values)
+    yield made
+    made.end()
+
+
+def doing(before: str, **values: Any) -> Any:
+    return pytest.mark.parametrize("driver", [(before, values)], indirect=True)
+
+
+def attempts(driver: LocalDriver) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((driver.work / "chain.json").read_text())["attempts"]
+    return found
+
+
+def blocks(printed: str) -> list[str]:
+    """The blocks of failures: a line, and those indented below it."""
+    return re.findall(r"(?m)^FAILED: .*\n(?:  .*\n)*", printed)
+
+
+@pytest.mark.slow
+@doing('raise RuntimeError("the flux capacitor is empty")')
+def test_a_fault_is_tried_once_and_told_in_one_block(driver: LocalDriver) -> None:
+    status, printed = driver.call(driver.trained)
+    assert status == 1
+    assert len(attempts(driver)) == 1
+    log = f"results/logs/segment/{driver.run.id}/step-110.log"
+    assert blocks(printed) == [
+        f"FAILED: Training made (1 proc, 1 thread, resident) [{driver.run.id}] from step 0 to 110\n"
+        f"  what      run {driver.run.id} failed: RuntimeError: the flux capacitor is empty (rank 0)\n"
+        "  remedy    the log has the traceback\n"
+        f"  log       {log}\n"
+    ]
+    for noise in ("Traceback", "Error in rule", "set -euo pipefail", "Trying to restart", "Removing output"):
+        assert noise not in printed
+    (full,) = (driver.folder / ".snakemake" / "log").glob("*.log")
+    assert "Error in rule segment" in full.read_text()
+
+
+@pytest.mark.slow
+@doing("time.sleep(0.05); self.steps == 60 and os.kill(os.getpid(), signal.SIGKILL)", epochs=9)
+def test_a_run_that_comes_further_each_time_goes_on_beyond_its_retries(driver: LocalDriver) -> None:
+    status, printed = driver.call(driver.trained)
+    assert status == 0, printed
+    assert len(attempts(driver)) > 3  # one, and the profile's two retries
+    assert blocks(printed) == []
+    assert "goes on with attempt 4" in printed
+    assert "Error in rule" not in printed
+    kept = [path.read_text() for path in driver.logs() if ".attempt-" in path.name]
+    assert len(kept) == len(attempts(driver)) - 1
+    assert all("its processes ended without a word" in text for text in kept)
+
+
+@pytest.mark.slow
+@doing("os.kill(os.getpid(), signal.SIGKILL)")
+def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDriver) -> None:
+    status, printed = driver.call(driver.trained)
+    assert status == 1
+    assert len(attempts(driver)) == 2
+    (block,) = blocks(printed)
+    assert "  given up  2 attempts in a row came no further than step 0\n" in block
+    assert "ended without a word (status -9)" in block
+    # A further call tries again.
+    status, printed = driver.call(driver.trained)
+    assert status == 1
+    assert len(attempts(driver)) == 4
+
+
+@pytest.mark.slow
+@doing("pass", dataset_root="/no/such/folder", task="lenet-cifar10", device="cpu")
+def test_a_user_s_mistake_in_a_local_rule_is_told_once(driver: LocalDriver) -> None:
+    status, printed = driver.call(driver.trained)
+    assert status == 1
+    (block,) = blocks(printed)
+    assert block.startswith("FAILED: Preparing the dataset cifar10\n  what      ")
+    assert "/no/such/folder" in block
+    assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+@doing("time.sleep(0.01)", repeats=2)
+def test_without_a_profile_one_measured_job_runs_at_a_time(driver: LocalDriver) -> None:
+    status, printed = driver.call("made", "--cores", "2", "--until", "segment", profile=False)
+    assert status == 0, printed
+    chains = (driver.folder / "results" / "checkpoints").glob("*/chain.json")
+    (first, second) = sorted(
+        (attempt["started"], attempt["ended"])
+        for chain in chains
+        for attempt in json.loads(chain.read_text())["attempts"]
+    )
+    assert first[1] <= second[0]

@@ -1,0 +1,137 @@
+"""The driver on this machine: ended by a signal, or killed, its trainings save and end, and the next call goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_driver import LocalDriver, until
+
+CPU = {"comparisons": [{"strategy": "cpu"}]}
+DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}
+SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
+
+Place = Callable[[dict[str, Any]], LocalDriver]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made: list[LocalDriver] = []
+
+    def make(config: dict[str, Any]) -> LocalDriver:
+        made.append(LocalDriver(tmp_path, config))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.end()
+
+
+def training(driver: LocalDriver) -> Any:
+    """A driver whose run trains."""
+    process = driver.start(driver.trained)
+    until(lambda: driver.trains() or process.poll() is not None, "the run trains")
+    assert process.poll() is None, process.communicate()[0]
+    return process
+
+
+def goes_on(driver: LocalDriver) -> str:
+    """A further call trains on from the newest checkpoint; all that it printed, when it is ended."""
+    (saved, *_) = driver.steps()
+    process = driver.start(driver.trained)
+    until(lambda: driver.steps()[0] > saved or process.poll() is not None or _resumed(driver, saved), "it goes on")
+    assert process.poll() is None, process.communicate()[0]
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=120)
+    return str(printed)
+
+
+def _resumed(driver: LocalDriver, step: int) -> bool:
+    return any(f'"start": {step},' in path.read_text() for path in driver.work.glob("records/*.jsonl"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [(CPU, signal.SIGINT), (DDP, signal.SIGTERM), (SPAWNED, signal.SIGHUP)],
+    ids=["int-cpu", "term-torchrun", "hup-spawn"],
+)
+def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
+    driver = place(config)
+    process = training(driver)
+    process.send_signal(number)
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, printed
+    assert f"{signal.Signals(number).name}: the jobs save and end" in printed
+    assert printed.endswith("error: interrupted; the same call goes on\n")
+    assert "Traceback" not in printed
+    assert "stopped at step" in driver.log()
+    assert driver.steps(), driver.log()
+    assert driver.processes() == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place) -> None:
+    driver = place(DDP)
+    process = training(driver)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode in (1, 128 + signal.SIGINT), printed  # 1: the training was quicker
+    assert "Traceback" not in printed
+    until(lambda: driver.processes() == [], "the training has ended by itself")
+    assert driver.steps(), driver.log()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [CPU, DDP, SPAWNED], ids=["cpu", "torchrun", "spawn"])
+def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
+    driver = place(config)
+    process = training(driver)
+    process.kill()
+    process.communicate()
+    until(lambda: driver.processes() == [], "no process is left")
+    assert "stopped at step" in driver.log(), driver.log()
+    printed = goes_on(driver)
+    assert "LockException" not in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.slow
+def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> None:
+    """A rank is stopped, so that the training cannot end before the next call has seen it."""
+    driver = place(DDP)
+    process = training(driver)
+    rank = next(p for p in driver.processes() if "relay.launch.worker" in p.cmdline() and "-u" in p.cmdline())
+    rank.suspend()
+    process.kill()
+    process.communicate()
+    again = driver.start(driver.trained)
+    assert again.stdout is not None
+    told = []
+    for line in again.stdout:
+        told.append(line)
+        if line.startswith(("To end them at once", "Building DAG")):
+            break
+    assert any("processes of a driver that was killed (pid " in line for line in told), told
+    assert again.poll() is None
+    rank.resume()
+    for line in again.stdout:
+        if line.startswith("They are over"):
+            break
+    (saved, *_) = driver.steps()
+    until(lambda: _resumed(driver, saved), "it goes on")
+
+
+@pytest.mark.slow
+def test_a_lock_that_an_older_driver_left_is_no_obstacle(place: Place) -> None:
+    driver = place({"comparisons": [{"strategy": "cpu"}], "epochs": 1})
+    locks = driver.folder / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{driver.folder}/{driver.trained}\n{driver.trained}\n")
+    status, printed = driver.call(driver.trained)
+    assert status == 0, printed
