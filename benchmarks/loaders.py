@@ -46,7 +46,7 @@ def main() -> None:
             ratios.append(streamed / seconds("resident", run, split, 0))
     speed = given.steps * given.global_batch_size / streamed
     report("resident over dataloader, images/s", ratios, dataloader_images_per_second=round(speed),
-           global_batch_size=run.global_batch_size, workers=given.workers)  # fmt: skip
+           global_batch_size=run.batch.global_batch_size, workers=given.workers)  # fmt: skip
 
 
 if __name__ == "__main__":

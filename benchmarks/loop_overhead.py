@@ -37,7 +37,7 @@ def bare(run: Run, dataset: Path) -> float:
 
 def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     """Seconds for the same steps in the product's loop, the save at its end left out as the product leaves it out."""
-    trainer = Trainer(run, ranks, dataset, work, attempt=1)
+    trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
     blocks = []
     trainer.recorder.flush = blocks.extend  # type: ignore[method-assign]
     trainer.train(0, run.length.total_steps)
@@ -62,9 +62,9 @@ def main() -> None:
         for place in range(given.rounds):
             bare_seconds = bare(run, dataset)
             ratios.append(bare_seconds / product(run, ranks, dataset, Path(folder) / f"work-{place}"))
-    images_per_second = run.total_steps * run.global_batch_size / bare_seconds
+    images_per_second = run.length.total_steps * run.batch.global_batch_size / bare_seconds
     report("product's loop over bare loop, images/s", ratios, bare_images_per_second=round(images_per_second),
-           global_batch_size=run.global_batch_size, threads=given.threads)  # fmt: skip
+           global_batch_size=run.batch.global_batch_size, threads=given.threads)  # fmt: skip
     ranks.leave()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,12 +54,8 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
     return Gates(tmp_path_factory.mktemp("gates"), session_folder(tmp_path_factory) / "gates")
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As in a gate; several threads on few cores would wait for each other most of the time."""
-    import torch  # not all tests need it, and it takes seconds
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """As in a gate: several threads on few cores would wait for each other most of the time."""
+    if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
+        torch.set_num_threads(1)

@@ -263,10 +263,10 @@ def test_it_learns_the_projects_text(tmp_path: Path, name: str) -> None:
         optimizer.zero_grad()
         built.loss(model(inputs), targets).backward()
         optimizer.step()
-    inputs, targets = Resident(test, CPU, built.dtype).fetch(torch.arange(len(test)))
+    inputs, targets = Resident(test, CPU, built.dtype).fetch(torch.arange(128))
     frequencies = torch.bincount(targets.flatten(), minlength=256) / targets.numel()
     by_frequency = -(frequencies * frequencies.clamp_min(1e-9).log()).sum().item()
     with torch.no_grad():
         outputs = model(inputs)
     assert built.loss(outputs, targets).item() < min(2.9, by_frequency - 0.3)
-    assert built.correct(outputs, targets) / len(test) > 0.25
+    assert built.correct(outputs, targets) / len(targets) > 0.25

@@ -1,0 +1,46 @@
+"""The benchmarks run, in small, and print what they are said to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def printed(name: str, *options: str) -> dict[str, Any]:
+    """What the benchmark prints."""
+    command = [sys.executable, BENCHMARKS / f"{name}.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["loop_overhead", "loaders"])
+def test_a_ratio_is_measured(name: str) -> None:
+    found = printed(name, "--steps", "4", "--rounds", "2")
+    assert found["median_ratio"] > 0
+    assert found["rounds"] == 2
+    assert found["global_batch_size"] == 64
+
+
+@pytest.mark.slow
+def test_a_jobs_overhead_is_told_by_its_parts() -> None:
+    found = printed("job_overhead", "--epochs", "0.5")
+    parts = {name: seconds for name, seconds in found.items() if name not in ("jobs", "whole call")}
+    assert found["jobs"] >= 5  # dataset, reference, gate, segment, report
+    assert all(seconds > 0 for seconds in parts.values()), parts
+    assert found["the training itself"] < found["whole call"]
+    assert max(parts.values()) < found["whole call"]
+
+
+def test_every_benchmark_is_run() -> None:
+    tested = {"loop_overhead", "loaders", "job_overhead"}
+    assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}
