@@ -24,6 +24,7 @@ from typing import Any, TextIO
 from relay.base.errors import UserError
 from relay.base.lock import NO_LOCKS
 from relay.driver import patches
+from relay.driver.targets import unknown_targets
 from relay.slurm import commands
 
 LOCK = Path(".snakemake/relay-driver.lock")
@@ -41,6 +42,7 @@ def guard(
     workflow: Any,
     reading: Collection[str] = (),
     missing: Collection[str] = (),
+    refused: Callable[[Collection[str]], Collection[str]] = lambda targets: (),
     cluster: str | None = None,
     before: Callable[[], None] = lambda: None,
     poll_seconds: float = POLL_SECONDS,
@@ -49,6 +51,7 @@ def guard(
 
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
+    refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
     cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     poll_seconds: between two looks at the jobs of a killed driver.
@@ -67,7 +70,12 @@ def guard(
                 execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         targets = set(workflow.dag_settings.targets)
-        if executor_plugin.common_settings.dryrun_exec or (targets and targets <= set(reading)):
+        if wrong := [*unknown_targets(workflow), *refused(targets)]:
+            sys.exit("\n".join(f"error: {line}" for line in wrong))
+        only_reading = bool(targets) and targets <= set(reading)
+        if only_reading:  # it starts no job, and so needs no conda
+            workflow.deployment_settings.deployment_method = frozenset()
+        if executor_plugin.common_settings.dryrun_exec or only_reading:
             run()
             for line in missing:  # at the end, where it is seen
                 _say(f"warning: {line}")
