@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from relay.base.errors import UserError
+from relay.datasets.sources import MNIST as MNIST_FILES
 from relay.planning import here
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -49,6 +52,19 @@ def test_a_dataset_that_is_prepared_needs_its_source_no_more(tmp_path: Path) -> 
     here.check(made, tmp_path)
 
 
+def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> None:
+    """As `--root -data` it would be one to dataset.py."""
+    folder = tmp_path / "-data" / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for archive in MNIST_FILES.archives:
+        (folder / archive.file.name).touch()
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "-c1", "--directory"]
+    given = ["--config", "task=princeton-mnist", "dataset_root=-data"]
+    target = "results/datasets/mnist/manifest.json"
+    done = subprocess.run([*command, str(tmp_path), target, *given], capture_output=True, text=True, check=False)
+    assert "train-images-idx3-ubyte.gz: truncated: 0 bytes" in done.stdout + done.stderr
+
+
 def test_a_gpu_that_is_asked_for_has_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned({"device": "cuda", "comparisons": [{"strategy": "single_gpu"}]})
     monkeypatch.setattr(here, "count_gpus", lambda: 0)
@@ -75,13 +91,14 @@ def test_a_site_without_partitions_is_one_line(tmp_path: Path) -> None:
     assert refusal(made, tmp_path) == f"{file}: partitions: missing; add at least one (`sinfo` lists them)"
 
 
-def test_a_dollar_in_the_folder_is_told_before_anything_is_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("character", ["$", "`", "\\"])
+def test_a_folder_whose_name_fails_in_a_job_is_told_before_anything_is_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, character: str
 ) -> None:
-    folder = tmp_path / "a$b"
+    folder = tmp_path / f"a{character}b"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    line = f"{folder}: Slurm jobs cannot work below a folder with '$' in its name; rename it"
+    line = f"{folder}: Slurm jobs cannot work in a folder with {character} in its path; rename it"
     assert line in planned({}, load_site("generic", ROOT)).unready
     assert planned({}).unready == []  # on this machine it works
 

@@ -70,7 +70,7 @@ def guard(
                 execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         targets = set(workflow.dag_settings.targets)
-        if wrong := [*unknown_targets(workflow), *refused(targets)]:
+        if wrong := [*_unwritable(Path.cwd()), *unknown_targets(workflow), *refused(targets)]:
             sys.exit("\n".join(f"error: {line}" for line in wrong))
         only_reading = bool(targets) and targets <= set(reading)
         if only_reading:  # it starts no job, and so needs no conda
@@ -105,6 +105,14 @@ def guard(
             sys.exit("error: interrupted")
 
     patches.replace_execute(workflow, guarded)
+
+
+def _unwritable(folder: Path) -> list[str]:
+    """What is wrong where Snakemake cannot even keep its notes: it makes them for a dry run, too."""
+    notes = folder / ".snakemake"
+    if os.access(notes if notes.exists() else folder, os.W_OK | os.X_OK):
+        return []
+    return [f"{folder}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)"]
 
 
 def _misplaced(cluster: str | None, submitting: bool) -> list[str]:

@@ -29,10 +29,14 @@ def check(plan: Plan, results: Path = Path("results")) -> None:
         raise UserError("\n".join(lines))
 
 
-def unfit_folders(*folders: Path) -> list[str]:
-    """A line for each folder whose name fails in a Slurm job: the shell there expands a `$` in it."""
-    remedy = "Slurm jobs cannot work below a folder with '$' in its name; rename it"
-    return [f"{folder}: {remedy}" for folder in dict.fromkeys(folders) if "$" in str(folder)]
+def unfit_folders(*folders: Path) -> Iterator[str]:
+    """A line for each folder whose name fails in a Slurm job.
+
+    Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands these characters.
+    """
+    for folder in dict.fromkeys(folders):
+        if unfit := next((character for character in "$`\\" if character in str(folder)), None):
+            yield f"{folder}: Slurm jobs cannot work in a folder with {unfit} in its path; rename it"
 
 
 def _partitions(plan: Plan) -> Iterator[str]:

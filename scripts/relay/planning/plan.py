@@ -5,6 +5,7 @@ It imports no torch, and takes milliseconds: it is made again inside every job.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -155,7 +156,7 @@ class Plan:
         found = (shapes.partition_for(shape, self.site, self.config)[0] for shape in asking)
         used = [partition for partition in found if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
-        return [*missing, *unfit_folders(Path.cwd(), self.root.resolve())]
+        return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:
