@@ -120,6 +120,40 @@ def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path
         )
 
 
+def test_a_plan_that_only_calculates_needs_no_conda(tmp_path: Path) -> None:
+    profile = ["--profile", str(ROOT / "profiles/h100")]
+    folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "conda").exists()]
+    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
+    command = [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], *profile, "plan"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment | {"PATH": ":".join(folders)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: conda: no such command on PATH" in done.stderr
+
+
+def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    program = "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+    program += "from relay.driver import guard; os.setgid(65534); os.setuid(65534);"
+    program += "print(*guard._unwritable(Path(sys.argv[2])))"
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    command = [sys.executable, "-c", program, str(ROOT / "scripts"), str(tmp_path)]
+    tmp_path.chmod(0o777)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+    tmp_path.chmod(0o755)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == (
+        f"{tmp_path}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)\n"
+    )
+
+
 def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dpd", "results/plan.json")
     assert status == 1
