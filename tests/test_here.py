@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.datasets.sources import MNIST as MNIST_FILES
+from relay.datasets.mnist import MNIST as MNIST_FILES
 from relay.planning import here
 from relay.planning.config import load
 from relay.planning.plan import Plan

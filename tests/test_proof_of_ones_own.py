@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relay.datasets.sources import MNIST
+from relay.datasets.mnist import MNIST
 
 ROOT = Path(__file__).resolve().parents[1]
 
