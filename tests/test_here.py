@@ -81,7 +81,7 @@ def test_a_gpu_that_is_asked_for_has_to_be_here(tmp_path: Path, monkeypatch: pyt
 def test_more_gpus_than_are_here_are_skipped_where_cuda_is_named() -> None:
     config = load({"device": "cuda", "comparisons": [{"strategy": "ddp", "devices_per_node": [2, 4]}]})
     (skipped,) = plan(config, gpus=2).skipped
-    assert skipped["reason"] == "devices_per_node is 4, this machine has 2 GPUs"
+    assert skipped.reasons == ("devices_per_node is 4, this machine has 2 GPUs",)
 
 
 def test_a_site_without_partitions_is_one_line(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_too_many_runs_are_refused_before_they_are_expanded(monkeypatch: pytest.
         plan(config)
     assert str(caught.value) == (
         "config: comparisons: 6,000,003 runs are not allowed; allowed: at most 10,000 (most_jobs); the most are of "
-        "comparisons[1], cpu: 2 loader × 1,000 cpus_per_task × 1,000 threads × 3 repeats = 6,000,000; "
+        "comparisons[1], cpu: 1,000 cpus_per_task × 1,000 threads × 2 loader × 3 repeats = 6,000,000; "
         "give fewer values, or raise most_jobs"
     )
 
@@ -51,7 +51,7 @@ def test_a_segment_in_minutes_counts_as_one_until_its_speed_is_measured(tmp_path
     config = load({"most_jobs": 5, "comparisons": [{"strategy": "cpu", "segment": {"minutes": 2}}]})
     made = plan(config, speeds=tmp_path / "speeds.json")
     assert len(made.runs) == 5
-    (tmp_path / "speeds.json").write_text(f'{{"{made.runs[0].setting}": 1.0}}')
+    (tmp_path / "speeds.json").write_text(f'{{"{made.runs[0].setting_id}": 1.0}}')
     with pytest.raises(UserError, match="jobs are not allowed; allowed: at most 5"):
         plan(config, speeds=tmp_path / "speeds.json")
 
