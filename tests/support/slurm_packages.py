@@ -21,7 +21,7 @@ REFUSAL = "#!/bin/sh\n# torch-relay: no packaged daemon starts while packages ar
 
 def require(packages: Mapping[str, str] = PACKAGES) -> None:
     """Install missing `packages` (command → package) or skip the test, with a warning, where that is impossible."""
-    import pytest  # here alone: `python tests/mini_slurm.py` does without it
+    import pytest  # here alone: `python tests/support/mini_slurm.py` does without it
 
     if what := obstacle(packages):
         message = f"the Slurm tests were NOT run: {what}"
