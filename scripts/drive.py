@@ -44,6 +44,7 @@ def snakemake(arguments: Sequence[str]) -> list[str]:
 
 def here(arguments: Sequence[str]) -> int:
     """Snakemake in the foreground, in this very process: signals reach it directly."""
+    parsed(arguments)
     os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm())
 
 
@@ -60,6 +61,7 @@ def in_tmux(arguments: Sequence[str]) -> int:
     """
     if shutil.which("tmux") is None:
         raise UserError("tmux: no such command on PATH; load its module, or use `drive.py job` or `drive.py here`")
+    parsed(arguments)
     folder = Path.cwd()
     name = f"relay-{re.sub('[^A-Za-z0-9_-]', '_', folder.name)}-{sha256(bytes(folder)).hexdigest()[:6]}"
     tmux = ["tmux", "-L", name]
@@ -186,11 +188,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=int, help="job: the driver's own time limit (a day, if allowed)")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     given, arguments = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1 :]
-    if given.where != "inside":  # there it was checked before the job was submitted
-        parsed(arguments)
     if given.where == "tmux":
         return in_tmux(arguments)
     if given.where == "job":
+        parsed(arguments)
         return as_job(arguments, load_site(given.site or site_of(arguments), ROOT), given.minutes)
     return inside(arguments) if given.where == "inside" else here(arguments)
 

@@ -80,8 +80,10 @@ def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_p
 @pytest.mark.parametrize("where", ["here", "tmux", "job"])
 def test_drive_refuses_before_snakemake_starts(tmp_path: Path, where: str) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"epochs: 1  # caf\xe9\n")
+    (tmp_path / "tmux").symlink_to("/bin/false")  # it is not reached
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, str(ROOT / "scripts/drive.py"), where, "--", *SNAKEFILE, "--configfile", "mine.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "error: mine.yaml: line 1: is not UTF-8 text; save the file in the encoding UTF-8"
