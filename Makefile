@@ -3,6 +3,8 @@
 PYTHON ?= python3
 # Which build of torch to install: auto (CUDA where there is an NVIDIA GPU), cpu or cuda.
 TORCH ?= auto
+# How long to wait for the package index's first answer.
+NETWORK_SECONDS ?= 10
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
@@ -23,10 +25,10 @@ help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install:  ## Install what running needs into .venv (nothing to do: in an instant)
-	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH)
+	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS)
 
 install-dev:  ## Install what running and testing need into .venv
-	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --dev
+	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
 demo: install  ## Compare strategies on a small real dataset: at most 3 minutes on 2 cores
 	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml $(SNAKEMAKE_OPTIONS)

@@ -13,20 +13,27 @@ from snakemake.utils import min_version
 
 min_version("9.0")
 
-
-configfile: f"{workflow.basedir}/config/config.yaml"
-
-
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard
-from relay.planning import planner, table
+from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
 from relay.base.errors import UserError
 from relay.spec.site import leave_to_slurm, load_site, site_of
 
+DEFAULTS = Path(f"{workflow.basedir}/config/config.yaml")
+# Before Snakemake reads it: its words for a mistake do not name the file.
+try:
+    reading.read_config(DEFAULTS)
+except UserError as error:
+    sys.exit(f"error: {error}")
+
+
+configfile: f"{workflow.basedir}/config/config.yaml"
+
+
 # A mistake in the config is one line for each, before any job is queued.
 try:
-    CONFIG = load(config)
+    CONFIG = load(reading.given_config(workflow, DEFAULTS))
     SITE_NAME = CONFIG.site or site_of(
         workflow.resource_settings.default_resources or {}
     )
@@ -35,6 +42,8 @@ try:
     # Snakemake tells its targets only after this file is read.
     if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
         PLAN.check_measured()
+    if workflow.is_main_process:
+        here.check(PLAN)
 except UserError as error:
     sys.exit(f"error: {error}")
 except KeyboardInterrupt:
@@ -49,6 +58,7 @@ if workflow.is_main_process:
         workflow,
         reading=set() if PLAN.unmeasured else {"plan"},
         missing=PLAN.unready,
+        refused=lambda targets: probed.refusals(CONFIG, targets),
         cluster=SITE_NAME,
         before=PLAN.prepare,
         notes=[*table.skipped(PLAN)],

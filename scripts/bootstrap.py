@@ -161,9 +161,14 @@ def create(venv: Path) -> None:
         raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
 
 
-def run_pip(venv: Path, *arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs the environment's pip, keeping what it says. Raises subprocess.TimeoutExpired."""
-    pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+def pip_of(venv: Path) -> list[str]:
+    """The command of an environment's pip."""
+    return [str(venv / "bin" / "python"), "-m", "pip"]
+
+
+def run_pip(pip: list[str], *arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a pip, keeping what it says. Raises subprocess.TimeoutExpired."""
+    pip = [*pip, "--disable-pip-version-check", "--no-input"]
     # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
     environment = {**os.environ, "PIP_USE_PEP517": "1"}
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -177,7 +182,7 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(requirements)
         file.flush()
-        result = run_pip(venv, "install", "--quiet", *safety, *options, "--requirement", file.name)
+        result = run_pip(pip_of(venv), "install", "--quiet", *safety, *options, "--requirement", file.name)
     if result.returncode:
         kind = NoSuchBuild if "No matching distribution found for torch=" in result.stdout else InstallError
         raise kind(f"pip could not install this:\n{result.stdout.rstrip()}")
@@ -190,11 +195,56 @@ def index_offers(venv: Path, index: str, version: str) -> bool:
     """
     query = ["index", "versions", "torch", "--index-url", index, "--retries=0"]
     with contextlib.suppress(subprocess.TimeoutExpired):
-        answer = run_pip(venv, *query, timeout=PROBE_SECONDS)
+        answer = run_pip(pip_of(venv), *query, timeout=PROBE_SECONDS)
         # Of that line alone: others name what is installed already.
         listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
         return listed is not None and version in listed.group(1).split(", ")
     return False
+
+
+def check_network(venv: Path, lock: str, seconds: float) -> None:
+    """Raises InstallError, after so many seconds at most, unless pip finds the first package of a lock where it looks.
+
+    Without a network pip itself goes on trying for minutes.
+    """
+    pip = some_pip(venv)
+    if pip is None:
+        return
+    name = re.findall(r"(?m)^([A-Za-z0-9._-]+)==", lock)[0]
+    try:
+        answer = run_pip(pip, "index", "versions", name, "--retries=0", timeout=seconds)
+    except subprocess.TimeoutExpired:
+        found = f"does not answer within {seconds:g} s (a slow one: make install NETWORK_SECONDS=60)"
+    else:
+        if answer.returncode == 0:
+            return
+        found = f"cannot be reached, or has no {name} ({answer.stdout.strip().rpartition(chr(10))[2]})"
+    remedy = "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
+    raise InstallError(f"pip's package index {found}; {remedy}")
+
+
+def check_writable(venv: Path) -> None:
+    """Raises InstallError where the environment's folder cannot be made or changed, as in somebody else's checkout."""
+    folder = venv if venv.exists() else venv.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        remedy = "if this checkout is somebody else's, make one of your own with `git clone`"
+        raise InstallError(f"{folder}: you may not write there; {remedy}")
+
+
+def some_pip(venv: Path) -> list[str] | None:
+    """A pip that is there before the environment is made: the old one's, this Python's, or that which Python brings."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if (venv / "bin" / "python").exists():
+        return pip_of(venv)
+    bundled = importlib.util.find_spec("ensurepip")
+    wheels = Path(str(bundled.origin)).parent.glob("_bundled/pip-*.whl") if bundled else iter(())
+    return next(([sys.executable, f"{wheel}/pip"] for wheel in wheels), None)
+
+
+def lock_names(lock: str) -> list[str]:
+    """The packages that a lock names, in its order."""
+    return re.findall(r"(?m)^([A-Za-z0-9._-]+)==", lock)
 
 
 def install_torch(venv: Path, lock: str, device: str, index: str) -> str:
@@ -243,7 +293,7 @@ def only_one(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def install(venv: Path, dev: bool, torch: str, index: str) -> None:
+def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: float) -> None:
     """Brings the environment in step with the locks, doing only what is needed. Raises InstallError."""
     device = torch if torch != "auto" else "cuda" if has_nvidia_gpu() else "cpu"
     wanted: dict[str, Any] = {"locks": lock_hashes(dev), "device": device}
@@ -258,6 +308,9 @@ def install(venv: Path, dev: bool, torch: str, index: str) -> None:
     started = time.monotonic()
     texts = {name: (ROOT / "envs" / name).read_text(encoding="utf-8") for name in wanted["locks"]}
     say(f"Installing Torch Relay into {shown} (Python {wanted['python']}); this takes some minutes")
+    # Before anything else: what is there is not torn down where nothing new can be had.
+    check_writable(venv)
+    check_network(venv, texts["driver.txt"], network_seconds)
     if keep:
         build, device = found["build"], found["device"]
     else:
@@ -282,11 +335,12 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (.venv beside the Makefile)")
     parser.add_argument("--torch", choices=("auto", "cpu", "cuda"), default="auto", help="build of torch (auto)")
     parser.add_argument("--torch-index", default=TORCH_CPU_INDEX, metavar="URL", help="index of torch's CPU builds")
+    parser.add_argument("--network-seconds", type=float, default=10, help="how long to wait for an index's answer (10)")
     options = parser.parse_args()
     try:
         options.venv.parent.mkdir(parents=True, exist_ok=True)
         with only_one(options.venv.parent):
-            install(options.venv, options.dev, options.torch, options.torch_index)
+            install(options.venv, options.dev, options.torch, options.torch_index, options.network_seconds)
     except (InstallError, OSError) as error:
         sys.exit(f"Installation stopped: {error}")
     except KeyboardInterrupt:

@@ -26,6 +26,7 @@ from typing import Any
 from relay.base import entry
 from relay.base.errors import UserError
 from relay.driver.claim import claim
+from relay.planning.reading import check_arguments, read_config
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
@@ -43,6 +44,7 @@ def snakemake(arguments: Sequence[str]) -> list[str]:
 
 def here(arguments: Sequence[str]) -> int:
     """Snakemake in the foreground, in this very process: signals reach it directly."""
+    parsed(arguments)
     os.execvpe(sys.executable, snakemake(arguments), outside_of_slurm())
 
 
@@ -59,6 +61,7 @@ def in_tmux(arguments: Sequence[str]) -> int:
     """
     if shutil.which("tmux") is None:
         raise UserError("tmux: no such command on PATH; load its module, or use `drive.py job` or `drive.py here`")
+    parsed(arguments)
     folder = Path.cwd()
     name = f"relay-{re.sub('[^A-Za-z0-9_-]', '_', folder.name)}-{sha256(bytes(folder)).hexdigest()[:6]}"
     tmux = ["tmux", "-L", name]
@@ -141,27 +144,39 @@ def queue_again(job_id: str) -> None:
             time.sleep(REQUEUE_PAUSE_SECONDS)
 
 
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Snakemake's own reading of its command line, the profile included; its config files and values are checked.
+
+    Raises UserError for what Snakemake itself would answer with a traceback, and SystemExit, after Snakemake's own
+    words, for what it would not take.
+    """
+    from snakemake.cli import CliException, parse_args
+    from snakemake.exceptions import WorkflowError
+
+    try:
+        _, given = parse_args(list(arguments))
+    except (CliException, WorkflowError, ValueError) as error:
+        raise UserError(" ".join(str(getattr(error, "msg", error)).split())) from None
+    check_arguments(given.configfile or [], given.config or [])
+    return given
+
+
 def site_of(arguments: Sequence[str]) -> str:
     """The site that the workflow takes with these arguments: the config's, else the profile's, else `generic`.
 
-    Read by Snakemake itself, so that all its ways to say it count. Raises UserError where a file cannot be read, and
-    SystemExit, after Snakemake's own words, for what it would not take.
+    Raises UserError where a file or a value cannot be read.
     """
-    from snakemake.cli import CliException, parse_args, parse_config
-    from snakemake.common.configfile import load_configfile
-    from snakemake.exceptions import WorkflowError
+    from snakemake.cli import parse_config
 
+    given = parsed(arguments)
+    own = [] if given.replace_workflow_config else [ROOT / "config/config.yaml"]
     config: dict[str, Any] = {}
+    for file in [*own, *(given.configfile or [])]:
+        config |= read_config(Path(file))
     try:
-        _, given = parse_args(list(arguments))
-        own = [] if given.replace_workflow_config else [ROOT / "config/config.yaml"]
-        for file in [*own, *(given.configfile or [])]:
-            config |= load_configfile(file)
         config |= parse_config(given.config)
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    except (CliException, WorkflowError, ValueError) as error:
-        raise UserError(" ".join(str(getattr(error, "msg", error)).split())) from None
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split())) from None
     return str(config.get("site") or site_of_profile(given.default_resources or {}) or "generic")
 
 
@@ -176,6 +191,7 @@ def main() -> int:
     if given.where == "tmux":
         return in_tmux(arguments)
     if given.where == "job":
+        parsed(arguments)
         return as_job(arguments, load_site(given.site or site_of(arguments), ROOT), given.minutes)
     return inside(arguments) if given.where == "inside" else here(arguments)
 

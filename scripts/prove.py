@@ -12,22 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.planning import config
+from relay.planning import config, here
 from relay.planning.planner import plan
+from relay.planning.reading import read_config
 from relay.proof.campaign import Proof, markdown
 from relay.spec.messages import unknown
 
 
 def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
     """The config of a file, with one precision and length of the gate where they are given. Raises UserError."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    raw = read_config(path)
     config.load(raw)  # before it is changed: a mistake is the file's
     changed: dict[str, Any] = {**raw}
     if steps:
@@ -52,7 +49,10 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
         chosen = [
             (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy.name in given.strategy
         ]
-        yield Proof(chosen, given.folder, given.preloaded)
+        if chosen:
+            here.check(made, given.folder)
+        root = Path(made.config.dataset_root).expanduser() if made.config.dataset_root else None
+        yield Proof(chosen, given.folder, given.preloaded, root, made.config.dataset_mirror)
 
 
 def main() -> int:

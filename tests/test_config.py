@@ -89,25 +89,29 @@ REFUSED = {
     ),
     # YAML's accidents
     "epochs: '2'": (
-        "config: epochs: '2' is not allowed; allowed: a number greater than 0 (this is text: write 2, without quotes)"
+        "config: epochs: '2' is not allowed; allowed: a number greater than 0 and of at most 1000000 "
+        "(this is text: write 2, without quotes)"
     ),
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 or null "
         "(this is text: write 1.0e-05, without quotes)"
     ),
     "repeats: true": "config: repeats: true is not allowed; allowed: a whole number of at least 1",
-    "epochs: yes": "config: epochs: true is not allowed; allowed: a number greater than 0",
+    "epochs: yes": "config: epochs: true is not allowed; allowed: a number greater than 0 and of at most 1000000",
     "device: on": "config: device: true is not allowed; allowed: auto, cpu, cuda",
     "repeats: 3.0": "config: repeats: 3.0 is not allowed; allowed: a whole number of at least 1",
-    "epochs: 2020-01-01": "config: epochs: 2020-01-01 is not allowed; allowed: a number greater than 0",
-    "epochs:": "config: epochs: null is not allowed; allowed: a number greater than 0",
+    "epochs: 2020-01-01": (
+        "config: epochs: 2020-01-01 is not allowed; allowed: a number greater than 0 and of at most 1000000"
+    ),
+    "epochs:": "config: epochs: null is not allowed; allowed: a number greater than 0 and of at most 1000000",
     # out of bounds
-    "epochs: 0": "config: epochs: 0 is not allowed; allowed: a number greater than 0",
-    "epochs: .inf": "config: epochs: Infinity is not allowed; allowed: a number greater than 0",
+    "epochs: 0": "config: epochs: 0 is not allowed; allowed: a number greater than 0 and of at most 1000000",
+    "epochs: .inf": "config: epochs: Infinity is not allowed; allowed: a number greater than 0 and of at most 1000000",
     "margin: 1": "config: margin: 1 is not allowed; allowed: a number of at least 0 and less than 1",
     "seed: -1": ("config: seed: -1 is not allowed; allowed: a whole number of at least 0 and less than 2147483648"),
     "comparisons: [{strategy: cpu, threads: [1, 0]}]": (
-        "config: comparisons[0].threads[1]: 0 is not allowed; allowed: a whole number of at least 1 or null"
+        "config: comparisons[0].threads[1]: 0 is not allowed; "
+        "allowed: a whole number of at least 1 and of at most 1024 or null"
     ),
     "comparisons: [{strategy: cpu, nodes: []}]": (
         "config: comparisons[0].nodes: [] is not allowed; allowed: a whole number of at least 1, or a list of these"

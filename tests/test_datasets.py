@@ -401,7 +401,7 @@ def test_a_refused_connection_and_an_unknown_host_are_one_line(tmp_path: Path) -
 
 
 def test_a_mirror_that_is_no_web_address_is_refused(tmp_path: Path, stand_in: StandIn) -> None:
-    with pytest.raises(UserError, match="dataset_mirror: 'ftp://x' must begin with http:// or https://"):
+    with pytest.raises(UserError, match="dataset_mirror: 'ftp://x' must begin with http://, https:// or file://"):
         prepare(stand_in.request, tmp_path / "out", mirror="ftp://x", source=stand_in.source)
 
 

@@ -204,6 +204,43 @@ def test_an_index_that_never_answers_costs_seconds() -> None:
         assert time.monotonic() - started < bootstrap.PROBE_SECONDS + 1
 
 
+@pytest.mark.parametrize("fault", ["refused", "mute"])
+def test_without_a_network_it_stops_before_anything_is_torn_down(
+    project: Project, closed_port: str, fault: str
+) -> None:
+    kept = project.root / ".venv" / "torch-relay.json"
+    kept.parent.mkdir()
+    kept.write_text("{}", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes the connection and says nothing
+        url = closed_port if fault == "refused" else f"http://127.0.0.1:{mute.getsockname()[1]}/simple"
+        os.environ["PIP_INDEX_URL"] = url  # put back by the fixture
+        result = project.install("--network-seconds", "6")
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    said = "cannot be reached" if fault == "refused" else "does not answer within 6 s"
+    assert line.startswith(f"Installation stopped: pip's package index {said}")
+    assert line.endswith(
+        "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
+    )
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
+    for folder in (project.root, *project.root.parents[:3]):
+        folder.chmod(0o755)
+    # As nobody, who could not even start an interpreter that lies in root's home.
+    program = "import os, runpy, sys; sys.argv = ['bootstrap.py']; os.setgid(65534); os.setuid(65534);"
+    program += "import bootstrap; bootstrap.main()"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, 'scripts'); import bootstrap; {program}"]
+    result = subprocess.run(command, cwd=project.root, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"Installation stopped: {project.root}: you may not write there; if this checkout is somebody else's, "
+        "make one of your own with `git clone`\n"
+    )
+
+
 @pytest.mark.slow
 def test_pips_own_configuration_comes_first_and_a_second_call_does_nothing(project: Project) -> None:
     project.server.offers["registry"] += CPU_BUILDS

@@ -14,13 +14,12 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
-from relay.base.errors import UserError
 from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.probed import batch_unit, config_text, probes, shown
+from relay.planning.probed import batch_unit, config_text, probes, refusals, shown
 from relay.probe.job import Limits, Search, run_probe
 from relay.spec.requirements import find, read
 from relay.spec.site import load_site
@@ -144,9 +143,13 @@ def test_a_setting_that_cannot_be_probed_keeps_its_batch_and_says_why() -> None:
     assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; cpu is its twin"
 
 
-def test_a_probe_longer_than_its_job_is_refused() -> None:
-    with pytest.raises(UserError, match=r"probe.minutes: 90 is not allowed; allowed: at most 60 \(runtime_minutes\)"):
-        load({"probe": {"minutes": 90.0}})
+def test_a_probe_longer_than_its_job_is_refused_where_it_is_asked_for() -> None:
+    config = load({"probe": {"minutes": 90}})
+    for target in ("probe", "probed", "probe_job", "results/probed.yaml", "results/probe/cpu-0.json"):
+        refused = "config: probe.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"
+        assert refusals(config, {target}) == [refused]
+    assert refusals(config, {"all", "cpu", "plan", "results/plan.json"}) == []
+    assert refusals(load({}), {"probe"}) == []
 
 
 # Real probes, on CPUs

@@ -143,7 +143,7 @@ def test_several_mistakes_are_a_line_each(tmp_path: Path) -> None:
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     allowed = f"{', '.join(READY)}, or the path of a file of your own"
     assert refusal("narwal") == [f"site: 'narwal' is unknown; did you mean 'narval'? allowed: {allowed}"]
-    assert refusal(tmp_path / "no.yaml") == [f"site: {tmp_path}/no.yaml: cannot be read: No such file or directory"]
+    assert refusal(tmp_path / "no.yaml") == [f"{tmp_path}/no.yaml: cannot be read: No such file or directory"]
     broken = tmp_path / "broken.yaml"
     for text in ("partitions: [", "\udcff", "- a\n- b", ""):
         broken.write_bytes(text.encode(errors="surrogateescape"))

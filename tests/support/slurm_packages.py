@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge", "ip": "iproute2"}
 NAMESPACES = ("setpriv", "--pdeathsig", "KILL", "unshare", "--kill-child", "--pid", "--mount-proc", "--net", "--uts")
 LOCK = Path(tempfile.gettempdir()) / "torch-relay-apt.lock"
@@ -23,6 +21,8 @@ REFUSAL = "#!/bin/sh\n# torch-relay: no packaged daemon starts while packages ar
 
 def require(packages: Mapping[str, str] = PACKAGES) -> None:
     """Install missing `packages` (command → package) or skip the test, with a warning, where that is impossible."""
+    import pytest  # here alone: `python tests/support/mini_slurm.py` does without it
+
     if what := obstacle(packages):
         message = f"the Slurm tests were NOT run: {what}"
         warnings.warn(pytest.PytestWarning(message), stacklevel=2)

@@ -37,9 +37,9 @@ def dataset_source():
     """The options that say where the data is to be taken from."""
     options = []
     if CONFIG.dataset_root:
-        options += ["--root", str(Path(CONFIG.dataset_root).expanduser())]
+        options += [f"--root={Path(CONFIG.dataset_root).expanduser()}"]
     if CONFIG.dataset_mirror:
-        options += ["--mirror", CONFIG.dataset_mirror]
+        options += [f"--mirror={CONFIG.dataset_mirror}"]
     return options
 
 

@@ -6,6 +6,7 @@ pooch was considered: it neither resumes, nor tries a second mirror, nor notices
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import urllib3
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from relay.base.errors import UserError
-from relay.datasets.files import check_file
+from relay.datasets.files import check_file, folder_of
 from relay.datasets.progress import progress
 from relay.datasets.sources import KnownFile
 
@@ -62,7 +63,10 @@ def download(
             url = f"{mirror.rstrip('/')}/{known.name}"
             part.unlink(missing_ok=True)  # what another server sent may not be the same file
             try:
-                _OneServer(url, known, part, patience).run()
+                if mirror.startswith("file://"):
+                    _copy(folder_of(mirror) / known.name, known, part)
+                else:
+                    _OneServer(url, known, part, patience).run()
             except (_WorthRetrying, _Useless) as error:
                 log.warning("%s: %s", url, error)
                 failures.append(f"{url}: {error}")
@@ -75,6 +79,18 @@ def download(
         part.unlink(missing_ok=True)
     remedy = "give a copy as dataset_root, or another server as dataset_mirror"
     raise UserError(f"{known.name}: could not be downloaded: {'; '.join(failures)}; {remedy}")
+
+
+def _copy(file: Path, known: KnownFile, part: Path) -> None:
+    """From a folder that serves as a mirror, with the same checks. Raises _Useless."""
+    try:
+        shutil.copyfile(file, part)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise _Useless(str(error.strerror)) from error
+    try:
+        check_file(part, known)
+    except UserError as error:
+        raise _Useless(f"wrong content: {str(error).removeprefix(f'{part}: ')}") from error
 
 
 class _OneServer:

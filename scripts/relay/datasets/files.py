@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from relay.base.errors import UserError
 from relay.datasets.sources import Archive, KnownFile, Source
@@ -33,12 +35,35 @@ def members_below(root: Path, source: Source, dataset: str) -> Iterator[tuple[st
     The files may lie extracted or as their archives, in `source.folder` below `root` or in `root` itself.
     Raises UserError for anything missing, unreadable, truncated or corrupted.
     """
-    if not _exists(root):
-        raise UserError(f"dataset_root: '{root}' does not exist; expected a folder that holds {_layout(source)}")
-    if not root.is_dir():
-        raise UserError(f"dataset_root: '{root}' is a file; expected a folder that holds {_layout(source)}")
+    check_root(root, source, dataset)
     for archive in source.archives:
         yield from _archive_below(root, source, archive, dataset)
+
+
+def check_root(root: Path, source: Source | None, dataset: str) -> None:
+    """Raises UserError unless `root` is a folder that holds the dataset's files, or archives; none is read.
+
+    `source`: None for a dataset that needs no files.
+    """
+    expected = f"expected a folder that holds {_layout(source)}" if source else "expected a folder, or null"
+    if not _exists(root):
+        raise UserError(f"dataset_root: '{root}' does not exist; {expected}")
+    if not root.is_dir():
+        raise UserError(f"dataset_root: '{root}' is a file; {expected}")
+    if source is not None:
+        for archive in source.archives:
+            _folder_below(root, source, archive, dataset)
+
+
+def folder_of(mirror: str) -> Path:
+    """The folder of a `file://` address. Raises UserError where it names another machine, or no folder of this one."""
+    parts = urlsplit(mirror)
+    if parts.netloc not in ("", "localhost"):
+        raise UserError(f"dataset_mirror: '{mirror}' names the machine '{parts.netloc}'; allowed: file:///folder")
+    folder = Path(url2pathname(parts.path))
+    if not folder.is_dir():
+        raise UserError(f"dataset_mirror: '{mirror}': there is no folder {folder}; allowed: file:///folder")
+    return folder
 
 
 def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
@@ -61,16 +86,19 @@ def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
 
 
 def _archive_below(root: Path, source: Source, archive: Archive, dataset: str) -> Iterator[tuple[str, bytes]]:
-    folders = (root / source.folder, root)
-    for folder in folders:
-        present = [member for member in archive.members if _exists(folder / member.name)]
-        if present:
-            for member in archive.members:
-                yield member.name, _read_member(folder / member.name, member)
-            return
-        if _exists(folder / archive.file.name):
-            yield from members_of(folder / archive.file.name, archive)
-            return
+    folder = _folder_below(root, source, archive, dataset)
+    if any(_exists(folder / member.name) for member in archive.members):
+        for member in archive.members:
+            yield member.name, _read_member(folder / member.name, member)
+    else:
+        yield from members_of(folder / archive.file.name, archive)
+
+
+def _folder_below(root: Path, source: Source, archive: Archive, dataset: str) -> Path:
+    """Where the archive, or any of its members, lies below `root`. Raises UserError where it does not."""
+    for folder in (root / source.folder, root):
+        if any(_exists(folder / file.name) for file in (*archive.members, archive.file)):
+            return folder
     names = [member.name for member in archive.members]
     listed = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
     raise UserError(

@@ -75,8 +75,8 @@ def _origin(spec: DatasetSpec) -> Source | Maker:
 
 
 def _check_options(spec: DatasetSpec, origin: Source | Maker, root: Path | None, mirror: str | None) -> None:
-    if mirror is not None and not mirror.startswith(("http://", "https://")):
-        raise UserError(f"dataset_mirror: '{mirror}' must begin with http:// or https://")
+    if mirror is not None and not mirror.startswith(("http://", "https://", "file://")):
+        raise UserError(f"dataset_mirror: '{mirror}' must begin with http://, https:// or file://")
     if not isinstance(origin, Source) and (root or mirror):
         log.info("%s: needs neither a copy nor a server; dataset_root and dataset_mirror are not used", spec.name)
 

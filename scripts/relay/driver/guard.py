@@ -22,6 +22,7 @@ from relay.driver.claim import claim, say
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import decided_here
 from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, interrupted
+from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
 from relay.slurm import commands
 
@@ -32,6 +33,7 @@ def guard(
     workflow: Any,
     reading: Collection[str] = (),
     missing: Collection[str] = (),
+    refused: Callable[[Collection[str]], Collection[str]] = lambda targets: (),
     cluster: str | None = None,
     before: Callable[[], None] = lambda: None,
     notes: Collection[str] = (),
@@ -43,6 +45,7 @@ def guard(
 
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
+    refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
     cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     notes: lines with which a dry run ends.
@@ -69,13 +72,18 @@ def guard(
             for target in targets & afterwards.keys():
                 afterwards[target]()
 
+        if wrong := [*_unwritable(Path.cwd()), *unknown_targets(workflow), *refused(targets)]:
+            sys.exit("\n".join(f"error: {line}" for line in wrong))
         if nothing := nothing_for(targets):
             sys.exit(f"error: {nothing}")
+        only_reading = bool(targets) and targets <= set(reading)
+        if only_reading:  # it starts no job, and so needs no conda
+            workflow.deployment_settings.deployment_method = frozenset()
         if settings.dryrun_exec:
             run()
             _say_all(*notes, *(f"warning: {line}" for line in missing))  # at the end, where they are seen
             return
-        if targets and targets <= set(reading):
+        if only_reading:
             run()
             show()
             _say_all(*(f"warning: {line}" for line in missing))
@@ -131,6 +139,14 @@ def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds
         return LocalJobs()
     wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds=poll_seconds)
     return SlurmJobs(folder=folder, prefix=prefix)
+
+
+def _unwritable(folder: Path) -> list[str]:
+    """What is wrong where Snakemake cannot even keep its notes: it makes them for a dry run, too."""
+    notes = folder / ".snakemake"
+    if os.access(notes if notes.exists() else folder, os.W_OK | os.X_OK):
+        return []
+    return [f"{folder}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)"]
 
 
 def _misplaced(cluster: str | None, submitting: bool) -> list[str]:

@@ -35,16 +35,21 @@ def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> 
     found |= {"mode": given.mode, "build": given.torch, "modules": list(site.modules)}
     if given.mode == "wheels":
         found["site_wheels"] = given.wheels_from == "site"
-        found["python"] = given.python or wheelhouse.base_python()
+        found["python"] = _own(given.python) or wheelhouse.base_python()
         if found["site_wheels"]:
             found["packages"] = list(_of_stack(site, "packages", stack))
         else:
-            found["wheelhouse"] = str(wheelhouse.order(root, stack, given.torch, given.python).folder)
+            found["wheelhouse"] = str(wheelhouse.order(root, stack, given.torch, _own(given.python)).folder)
     elif given.mode == "conda":
         found["conda"] = conda_of(site, stack, root)
     elif given.mode == "apptainer":
-        found["image"] = given.image
+        found["image"] = _own(given.image)
     return found
+
+
+def _own(path: str | None) -> str | None:
+    """A path as the site's file gives it, with `~` as this user's home."""
+    return str(Path(path).expanduser()) if path else None
 
 
 def conda_of(site: Site | None, stack: str, root: Path) -> str | None:

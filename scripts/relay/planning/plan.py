@@ -5,6 +5,7 @@ It imports no torch, and takes milliseconds: it is made again inside every job.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -16,6 +17,7 @@ from relay.base.errors import Unavailable, UserError
 from relay.environments import login_node
 from relay.planning import segments, shapes
 from relay.planning.config import Config, Segment
+from relay.planning.here import unfit_folders
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
@@ -162,7 +164,8 @@ class Plan:
         asking += [reference.shape for reference in self.references.values()]
         found = (shapes.partition_for(shape, self.site, self.config)[0] for shape in asking)
         used = [partition for partition in found if partition]
-        return [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
+        missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
+        return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:
@@ -175,16 +178,19 @@ class Plan:
     def segments(self, run: Run) -> list[int]:
         """The steps at which the run's jobs end, ascending. Raises UserError where a speed is missing."""
         if run.setting_id not in self._ends:
-            segment = self._by_id[run.setting_id].segment
-            seconds = self._measured.get(run.setting_id) if segment and segment.minutes else None
-            length = segments.steps_in_a_job(
-                segment,
-                steps_per_epoch=run.length.steps_per_epoch,
-                total_steps=run.length.total_steps,
-                seconds_per_step=seconds,
-            )
+            length = self.steps_in_a_job(self._by_id[run.setting_id])
             self._ends[run.setting_id] = segments.ends(run.length.total_steps, length)
         return self._ends[run.setting_id]
+
+    def steps_in_a_job(self, planned: PlannedSetting) -> int:
+        """How many steps each job of a setting's runs does. Raises UserError where a speed is missing."""
+        segment, length = planned.segment, planned.setting.length
+        return segments.steps_in_a_job(
+            segment,
+            steps_per_epoch=length.steps_per_epoch,
+            total_steps=length.total_steps,
+            seconds_per_step=self._measured.get(planned.id) if segment and segment.minutes else None,
+        )
 
     def previous_end(self, run: Run, end: int) -> int:
         """Where the job before the one that ends at `end` ended, 0 for the first. ValueError if none does."""

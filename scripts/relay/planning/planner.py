@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node
-from relay.planning import checks, settings, shapes, skips
+from relay.planning import checks, settings, shapes, size, skips
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -46,10 +46,12 @@ def plan(
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
     strategies = {name: StrategyFile.of(files[name]) for name in names}
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
+    size.check_runs(config)
     here = _here(config.device, gpus, cpus or len(granted()), site)
     planner = _Planner(Plan(config, root, site, names, speeds), strategies, here)
     planner.add_settings()
     planner.add_runs()
+    size.check_jobs(planner.plan)
     return planner.plan
 
 
@@ -58,9 +60,11 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     if site is not None:
         chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
         return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
-    if device != "auto":
+    if device == "cpu":
         return Here(device=device, gpus=None, cpus=cpus)
     found = gpus if isinstance(gpus, int) else gpus()
+    if device == "cuda":  # believed where none is found: `here.check` asks nvidia-smi as well
+        return Here(device=device, gpus=found or None, cpus=cpus)
     return Here(device="cuda" if found else "cpu", gpus=found, cpus=cpus)
 
 

@@ -6,7 +6,7 @@ It imports no torch: the planner reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,15 @@ def probes(plan: Plan) -> dict[str, PlannedProbe]:
             probe = named(Probe, planned.setting, id=name, seed=plan.config.seed)
             found[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
     return found
+
+
+def refusals(config: Config, targets: Collection[str]) -> list[str]:
+    """Why these targets cannot be asked for: a probe that is longer than its job."""
+    probing = any(Path(target).name.startswith("probe") or "results/probe" in target for target in targets)
+    if not probing or config.probe.minutes <= config.runtime_minutes:
+        return []
+    limit = f"at most {config.runtime_minutes} (runtime_minutes)"
+    return [f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}"]
 
 
 def _but_for_its_batch(setting: Setting) -> str:

@@ -39,12 +39,15 @@ SHARES = ("parameters", "gradients", "optimizer")
 class Proof:
     """Gates, each with its reference, run one after the other on this machine, below a folder of their own.
 
-    `preloaded`: their processes are forks of this one.
+    `preloaded`: their processes are forks of this one. `root` and `mirror` say where the data is taken from, as in
+    the config's `dataset_root` and `dataset_mirror`.
     """
 
     gates: Sequence[tuple[Gate, Reference]]
     folder: Path
     preloaded: bool = False
+    root: Path | None = None
+    mirror: str | None = None
 
     def cells(self, number: int = 1) -> Iterator[dict[str, Any]]:
         """Judge every gate and yield its row. Raises UserError where a reference fails."""
@@ -69,7 +72,7 @@ class Proof:
         """The trained reference, which is trained at its first use."""
         dataset = self.folder / "datasets" / run.dataset.directory_name
         if not dataset.is_dir():
-            prepare(run.dataset, dataset)
+            prepare(run.dataset, dataset, root=self.root, mirror=self.mirror)
         place = self.folder / "equivalence" / "references" / run.id
         output = place / "reference.pt"
         if not output.is_file():

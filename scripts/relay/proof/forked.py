@@ -12,7 +12,9 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 from relay.run_folder import faults
 from relay.spec.run import Gate
@@ -30,10 +32,11 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     from relay import strategies  # with torch, once
     from relay.equivalence import gate
 
-    del code
     run = Gate.read(specification)
     world_size = run.shape.world_size
-    strategies.load(run.strategy.name)  # with what it needs of torch, once
+    _find_in(code / "relay" / "strategies", strategies)
+    with suppress(Exception):  # the forks fail in the same way, where it is recorded
+        strategies.load(run.strategy.name)  # with what it needs of torch, once
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []
@@ -45,6 +48,13 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
             os._exit(1)  # a gate ends its process itself
         children.append(child)
     return _wait_for(children)
+
+
+def _find_in(folder: Path, package: ModuleType) -> None:
+    """Look in a folder for modules that the package lacks: a user's own strategies are in the snapshot alone."""
+    place = str(folder.resolve())
+    if place not in package.__path__:
+        package.__path__.append(place)
 
 
 def _become(rank: int, world_size: int, port: int) -> None:

@@ -18,6 +18,9 @@ Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
 Backend = Literal["gloo", "nccl", "none"]
 
+# Far beyond any node's CPUs, and still few enough to be started.
+MOST_THREADS = 1024
+
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySpec:
@@ -74,6 +77,7 @@ class Shape:
         bears_on="identity job",
         axis=Axis(null="the site's share of its GPUs, else 1"),
         ge=1,
+        le=MOST_THREADS,
     )
     threads: int = declare(
         1,
@@ -82,6 +86,7 @@ class Shape:
         bears_on="identity job",
         axis=Axis(null="as many as cpus_per_task"),
         ge=1,
+        le=MOST_THREADS,
     )
     interop_threads: int = declare(
         1,
@@ -90,6 +95,7 @@ class Shape:
         bears_on="identity",
         axis=Axis(),
         ge=1,
+        le=MOST_THREADS,
     )
     launcher: Launcher = declare(
         "none",
@@ -185,6 +191,7 @@ class Feeding:
         bears_on="identity",
         axis=Axis(null="on GPUs as many as cpus_per_task, on CPUs 0"),
         ge=0,
+        le=MOST_THREADS,
     )
 
 

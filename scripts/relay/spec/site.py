@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
+from relay.spec import yaml_file
 from relay.spec.blocks import Block, Natural, Text, Whole
 from relay.spec.messages import error_lines, show, unknown
 
@@ -36,7 +36,7 @@ INTERFACE = ("an interface such as bond0", r"[A-Za-z0-9._:-]+")
 MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
 DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
-PATH = ("a name or a path without quotes and line ends", r"[^'\"`\n\r\0]+")
+PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %", r"(?!-)[\w./+@~:,=% -]+")
 
 
 class Partition(Block):
@@ -253,18 +253,6 @@ class Site(Block):
         return lines
 
 
-class _PlainNumbers(yaml.SafeLoader):
-    """YAML without numbers to base 60, which read a time limit of 2:00:00, as `sinfo` shows it, as 7,200 minutes."""
-
-
-_PlainNumbers.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-for _tag, _pattern in (("int", r"[-+]?(0|[1-9][0-9]*)$"), ("float", r"[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?$")):
-    _PlainNumbers.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
-
-
 def names(root: Path) -> list[str]:
     """The ready sites of the project in `root`."""
     return sorted(file.stem for file in (root / SITES).glob("*.yaml"))
@@ -302,18 +290,9 @@ def load_site(name_or_path: str, root: Path) -> Site:
     else:
         what = unknown(f"site: {show(name_or_path)} is unknown", name_or_path, names(root))
         raise UserError(f"{what}, or the path of a file of your own")
-    site = _validated(_read(file, shown), shown)
+    site = _validated(yaml_file.read(file, shown), shown)
     site._file = shown
     return site
-
-
-def _read(file: Path, shown: str) -> object:
-    try:
-        return yaml.load(file.read_text(encoding="utf-8"), Loader=_PlainNumbers)
-    except OSError as error:
-        raise UserError(f"site: {shown}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
 
 
 def _validated(raw: object, shown: str) -> Site:

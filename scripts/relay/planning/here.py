@@ -1,0 +1,82 @@
+"""What the driver can know before any job starts: whether this machine and its folders have what the plan needs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from relay.base.errors import UserError
+from relay.datasets import catalogue
+from relay.datasets.files import check_root, folder_of
+from relay.datasets.manifest import MANIFEST
+from relay.datasets.sources import Source
+from relay.planning.settings import count_gpus
+
+if TYPE_CHECKING:
+    from relay.planning.plan import Plan
+
+
+def check(plan: Plan, results: Path = Path("results")) -> None:
+    """Raises UserError with a line for each thing that the plan needs and that is not here.
+
+    For the driver alone: a job's node may see other folders.
+    """
+    if lines := [*_partitions(plan), *_gpus(plan), *_data(plan, results)]:
+        raise UserError("\n".join(lines))
+
+
+def unfit_folders(*folders: Path) -> Iterator[str]:
+    """A line for each folder whose name fails in a Slurm job.
+
+    Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands these characters.
+    """
+    for folder in dict.fromkeys(folders):
+        if unfit := next((character for character in "$`\\" if character in str(folder)), None):
+            yield f"{folder}: Slurm jobs cannot work in a folder with {unfit} in its path; rename it"
+
+
+def _partitions(plan: Plan) -> Iterator[str]:
+    if plan.site and not plan.site.partitions:
+        yield f"{plan.site.file}: partitions: missing; add at least one (`sinfo` lists them)"
+
+
+def _gpus(plan: Plan) -> Iterator[str]:
+    asked = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
+    if plan.site is None and plan.config.device == "cuda" and asked and not has_gpu():
+        yield "config: device: 'cuda' is not allowed: this machine has no NVIDIA GPU; allowed: auto, cpu"
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU: its device node, or a GPU that `nvidia-smi` lists (WSL has no node)."""
+    if count_gpus():
+        return True
+    nvidia_smi = shutil.which("nvidia-smi")
+    if nvidia_smi is None:
+        return False
+    try:
+        listing = subprocess.run([nvidia_smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listing.returncode == 0 and "GPU " in listing.stdout
+
+
+def _data(plan: Plan, results: Path) -> Iterator[str]:
+    """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
+    config = plan.config
+    datasets = {each.setting.dataset.directory_name: each.setting.dataset.name for each in plan.settings}
+    for directory, name in datasets.items():
+        if (results / "datasets" / directory / MANIFEST).exists():
+            continue
+        try:
+            if config.dataset_root:
+                origin = catalogue.entry(name).origin
+                source = origin if isinstance(origin, Source) else None
+                check_root(Path(config.dataset_root).expanduser(), source, name)
+            elif config.dataset_mirror and urlsplit(config.dataset_mirror).scheme == "file":
+                folder_of(config.dataset_mirror)
+        except UserError as error:
+            yield f"config: {error}"

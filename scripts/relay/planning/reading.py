@@ -1,0 +1,64 @@
+"""The config that a call is given: its files, read strictly, and what `--config` says on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.spec import yaml_file
+from relay.spec.messages import show
+
+# Snakemake fills in templates (yte) in a file with this key; such a file is left to Snakemake.
+TEMPLATE = "__use_yte__"
+
+
+def read_config(file: Path, shown: str | None = None) -> dict[str, Any]:
+    """The keys and values of a config file. Raises UserError with one line that names the file (as `shown`)."""
+    shown = shown or str(file)
+    raw = yaml_file.read(file, shown)
+    if raw is None:
+        raise UserError(f"{shown}: is empty; allowed: keys and values")
+    if not isinstance(raw, dict):
+        raise UserError(f"{shown}: {show(raw)} is not allowed; allowed: keys and values")
+    return raw
+
+
+def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
+    """What Snakemake's `config` holds, with the numbers as they are written in the files.
+
+    `workflow` is Snakemake's, `defaults` the file that the Snakefile names. The order is Snakemake's: the defaults,
+    the files of `--configfile`, the values of `--config`. Raises UserError for a file with a mistake.
+    """
+    from snakemake.common.configfile import load_configfile
+    from snakemake.utils import update_config
+
+    settings = workflow.config_settings
+    own = [] if settings.replace_workflow_config else [defaults]
+    found: dict[str, Any] = {}
+    for file in [*own, *map(Path, settings.configfiles)]:
+        strict = read_config(file, _short(file))
+        update_config(found, load_configfile(file) if TEMPLATE in strict else strict)
+    update_config(found, dict(settings.config))
+    return found
+
+
+def check_arguments(files: Sequence[str | Path], values: Sequence[str]) -> None:
+    """Refuse in one line what Snakemake's own command line answers with a traceback.
+
+    `files` are those of `--configfile`, `values` the words of `--config`. Raises UserError.
+    """
+    for file in map(Path, files):
+        if not file.exists() and not file.suffix and len(file.parts) == 1:
+            remedy = "a target has to stand before --configfile, which takes all words after it for files"
+            raise UserError(f"--configfile: there is no file {show(str(file))}; {remedy}")
+        read_config(file)
+    for value in values:
+        if "=" not in value:
+            raise UserError(f"--config: {show(value)} has no value; allowed: NAME=VALUE")
+
+
+def _short(file: Path) -> str:
+    """Relative to the working directory where it lies below it."""
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

@@ -1,0 +1,98 @@
+"""Reads the YAML files that users write, and refuses what YAML would silently take for something else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.base.errors import UserError
+from relay.spec.messages import show
+
+
+class Strict(yaml.SafeLoader):
+    """YAML with decimal numbers only, and each key of a block once.
+
+    PyYAML follows YAML 1.1, where 2:00:00 is 7,200 (base 60), 010 is 8 (octal) and the last of two equal keys wins.
+    Here the first two are text, which the typed models refuse where they expect a number.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        first: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if (before := first.get((key.tag, key.value))) is not None:
+                    raise _Twice(f"line {line}: the key {show(key.value)} stands here and in line {before}; keep one")
+                first[key.tag, key.value] = line
+        return super().construct_mapping(node, deep)
+
+
+Strict.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in (
+    ("int", r"[-+]?(0|[1-9][0-9]*)$"),
+    ("float", r"[-+]?([0-9]*\.[0-9]+([eE][-+]?[0-9]+)?|\.inf)$"),
+):
+    Strict.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
+
+
+class _Twice(yaml.YAMLError):
+    """A key that stands twice in one block; the text says which."""
+
+
+def read(file: Path, shown: str) -> Any:
+    """The content of a YAML or JSON file, None for an empty one. `shown` is how messages call the file.
+
+    Raises UserError with one line for a file that cannot be read, is not UTF-8, or is neither YAML nor JSON.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{shown}: cannot be read: {error.strerror}") from None
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{shown}: line {line}: is not UTF-8 text; save the file in the encoding UTF-8") from None
+    try:
+        return _parsed(text)
+    except _Twice as error:
+        raise UserError(f"{shown}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        raise UserError(f"{shown}: {_place(error.problem_mark)}is no YAML: {_problem(error)}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-45
+        raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _parsed(text: str) -> Any:
+    """JSON first, as Snakemake does: its 1e-3 is a number, which it is not to PyYAML."""
+    try:
+        return json.loads(text, object_pairs_hook=_each_once)
+    except json.JSONDecodeError:
+        return yaml.load(text, Loader=Strict)
+
+
+def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Twice(f"the key {show(key)} stands twice in one block; keep one")
+        found[key] = value
+    return found
+
+
+def _place(mark: yaml.Mark | None) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    if "'\\t'" in (error.problem or ""):
+        return "a tab stands here; indent with spaces"
+    return " ".join(" ".join(filter(None, (error.context, error.problem))).split())

@@ -1,0 +1,59 @@
+"""`dataset_mirror: file://…`: a folder serves as a mirror, and its files are checked as those of a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from datasets_server import StandIn, small_cifar, small_mnist
+from relay.base.errors import UserError
+from relay.datasets import load_split
+from relay.datasets.prepare import prepare
+
+
+@pytest.fixture(params=[small_mnist, small_cifar], ids=["mnist", "cifar10"])
+def stand_in(request: pytest.FixtureRequest) -> StandIn:
+    return request.param()
+
+
+def folder(stand_in: StandIn, place: Path) -> Path:
+    place.mkdir()
+    for name, content in stand_in.archives.items():
+        (place / name).write_bytes(content)
+    return place
+
+
+def test_a_folder_is_taken_as_a_server_is(tmp_path: Path, stand_in: StandIn) -> None:
+    mirror = "file://" + quote(str(folder(stand_in, tmp_path / "my mirror")))
+    made = prepare(stand_in.request, tmp_path / "out", mirror=mirror, source=stand_in.source)
+    assert made.source == mirror + "/"
+    np.testing.assert_array_equal(load_split(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
+    assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}
+
+
+def test_a_file_of_the_folder_that_is_wrong_or_missing_is_named(tmp_path: Path, stand_in: StandIn) -> None:
+    place = folder(stand_in, tmp_path / "mirror")
+    first = place / stand_in.source.archives[0].file.name
+    content = bytearray(first.read_bytes())
+    content[len(content) // 2] ^= 1
+    first.write_bytes(content)
+    with pytest.raises(UserError, match=f"{first}: wrong content: corrupted: MD5 is"):
+        prepare(stand_in.request, tmp_path / "out", mirror=f"file://{place}", source=stand_in.source)
+    first.unlink()
+    with pytest.raises(UserError, match=f"{first}: No such file or directory"):
+        prepare(stand_in.request, tmp_path / "out", mirror=f"file://{place}", source=stand_in.source)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_address_that_is_no_folder_of_this_machine_is_named(tmp_path: Path, stand_in: StandIn) -> None:
+    for mirror, reason in (
+        (f"file://{tmp_path}/none", f"there is no folder {tmp_path}/none"),
+        ("file://elsewhere/data", "names the machine 'elsewhere'"),
+    ):
+        with pytest.raises(UserError) as caught:
+            prepare(stand_in.request, tmp_path / "out", mirror=mirror, source=stand_in.source)
+        assert reason in str(caught.value)
+        assert str(caught.value).endswith("allowed: file:///folder")

@@ -1,0 +1,164 @@
+"""The config's files as a call gives them: what Snakemake reads, but with the numbers as they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from relay.base.errors import UserError
+from relay.planning.reading import check_arguments, given_config, read_config
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local")]
+
+
+def workflow(*files: Path, replace: bool = False, **values: Any) -> SimpleNamespace:
+    """As much of Snakemake's workflow as is read."""
+    settings = SimpleNamespace(configfiles=files, config=values, replace_workflow_config=replace)
+    return SimpleNamespace(config_settings=settings)
+
+
+@pytest.fixture
+def defaults(tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text("seed: 1\ngate: {seed: 2, steps: 200}\ncomparisons: [{strategy: cpu}, {strategy: ddp}]\n")
+    return file
+
+
+def test_files_and_values_are_merged_as_snakemake_does(tmp_path: Path, defaults: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("gate: {steps: 20}\nsite: a\ncomparisons: [{strategy: cpu}]\nepochs: 1:30\n")
+    found = given_config(workflow(mine, site="b"), defaults)
+    assert found == {
+        "seed": 1,
+        "gate": {"seed": 2, "steps": 20},
+        "comparisons": [{"strategy": "cpu"}],
+        "site": "b",
+        "epochs": "1:30",  # which Snakemake's own reading makes 90
+    }
+    assert "seed" not in given_config(workflow(mine, replace=True), defaults)
+
+
+def test_a_template_is_left_to_snakemake(tmp_path: Path, defaults: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("__use_yte__: true\nepochs: ?1 + 1\n")
+    assert given_config(workflow(mine), defaults)["epochs"] == 2
+
+
+def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
+    for text, reason in (("", "is empty"), ("- 1\n", "[1] is not allowed"), ("words", "'words' is not allowed")):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(UserError) as caught:
+            read_config(tmp_path / "x", "mine.yaml")
+        assert str(caught.value) == f"mine.yaml: {reason}; allowed: keys and values"
+
+
+def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_path: Path, defaults: Path) -> None:
+    check_arguments([defaults], ["epochs=1", "site="])
+    for files, values, refused in (
+        (
+            [defaults, "ddp"],
+            [],
+            "--configfile: there is no file 'ddp'; a target has to stand before --configfile, "
+            "which takes all words after it for files",
+        ),
+        (["no.yaml"], [], "no.yaml: cannot be read: No such file or directory"),
+        ([tmp_path], [], f"{tmp_path}: cannot be read: Is a directory"),
+        ([], ["epochs"], "--config: 'epochs' has no value; allowed: NAME=VALUE"),
+    ):
+        with pytest.raises(UserError) as caught:
+            check_arguments(files, values)
+        assert str(caught.value) == refused
+
+
+@pytest.mark.parametrize("where", ["here", "tmux", "job"])
+def test_drive_refuses_before_snakemake_starts(tmp_path: Path, where: str) -> None:
+    (tmp_path / "mine.yaml").write_bytes(b"epochs: 1  # caf\xe9\n")
+    (tmp_path / "tmux").symlink_to("/bin/false")  # it is not reached
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, str(ROOT / "scripts/drive.py"), where, "--", *SNAKEFILE, "--configfile", "mine.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "error: mine.yaml: line 1: is not UTF-8 text; save the file in the encoding UTF-8"
+    )
+    assert "Traceback" not in done.stderr
+
+
+def dry_run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
+    """Exit status of `snakemake -n`, and its lines but for Snakemake's own first ones."""
+    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
+    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, "-n", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    own = ("Using profile", "Config file", "Assuming unrestricted")
+    return done.returncode, [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith(own)]
+
+
+def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("runtime_minutes: 2:00:00\nseed: 010\n")
+    status, lines = dry_run(tmp_path, "--configfile", "mine.yaml")
+    assert (status, len(lines)) == (1, 2), lines
+    assert lines[0].startswith("error: config: seed: '010' is not allowed; allowed: a whole number")
+    assert lines[1].startswith("config: runtime_minutes: '2:00:00' is not allowed; allowed: a whole number")
+    (tmp_path / "mine.yaml").write_text("epochs: 1\nepochs: 2\n")
+    refused = "error: mine.yaml: line 2: the key 'epochs' stands here and in line 1; keep one"
+    assert dry_run(tmp_path, "--configfile", "mine.yaml") == (1, [refused])
+
+
+def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path: Path) -> None:
+    short = ("--config", "runtime_minutes=2", "repeats=1")
+    status, lines = dry_run(tmp_path, "cpu", *short)
+    assert status == 0, lines
+    for target in ("probe", "results/probed.yaml"):
+        assert dry_run(tmp_path, target, *short) == (
+            1,
+            ["error: config: probe.minutes: 5 is not allowed; allowed: at most 2 (runtime_minutes)"],
+        )
+
+
+def test_a_plan_that_only_calculates_needs_no_conda(tmp_path: Path) -> None:
+    profile = ["--profile", str(ROOT / "profiles/h100")]
+    folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "conda").exists()]
+    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
+    command = [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], *profile, "plan"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment | {"PATH": ":".join(folders)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: conda: no such command on PATH" in done.stderr
+
+
+def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    program = "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+    program += "from relay.driver import guard; os.setgid(65534); os.setuid(65534);"
+    program += "print(*guard._unwritable(Path(sys.argv[2])))"
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    command = [sys.executable, "-c", program, str(ROOT / "scripts"), str(tmp_path)]
+    tmp_path.chmod(0o777)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+    tmp_path.chmod(0o755)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == (
+        f"{tmp_path}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)\n"
+    )
+
+
+def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
+    status, lines = dry_run(tmp_path, "dpd", "results/plan.json")
+    assert status == 1
+    (line,) = lines
+    assert line.startswith("error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, comparison, cpu, ddp, ")
+    assert "segment" not in line  # a rule with wildcards is no target

@@ -1,0 +1,58 @@
+"""What users write in YAML is what is read; what YAML would take for something else is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay.base.errors import UserError
+from relay.spec.yaml_file import read
+
+REFUSED = {
+    b"epochs: 1\nseed: 2\nepochs: 3\n": "x: line 3: the key 'epochs' stands here and in line 1; keep one",
+    b"{a: 1, a: 2}": "x: line 1: the key 'a' stands here and in line 1; keep one",
+    b"gate: {seed: 1, steps: 20,\n  seed: 2}": "x: line 2: the key 'seed' stands here and in line 1; keep one",
+    b'{"a": 1, "a": 2}': "x: the key 'a' stands twice in one block; keep one",
+    b"a: 1\nb:\n\tc: 2\n": "x: line 3, column 1: is no YAML: a tab stands here; indent with spaces",
+    b"a: 1\n# caf\xe9\n": "x: line 2: is not UTF-8 text; save the file in the encoding UTF-8",
+    "a: 1".encode("utf-16"): "x: line 1: is not UTF-8 text; save the file in the encoding UTF-8",
+    b"a: b: c": "x: line 1, column 5: is no YAML: mapping values are not allowed here",
+    b"when: 2020-13-45": "x: is no YAML: month must be in 1..12",
+    b"a: !!python/object:os.system 1": "x: line 1, column 4: is no YAML: could not determine a constructor for the tag "
+    "'tag:yaml.org,2002:python/object:os.system'",
+}
+
+
+@pytest.mark.parametrize("content", REFUSED)
+def test_what_is_no_yaml_is_one_line_that_names_the_place(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / "x", "x")
+    assert str(caught.value) == REFUSED[content]
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "no.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(UserError) as caught:
+            read(path, "mine.yaml")
+        assert str(caught.value) == f"mine.yaml: cannot be read: {reason}"
+
+
+def test_numbers_are_decimal_as_they_are_written(tmp_path: Path) -> None:
+    """PyYAML alone reads 7200, 8, 31 and 1000 in the first four."""
+    text = "[2:00:00, 010, 0x1f, 1_000, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]"
+    (tmp_path / "x").write_text(text)
+    assert read(tmp_path / "x", "x") == [
+        *("2:00:00", "010", "0x1f", "1_000"),
+        *(0, -3, 2.5, 1500.0, -0.5, float("inf"), "1e-3"),
+    ]
+
+
+def test_json_is_read_as_json_and_merge_keys_may_repeat_a_key(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text('{"rate": 1e-3}')
+    assert read(tmp_path / "x", "x") == {"rate": 0.001}
+    (tmp_path / "x").write_text("a: &a {b: 1}\nc: {<<: *a, b: 2}\n")
+    assert read(tmp_path / "x", "x") == {"a": {"b": 1}, "c": {"b": 2}}
+    (tmp_path / "x").write_text("")
+    assert read(tmp_path / "x", "x") is None
