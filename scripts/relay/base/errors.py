@@ -15,3 +15,7 @@ class PeerFailed(RuntimeError):
 
 class Unavailable(UserError):
     """Slurm gives no answer now: no fault of whoever asks, and worth a retry."""
+
+
+class NoCluster(Unavailable):
+    """Slurm's commands are here, and no cluster that they could ask."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from relay.base.errors import Unavailable, UserError
+from relay.base.errors import NoCluster, Unavailable, UserError
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command; a busy controller answers late, one that is down never
 TRIES = 4
@@ -25,6 +25,8 @@ PAUSE_SECONDS = 5.0
 _TRANSIENT = re.compile(
     "unable to contact|timed out|connection refused|socket|zero bytes|in standby mode|unexpected message received", re.I
 )
+#: Slurm's commands are installed here, and no cluster is configured: to ask again would change nothing.
+_UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
 _SEPARATOR = "\x1f"  # ASCII's unit separator: in no path, name or comment
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
@@ -208,6 +210,8 @@ def _call(command: Sequence[str], stdin: str = "", tries: int = TRIES) -> subpro
         started = time.monotonic()
         try:
             return _run(command, stdin, end - started)
+        except NoCluster:
+            raise
         except Unavailable:
             tries -= 1
             now = time.monotonic()
@@ -240,5 +244,7 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
     if result.returncode:
         lines = [re.sub(rf"^{program}: (error: )?", "", line.strip()) for line in result.stderr.splitlines()]
         said = "; ".join(line for line in lines if line) or f"exit status {result.returncode}"
+        if _UNCONFIGURED.search(said):
+            raise NoCluster(f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster")
         raise (Unavailable if _TRANSIENT.search(said) else UserError)(f"{program} failed: {said}")
     return result
