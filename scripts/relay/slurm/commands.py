@@ -245,6 +245,8 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
         lines = [re.sub(rf"^{program}: (error: )?", "", line.strip()) for line in result.stderr.splitlines()]
         said = "; ".join(line for line in lines if line) or f"exit status {result.returncode}"
         if _UNCONFIGURED.search(said):
-            raise NoCluster(f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster")
+            raise NoCluster(
+                f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster"
+            )
         raise (Unavailable if _TRANSIENT.search(said) else UserError)(f"{program} failed: {said}")
     return result
