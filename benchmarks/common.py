@@ -18,26 +18,29 @@ from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
 from relay.spec import tasks
 from relay.spec.run import Run
+from relay.spec.setting import Batch, Length, StrategySpec
 
 
 def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
     """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
     task, dataset = tasks.task("lenet-synthetic"), catalogue.dataset("synthetic")
     prepare(dataset, folder)
-    return Run(
-        id="benchmark",
-        setting="benchmark",
-        repeat=0,
-        seed=1,
-        task=replace(task, global_batch_size=global_batch_size),
-        dataset=dataset,
-        strategy="cpu",
-        strategy_file="",
-        global_batch_size=global_batch_size,
+    length = Length(
         epochs=1,
         steps_per_epoch=dataset.train_count // global_batch_size,
         total_steps=steps,
         evaluate_every_steps=steps + 1,
+    )
+    return Run(
+        id="benchmark",
+        setting_id="benchmark",
+        repeat=0,
+        seed=1,
+        task=replace(task, global_batch_size=global_batch_size),
+        dataset=dataset,
+        strategy=StrategySpec(name="cpu", file=""),
+        batch=Batch(global_batch_size=global_batch_size),
+        length=length,
     )
 
 

@@ -200,7 +200,7 @@ class Chain:
         """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
         length = self.run.length
         chosen = {"precision": self.run.computation.precision, "total_steps": length.total_steps}
-        chosen |= {"evaluate_every_steps": length.evaluate_every_steps, **values, "id": name, "setting": name}
+        chosen |= {"evaluate_every_steps": length.evaluate_every_steps, **values, "id": name, "setting_id": name}
         made = Chain(self.results, short_run(spec or self.run.task, **chosen))
         made.run.write(made.declared / "run.json")
         made.start_anew("first")
