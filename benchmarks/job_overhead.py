@@ -40,13 +40,13 @@ def importing(modules: str, folder: Path) -> float:
 
 def trained_seconds(folder: Path) -> float:
     """Seconds of all runs' measured steps, as they recorded them: one thread each, so CPU seconds."""
-    blocks = [
-        json.loads(line)["seconds"]
-        for path in folder.glob("results/checkpoints/*/records/*.jsonl")
-        for line in path.read_text().splitlines()
-        if "seconds" in json.loads(line)
-    ]
-    return float(sum(blocks))
+    return sum(
+        block[2]  # first step, last step, seconds, …
+        for work in folder.glob("results/checkpoints/*")
+        for path in work.glob("records/*.jsonl")
+        for line in map(json.loads, path.read_text().splitlines())
+        for block in line.get("blocks", ())
+    )
 
 
 def measure(folder: Path, strategy: str, devices: int, epochs: float) -> dict[str, float]:

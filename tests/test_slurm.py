@@ -108,7 +108,7 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
     folder, _, found = compared
     assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")] * 3
     for run in found.runs:
-        verdict = read(folder / f"results/equivalence/gates/{found.gate_of[run.id]}/verdict.json")
+        verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
         assert verdict["equivalent"]
         assert verdict["max_loss_difference"] < 1e-9
         summary = read(folder / f"results/runs/{run.id}/summary.json")
@@ -117,8 +117,8 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
 
 def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:
     folder, _, found = compared
-    for run in (run for run in found.runs if run.strategy == "ddp"):
-        ranks = read(folder / f"results/preflight/{found.preflight_of[run.id]}/facts.json")["ranks"]
+    for run in (run for run in found.runs if run.strategy.name == "ddp"):
+        ranks = read(folder / f"results/preflight/{found.preflight(run)}/facts.json")["ranks"]
         assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
         assert [rank["local_rank"] for rank in ranks] == [0, 1, 0, 1]
         assert ranks[0]["host"] == ranks[1]["host"] != ranks[2]["host"] == ranks[3]["host"]
@@ -146,7 +146,7 @@ def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
     folder, config, found = compared
     before, kept = known(cluster), {run.id: summary_of(folder, run.id).stat().st_mtime_ns for run in found.runs}
     gone = next(run for run in found.runs if run.shape.launcher == "srun")
-    for place in (f"runs/{gone.id}", f"checkpoints/{gone.id}", f"equivalence/gates/{found.gate_of[gone.id]}"):
+    for place in (f"runs/{gone.id}", f"checkpoints/{gone.id}", f"equivalence/gates/{found.gate(gone)}"):
         shutil.rmtree(folder / "results" / place)
     status, printed = slurm_snakemake(cluster, folder, config, "ddp", site=folder / "mini.yaml")
     assert status == 0, printed
@@ -161,7 +161,7 @@ def test_a_forced_rerun_starts_at_the_first_step(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
     folder, config, found = compared
-    run = next(run for run in found.runs if run.strategy == "cpu")
+    run = next(run for run in found.runs if run.strategy.name == "cpu")
     old = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
     target = f"results/runs/{run.id}/summary.json"
     status, printed = slurm_snakemake(cluster, folder, config, target, "--forcerun", "start", site=folder / "mini.yaml")
@@ -184,7 +184,7 @@ def test_slurm_saw_every_shape_as_declared(
         "strategy_folders": [str(ROOT / "tests/strategies")],
         "comparisons": [
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
-            {"strategy": "right_replicas_by_hand", "processes_per_device": 3, "launcher": "srun"},
+            {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"},
             {"strategy": "right_two_devices", "devices_per_node": 2},
         ],
     }
@@ -358,5 +358,5 @@ def test_jobs_of_wheels_run_in_an_environment_on_the_nodes_own_disk(cluster: Min
     (run,) = found.runs
     status, printed = slurm_snakemake(cluster, tmp_path, config, f"results/runs/{run.id}/summary.json", site=site)
     assert status == 0, printed
-    ranks = read(tmp_path / f"results/preflight/{found.preflight_of[run.id]}/facts.json")["ranks"]
+    ranks = read(tmp_path / f"results/preflight/{found.preflight(run)}/facts.json")["ranks"]
     assert all(str(rank["python"]).startswith("/mnt/nodetmp/") for rank in ranks)
