@@ -1,0 +1,90 @@
+"""What a gate's verdict is made of: limits, differences, bytes sent, and who did the work."""
+
+from __future__ import annotations
+
+import math
+import socket
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from gate_runs import planned
+from relay.equivalence.division import Trained, divided
+from relay.equivalence.gate import Verdict, difference, distance
+from relay.equivalence.trials import Trial
+from relay.process import sent
+from relay.strategies.base import Replica
+
+
+@pytest.mark.parametrize(("figure", "passes"), [(0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)])
+def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
+    verdict = Verdict("a-gate")
+    verdict.compare("algorithm: losses", "largest loss difference", figure, 1e-9)
+    told = verdict.as_dict()
+    assert told["equivalent"] is passes
+    assert told["parts"][0]["passed"] is passes
+    assert told["max_loss_difference"] == figure
+    assert bool(told["problems"]) is not passes
+
+
+def test_what_is_no_number_never_passes() -> None:
+    verdict = Verdict("a-gate")
+    verdict.compare("algorithm: losses", "largest loss difference", math.nan, 1e-9)
+    assert verdict.problems == ["algorithm: losses: largest loss difference: nan, allowed is 1e-09"]
+
+
+def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
+    assert difference(torch.zeros(3), torch.zeros(4)) == math.inf
+    assert math.isnan(difference(torch.tensor([0.0, math.nan, 5.0]), torch.zeros(3)))
+    assert difference(torch.tensor([1.0, -2.0], dtype=torch.float32), torch.zeros(2, dtype=torch.float64)) == 2.0
+
+
+def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_fit() -> None:
+    pairs = [(torch.tensor([3.0]), torch.zeros(1)), (torch.zeros(2, 2), torch.tensor([[0.0, -4.0], [0.0, 0.0]]))]
+    assert distance(pairs) == 5.0
+    assert math.isnan(distance([*pairs, (torch.tensor(math.nan), torch.tensor(0.0))]))
+    assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
+
+
+def test_bytes_sent_are_counted_over_tcp_alone() -> None:
+    """Over sockets that were open before and over new ones; not what is received, nor what stays in the machine."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        for early in (True, False):
+            before = sent.by_socket()
+            sender = socket.create_connection(server.getsockname())
+            receiver, _ = server.accept()
+            with closing(sender), closing(receiver):
+                if early:
+                    before = sent.by_socket()
+                assert sent.since(before) == 0
+                for _ in range(30):
+                    sender.sendall(bytes(10_000))
+                    _receive(receiver, 10_000)
+                assert 300_000 <= sent.since(before) < 330_000  # a few more where the kernel sends some again
+                mine, yours = socket.socketpair()
+                with closing(mine), closing(yours):
+                    counted = sent.since(before)
+                    mine.sendall(bytes(50_000))
+                    _receive(yours, 50_000)
+                    assert sent.since(before) == counted
+
+
+def _receive(connection: socket.socket, count: int) -> None:
+    while count:
+        count -= len(connection.recv(count))
+
+
+@pytest.mark.parametrize(("used", "problems"), [([], []), ([10], []), ([10, 7], []), ([10, 0], [1])])
+def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
+    """On recorded bytes: no GPU is needed to judge them."""
+    ranks: Any = SimpleNamespace(rank=0, world_size=1, gather=lambda value: [value])
+    trial = Trial(name="algorithm", what="", precision="fp64", steps=1, limit=0, compares=())
+    data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
+    strategy: Any = SimpleNamespace(replica=Replica(0, 1))
+    trained = Trained([1.0], [[0, 1, 2, 3]], True, None, {}, used, strategy)
+    verdict, run = Verdict("gate"), planned("cpu")[0]
+    divided(verdict, run, trial, trained, data, {}, ranks)
+    assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]
