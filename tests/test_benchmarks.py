@@ -32,6 +32,7 @@ def test_a_ratio_is_measured(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     found = printed("job_overhead", "--epochs", "0.5")
     parts = {name: seconds for name, seconds in found.items() if name not in ("jobs", "whole call")}
