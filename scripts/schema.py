@@ -48,8 +48,8 @@ snakemake --profile profiles/local --configfile mine.yaml
 ```
 
 Your file is merged over `config.yaml`. A block is merged key by key. A list, such as `comparisons`, replaces
-the whole list. Unknown keys, wrong types and values that are not allowed are refused before anything runs, each
-with one line. `snakemake plan` shows what would run, and what it costs at most.
+the whole list. Unknown keys, wrong types and values that are not allowed are refused before anything runs,
+each with one line. `snakemake plan` shows what would run, and what it costs at most.
 """
 
 COMPARISONS = """\
