@@ -30,34 +30,33 @@ WIDTH = 110
 HEADER = f"""\
 # yaml-language-server: $schema=../{SCHEMA}
 #
-# What to compare: every key with its default. Made by `make schema` from scripts/relay/planning/config.py, which puts
-# the defaults back: give your values in a file of your own (snakemake --configfile mine.yaml). It need hold
-# only what differs; a list such as `comparisons` is replaced whole. config/README.md has all keys as tables.
+# What to compare: every key with its default. `make schema` writes this file from scripts/relay/planning/config.py and
+# overwrites changes. Write your own values into a file of your own: snakemake --configfile mine.yaml. It needs only
+# what differs. A list in it, such as `comparisons`, replaces the whole list. config/README.md has the keys as tables.
 """
 
 README_HEAD = """\
 # What to compare
 
-<!-- Made by `make schema` from scripts/relay/planning/config.py. Change that, not this. -->
+<!-- `make schema` writes this page from scripts/relay/planning/config.py. Change that, not this page. -->
 
-`config.yaml` holds every key with its default; `demo.yaml` is what `make demo` adds to it. A file of your own
-need hold only what differs:
+`config.yaml` holds every key with its default. `demo.yaml` is what `make demo` adds to it. A file of your own
+needs only what differs:
 
 ```
 snakemake --profile profiles/local --configfile mine.yaml
 ```
 
-It is merged over `config.yaml`: blocks key by key, lists such as `comparisons` as a whole. Unknown keys,
-wrong types and values that are not allowed are refused before anything runs, each with one line. See what
-would run, and what it costs at most, with `snakemake plan`.
+Your file is merged over `config.yaml`. A block is merged key by key. A list, such as `comparisons`, replaces
+the whole list. Unknown keys, wrong types and values that are not allowed are refused before anything runs,
+each with one line. `snakemake plan` shows what would run, and what it costs at most.
 """
 
 COMPARISONS = """\
-Each entry names a strategy; every other key is optional. **Axes** take one value or a list, and every
-combination of an entry's lists is one setting. Combinations that contradict themselves (more threads than
-CPUs, a global batch that the processes cannot share evenly, …) are not dropped in silence: they stand in the
-comparison as `skipped`, with the reason. So do strategies that the device cannot run. A setting that is asked
-for twice runs once.
+Each entry names a strategy. Every other key is optional. **Axes** take one value or a list, and every
+combination of an entry's lists is one setting. A combination that cannot run is listed in the comparison as
+`skipped`, with the reason: more threads than CPUs, a global batch that the processes cannot share evenly, a
+strategy that the device cannot run. A setting that two entries ask for runs once.
 """
 
 EXAMPLE = """\

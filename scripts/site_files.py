@@ -16,7 +16,7 @@ SITE_LINE = "  - site='{}'\n"
 
 PROFILE_HEAD = """\
 # {description}: snakemake --profile profiles/{name}
-# Made by `make schema` from profiles/slurm and config/sites/{name}.yaml. Change these, not this.
+# `make schema` writes this file from profiles/slurm and config/sites/{name}.yaml. Change those, not this file.
 """
 
 DEPLOYMENT = """\
@@ -28,10 +28,10 @@ DOES = {"conda": "activates the site's conda environment", "env-modules": "loads
 README_HEAD = """\
 # Clusters
 
-<!-- Made by `make schema` from scripts/relay/spec/site.py. Change that, not this. -->
+<!-- `make schema` writes this page from scripts/relay/spec/site.py. Change that, not this page. -->
 
-A file here says what a cluster is like; nothing else in the project does. `docs/sites.md` tells how to write one and
-how far the ready ones can be trusted.
+Each file here describes one cluster. Nothing else in the project does. [docs/sites.md](../../docs/sites.md)
+shows how to write one, and says how far the ready ones can be trusted.
 """
 
 

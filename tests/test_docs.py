@@ -1,0 +1,55 @@
+"""The pages of documentation: their links lead somewhere, and the files that they name are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("config", "config/sites", "results", "benchmarks")),
+]
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
+    titles = re.findall(r"(?m)^#+ (.+)$", text)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(page: Path) -> list[str]:
+    """The relative links of a page that lead nowhere: no such file, or no such heading in it."""
+    found = []
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path) if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            found.append(f"{page}: {path}" + (f"#{anchor}" if anchor else ""))
+    return found
+
+
+def test_every_link_leads_somewhere() -> None:
+    assert [link for page in PAGES for link in broken(page)] == []
+
+
+def test_a_broken_link_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A heading, here\n")
+    page = tmp_path / "page.md"
+    page.write_text("[a](other.md#a-heading-here) [b](other.md#another) [c](missing.md) [d](https://example.org/x)\n")
+    assert len(broken(page)) == 2
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    linked = {path for path, _ in LINK.findall((ROOT / "README.md").read_text())}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= linked
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    tables = text[text.index("## Where is it decided") :]
+    named = re.findall(r"`([a-z_]+/[a-z_]+\.py)`", tables)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "scripts/relay" / name).is_file()] == []

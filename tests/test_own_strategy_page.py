@@ -1,0 +1,41 @@
+"""The page on writing a strategy: what it shows is taken out of it, and proven."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DIVISION = "            parameter.grad /= self.ranks.world_size\n"
+
+
+def block(language: str) -> str:
+    """The first block of code in that language."""
+    found = re.search(rf"(?ms)^```{language}\n(.*?)^```", (ROOT / "docs/own-strategy.md").read_text())
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.slow
+def test_the_strategy_on_the_page_is_equivalent_and_without_its_division_it_is_not(tmp_path: Path) -> None:
+    shown = block("python")
+    assert shown.count(DIVISION) == 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/my_ddp.py").write_text(shown)
+    (tmp_path / "mine/my_sum.py").write_text(shown.replace(DIVISION, ""))
+    config = yaml.safe_load(block("yaml"))
+    assert {"strategy": "my_ddp", "devices_per_node": 2} in config["comparisons"]
+    config["comparisons"] = [{"strategy": name, "devices_per_node": 2} for name in ("my_ddp", "my_sum")]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, ROOT / "scripts/prove.py", "mine.yaml", "--steps", "20", "--precision", "fp64"]
+    done = subprocess.run([*command, "--preloaded"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
+        verdicts = {line["strategy"]: line["equivalent"] for line in csv.DictReader(stream)}
+    assert verdicts == {"my_ddp": "True", "my_sum": "False"}
