@@ -19,6 +19,7 @@ from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
 from relay.base.errors import UserError
 from relay.spec.site import leave_to_slurm, load_site, site_of
+from relay.training import changed_code
 
 DEFAULTS = Path(f"{workflow.basedir}/config/config.yaml")
 # Before Snakemake reads it: its words for a mistake do not name the file.
@@ -49,7 +50,10 @@ except UserError as error:
 except KeyboardInterrupt:
     sys.exit("error: interrupted")
 if workflow.is_main_process:
-    for warning in PLAN.warnings:
+    for warning in [
+        *PLAN.warnings,
+        *changed_code.warnings(PLAN.runs, Path("results")),
+    ]:
         print(f"warning: {warning}", file=sys.stderr)
     if SITE:
         leave_to_slurm(SITE, os.environ)

@@ -406,6 +406,28 @@ def test_code_that_was_not_gated_does_not_count(tree: Tree) -> None:
     assert (row["equivalent"], row["reason"]) == (False, "the code gated is not the code that ran")
 
 
+def test_a_verdict_of_other_code_is_not_shown_as_the_runs(tree: Tree) -> None:
+    """Neither of a run that is done nor of one that failed; repeats that ran the code gated are not named."""
+    ids = tree.setting("ddp", [9000.0, 9000.0], devices_per_node=2)
+    tree.fail(ids[1], "no memory")
+    tree.write(f"checkpoints/{ids[1]}/chain.json", {"strategy_source": "edited"})
+    row = tree.row("ddp", partial=True)
+    assert (row["status"], row["equivalent"], row["max_loss_difference"]) == ("failed", False, None)
+    assert row["reason"] == "repeat 1: the code gated is not the code that ran; repeat 1: no memory"
+    assert tree.compare("--partial") == 0
+    assert "largest difference of losses" not in tree.html
+
+
+def test_what_diverged_has_failed_however_fast_it_was(tree: Tree) -> None:
+    """Also where a summary of an earlier version says that it is done."""
+    tree.setting("ddp", [9000.0], devices_per_node=2, summary={"losses": {"steps": [44], "values": [float("nan")]}})
+    tree.setting("cpu", [1000.0])
+    row = tree.row("ddp")
+    assert (row["status"], row["standing"]) == ("failed", None)
+    assert row["reason"].startswith("the training loss of step 44 is nan: the training diverged")
+    assert tree.row("cpu")["standing"] == "best"
+
+
 def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> None:
     for devices, speed in ((2, 200.0), (4, 300.0), (8, 400.0)):
         tree.setting("ddp", [speed, speed], devices_per_node=devices)

@@ -67,7 +67,7 @@ def _summed(ranks: Ranks, run: Run, dataset: Path, trained: Path) -> None:
     ExpertParallel.backward = Strategy.backward
     verdict = gate.judge(run, dataset, trained, ranks)
     if ranks.rank == 0:
-        assert "scaled: parameters" in {part["name"] for part in verdict.parts if not part["passed"]}
+        assert "scaled: parameters" in {part.name for part in verdict.parts if not part.passed}
 
 
 @pytest.mark.slow

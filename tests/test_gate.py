@@ -41,11 +41,12 @@ def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> N
 
 
 @pytest.mark.slow
-def test_a_right_strategy_of_a_further_folder_passes(gates: Gates) -> None:
-    verdict = gates.verdict("right_ddp_by_hand", steps=FEW_STEPS)
+@pytest.mark.parametrize("strategy", ["right_ddp_by_hand", "right_own_loop"])
+def test_a_right_strategy_of_a_further_folder_passes(gates: Gates, strategy: str) -> None:
+    verdict = gates.verdict(strategy, steps=FEW_STEPS)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-    assert verdict["strategy_source"] == source_digest(strategy_sources(FOLDER / "right_ddp_by_hand.py"))
+    assert verdict["strategy_source"] == source_digest(strategy_sources(FOLDER / f"{strategy}.py"))
 
 
 # Wrong strategies are caught

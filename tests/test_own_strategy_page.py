@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from chain_runs import Chain
+from relay.planning import config
+from relay.planning.planner import plan
+from relay.spec.run import changed
+from relay.training.summary import summarise
+
+pytest_plugins = ["chain_runs"]
+
 ROOT = Path(__file__).resolve().parents[1]
 DIVISION = "            parameter.grad /= self.ranks.world_size\n"
 
@@ -39,3 +47,22 @@ def test_the_strategy_on_the_page_is_equivalent_and_without_its_division_it_is_n
     with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
         verdicts = {line["strategy"]: line["equivalent"] for line in csv.DictReader(stream)}
     assert verdicts == {"my_ddp": "True", "my_sum": "False"}
+
+
+def test_the_strategy_on_the_page_trains_from_the_config_on_the_page(tmp_path: Path, prepared: Path) -> None:
+    """Planned and trained as the workflow does it, a few steps long."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/my_ddp.py").write_text(block("python"))
+    asked = yaml.safe_load(block("yaml")) | {"strategy_folders": [str(tmp_path / "mine")], "device": "cpu"}
+    planned = plan(config.load(asked), gpus=0, cpus=2)
+    assert not planned.skipped
+    run = changed(next(run for run in planned.runs if run.strategy.name == "my_ddp"), total_steps=6)
+    (tmp_path / "datasets").symlink_to(prepared)
+    chain = Chain(tmp_path, run)
+    run.write(chain.declared / "run.json")
+    chain.start_anew("first")
+    ended = chain.forked()
+    assert ended.status == 0, ended.errors
+    losses = summarise(run, chain.work, 1)["losses"]
+    assert losses["steps"] == [1, 2, 3, 4, 5, 6]
+    assert losses["values"][-1] < losses["values"][0]

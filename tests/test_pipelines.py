@@ -287,13 +287,14 @@ def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None
     strategy = strategies.load(name)(trained, ranks, BATCH, options)
     replica, losses = strategy.replica, []
     mine = [tuple(part.chunk(replica.count)[replica.index] for part in batch) for batch in batches(trained, BATCH)]
-    strategy.train(iter(mine[:2]), lambda loss: losses.append(loss.item()))  # type: ignore[func-returns-value]
+    losses += [loss.item() for loss in strategy.train_steps(iter(mine[:2]))]
     strategy.save(folder).result()
-    strategy.train(iter(mine[2:]), lambda loss: losses.append(loss.item()))  # type: ignore[func-returns-value]
+    losses += [loss.item() for loss in strategy.train_steps(iter(mine[2:]))]
 
     resumed = strategies.load(name)(trained, ranks, BATCH, options, strategy.measured)
     resumed.load(folder)
-    resumed.train(iter(mine[2:]), lambda loss: False)
+    for _ in resumed.train_steps(iter(mine[2:])):
+        pass
     ended, again = strategy.model.state_dict(), resumed.model.state_dict()
     same = list(ended) == list(again) and all(torch.equal(local(ended[n]), local(again[n])) for n in ended)
 

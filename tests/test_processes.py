@@ -38,7 +38,7 @@ def job(**changes: Any) -> Job:
 
 def test_torchrun_of_one_node_takes_a_free_port() -> None:
     words = command(run(), ["python"], ["trainer", "work"])
-    assert words[:3] == ["python", "-m", "torch.distributed.run"]
+    assert words[:3] == ["python", "-m", "relay.launch.torchrun"]
     assert {"--standalone", "--nproc-per-node=2"} <= set(words)
     assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
 

@@ -94,13 +94,11 @@ def test_what_is_not_said_has_the_contracts_defaults(tmp_path: Path) -> None:
     [
         "",
         "class A:\n    pass\n",
-        "class A:\n    requirements = 7\n",
-        "class A:\n    requirements = Requirements(least_devices=count())\n",
-        "SAID = {}\nclass A:\n    requirements = Requirements(**SAID)\n",
+        "requirements = Requirements()\nclass A:\n    pass\n",
         "class A:\n    def requirements(self):\n        return Requirements()\n",
     ],
 )
-def test_requirements_that_are_no_literal_are_refused(source: str, tmp_path: Path) -> None:
+def test_a_file_without_requirements_is_refused(source: str, tmp_path: Path) -> None:
     path = _file(tmp_path, source)
     with pytest.raises(UserError) as refused:
         requirements.read(path)
@@ -189,7 +187,8 @@ def batches(strategy: Strategy) -> Iterator[Batch]:
 
 def trained(strategy: Strategy, first: int, last: int) -> dict[str, torch.Tensor]:
     """This rank's model after these steps, as a copy."""
-    strategy.train(islice(batches(strategy), first, last), lambda loss: False)
+    for _ in strategy.train_steps(islice(batches(strategy), first, last)):
+        pass
     return {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
 
 
@@ -246,7 +245,8 @@ def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
     spec = replace(tasks.task("resnet18-cifar10"), network_options={"norm": "batch", "width": 4})
     task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=BEFORE)
     strategy, resumed = (strategies.load(name)(task, ranks, BATCH, {}) for _ in range(2))
-    strategy.train(islice(batches(strategy), BEFORE), lambda loss: False)
+    for _ in strategy.train_steps(islice(batches(strategy), BEFORE)):
+        pass
     strategy.save(folder).result()
     resumed.load(folder)
     mine, back = (dict(its.model.named_buffers()) for its in (strategy, resumed))
@@ -277,16 +277,18 @@ def test_the_footprint_is_what_a_rank_holds(alone: Ranks) -> None:
     assert strategy.footprint() == {"parameters": parameters, "gradients": parameters, "optimizer": 2 * parameters}
 
 
-def test_training_stops_where_it_is_told_to(alone: Ranks) -> None:
+def test_training_goes_as_far_as_its_losses_are_taken(alone: Ranks) -> None:
+    """Between two steps the caller evaluates, saves and sets the rate: no step must be trained ahead of it."""
     strategy = training("cpu", alone, "sgd")
-    losses: list[torch.Tensor] = []
+    taken: list[Batch] = []
 
-    def after_step(loss: torch.Tensor) -> bool:
-        losses.append(loss)
-        return len(losses) == 2
+    def noted() -> Iterator[Batch]:
+        for batch in batches(strategy):
+            taken.append(batch)
+            yield batch
 
-    strategy.train(batches(strategy), after_step)
-    assert len(losses) == 2
+    losses = list(islice(strategy.train_steps(noted()), 2))
+    assert len(losses) == len(taken) == 2
     assert all(loss.shape == () and not loss.requires_grad for loss in losses)
     strategy.set_learning_rate(0.0)
     before = {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}

@@ -254,3 +254,10 @@ def test_it_needs_no_torch() -> None:
     """It runs on the login node."""
     code = "import sys, relay.training.summary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts").returncode == 0
+
+
+def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:
+    written.attempt(begin(), steps(0, 4, evaluations=[evaluated(4, loss=float("inf"))]), {"end": 4} | END, ended=1.0)
+    summary = written.summary(run)
+    assert summary["status"] == "failed"
+    assert summary["reason"].startswith("the test loss of step 4 is inf: the training diverged")

@@ -13,8 +13,9 @@ import torch
 
 from gate_runs import planned
 from relay.equivalence.division import Trained, divided
-from relay.equivalence.gate import Verdict, difference, distance
+from relay.equivalence.gate import difference, distance
 from relay.equivalence.trials import Trial
+from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
 from relay.strategies.base import Replica
 
@@ -22,7 +23,7 @@ from relay.strategies.base import Replica
 @pytest.mark.parametrize(("figure", "passes"), [(0.0, True), (1e-9, True), (1.1e-9, False), (math.inf, False)])
 def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
     verdict = Verdict("a-gate")
-    verdict.compare("algorithm: losses", "largest loss difference", figure, 1e-9)
+    verdict.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
     told = verdict.as_dict()
     assert told["equivalent"] is passes
     assert told["parts"][0]["passed"] is passes
@@ -32,7 +33,7 @@ def test_a_part_passes_up_to_its_limit(figure: float, passes: bool) -> None:
 
 def test_what_is_no_number_never_passes() -> None:
     verdict = Verdict("a-gate")
-    verdict.compare("algorithm: losses", "largest loss difference", math.nan, 1e-9)
+    verdict.add(Part("algorithm", "losses", "largest loss difference", math.nan, 1e-9))
     assert verdict.problems == ["algorithm: losses: largest loss difference: nan, allowed is 1e-09"]
 
 

@@ -123,7 +123,7 @@ class Bench:
         return [
             p
             for p in self.processes()
-            if "torch.distributed.run" not in _words(p) and "relay.launch.worker" in _words(p)
+            if "relay.launch.torchrun" not in _words(p) and "relay.launch.worker" in _words(p)
         ]
 
     def kill(self) -> None:

@@ -19,3 +19,15 @@ class Unavailable(UserError):
 
 class NoCluster(Unavailable):
     """Slurm's commands are here, and no cluster that they could ask."""
+
+
+class Diverged(UserError):
+    """A loss is no number, or infinite: what the run trains cannot be used, and a retry would end the same."""
+
+
+class NoRoom(UserError):
+    """The run does not fit into the memory that it may use."""
+
+
+class EndedItself(RuntimeError):
+    """The program's own code asked the process to end, in the middle of its work."""

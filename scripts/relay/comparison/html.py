@@ -14,7 +14,7 @@ from relay.base.errors import UserError
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
-from relay.comparison.table import by_setting, versions_text
+from relay.comparison.table import by_setting, ran_other_code, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec import requirements
 from relay.spec.labels import setting_labels
@@ -104,7 +104,8 @@ def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
     """Every verdict once, with the settings that share it, those that are struck out first."""
     names: dict[str, list[Plotted]] = {}
     for setting in plotted:
-        names.setdefault(setting.row["gate"], []).append(setting)
+        if not ran_other_code(setting.records):  # whose verdict would be that of other code
+            names.setdefault(setting.row["gate"], []).append(setting)
     gates = []
     for members in names.values():
         verdict = members[0].records[0].verdict

@@ -27,7 +27,10 @@ _VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "note
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run and what is known of it: its summary, or the `error` why it has none; its verdict or None."""
+    """One run and what is known of it: its summary, or the `error` why it has none; its verdict or None.
+
+    `strategy_source` is the digest of the strategy's code that it runs, or ran; None where it has not begun.
+    """
 
     run: Run
     gate: str
@@ -35,6 +38,7 @@ class Record:
     summary: dict[str, Any] | None
     error: str
     verdict: dict[str, Any] | None
+    strategy_source: str | None = None
 
     @property
     def speed(self) -> float | None:
@@ -149,6 +153,10 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     summary, error = _summary(identity, results, partial)
+    chain = summary or read_json(results / "checkpoints" / identity / "chain.json") or {}
+    source = chain.get("strategy_source")
+    if summary and (diverged := attempts.not_finite(_curve(summary), summary["evaluations"])):
+        summary, error = None, diverged
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
     verdict = None
     if not partial or verdict_path.is_file():
@@ -163,7 +171,14 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
             (f"gate: {told}" for told in map(_told, (places[0], places[1] / planned.get("reference", "-"))) if told), ""
         )
     segments = len(planned["segments"])
-    return Record(run=run, gate=gate, segments=segments, summary=summary, error=error, verdict=verdict)
+    return Record(
+        run=run, gate=gate, segments=segments, summary=summary, error=error, verdict=verdict, strategy_source=source
+    )
+
+
+def _curve(summary: dict[str, Any]) -> list[tuple[int, float]]:
+    """The loss curve as (step, training loss)."""
+    return list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
 
 
 def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:

@@ -16,6 +16,7 @@ from relay.spec import requirements
 from relay.spec.labels import flat, options_text
 from relay.spec.run import Run, Setting
 
+OTHER_CODE = "the code gated is not the code that ran"
 _CATEGORIES = ("done", "struck out", "failed", "skipped")
 
 
@@ -80,6 +81,7 @@ def _remark(record: Record) -> str:
 
 def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
+    verdict = None if ran_other_code(group) else first.verdict  # that of other code is not these runs'
     finished = [record.summary for record in group if record.summary]
     measured = speeds_of(group)
     row: Row = _setting_columns(run, Path(run.strategy.file)) | {
@@ -88,7 +90,7 @@ def _pooled(group: Sequence[Record]) -> Row:
         "segments": max(record.segments for record in group),
         "gate": first.gate,
         "setting": run.setting_id,
-        "max_loss_difference": first.verdict["max_loss_difference"] if first.verdict else None,
+        "max_loss_difference": verdict["max_loss_difference"] if verdict else None,
         "goodput": _goodput(finished),
         **_measured(finished),
         "hosts": " ".join(sorted({host for s in finished for host in s["hosts"]})) or None,
@@ -105,7 +107,7 @@ def _pooled(group: Sequence[Record]) -> Row:
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else _refusals(group)
     faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
-    lossy = first.verdict.get("lossy") if first.verdict else None
+    lossy = verdict.get("lossy") if verdict else None
     knowingly = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
     reasons = [*refused, *faults, *_by_repeat(group, _remark), *knowingly]
     return row | {
@@ -139,14 +141,18 @@ def _refusals(group: Sequence[Record]) -> list[str]:
     """Why a setting is not equivalent: the gate's problems, or that what was gated is not what ran."""
     verdict = group[0].verdict
     assert verdict is not None
-    reasons: list[str] = []
-    if not verdict["equivalent"]:
-        failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
-        reasons = list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
-    sources = {record.summary["strategy_source"] for record in group if record.summary}
-    if sources - {verdict["strategy_source"]}:
-        reasons.append("the code gated is not the code that ran")
-    return reasons
+    if other := ran_other_code(group):
+        return _by_repeat(group, lambda record: OTHER_CODE if record in other else "")
+    if verdict["equivalent"]:
+        return []
+    failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
+    return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
+
+
+def ran_other_code(group: Sequence[Record]) -> list[Record]:
+    """The repeats that ran, or run, other code of the strategy than the gate has judged."""
+    verdict = group[0].verdict
+    return [r for r in group if verdict and r.strategy_source not in (None, verdict["strategy_source"])]
 
 
 def _by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:

@@ -17,7 +17,7 @@ from relay import strategies
 from relay.base.files import write_json
 from relay.equivalence.division import Trained, divided
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
-from relay.equivalence.verdict import Verdict
+from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -46,21 +46,17 @@ def train(
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
     training: list[bool] = []
-
-    def after_step(loss: torch.Tensor) -> bool:
-        losses.append(loss)
-        training.append(strategy.model.training)
-        seen.append(list(task.seen))
-        task.seen.clear()
-        strategy.set_learning_rate(task.learning_rate(len(losses)))
-        return False
-
     strategy.set_learning_rate(task.learning_rate(0))
     ranks.barrier()
     before = sent.by_socket()
     replica = strategy.replica
     with watched or nullcontext():
-        strategy.train(data.batches(task, trial.steps, replica.index, replica.count), after_step)
+        for loss in strategy.train_steps(data.batches(task, trial.steps, replica.index, replica.count)):
+            losses.append(loss)
+            training.append(strategy.model.training)
+            seen.append(list(task.seen))
+            task.seen.clear()
+            strategy.set_learning_rate(task.learning_rate(len(losses)))
     # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
     bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
     values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
@@ -111,7 +107,7 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
         rounding = ROUNDING_MARGIN * reference.get("rounding", 0.0)
         limit = max(trial.limit, min(rounding, MOST_ROUNDING))
-        verdict.compare(f"{trial.name}: losses", what, difference(curve, reference["losses"]), limit)
+        verdict.add(Part(trial.name, "losses", what, difference(curve, reference["losses"]), limit))
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
@@ -122,7 +118,7 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         else:
             what, figure = "largest parameter difference", largest(pairs)
         what = f"{what} after {trial.steps} steps, {trial.what}"
-        verdict.compare(f"{trial.name}: parameters", what, figure, trial.limit)
+        verdict.add(Part(trial.name, "parameters", what, figure, trial.limit))
 
 
 @contextmanager
@@ -159,7 +155,8 @@ def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dic
             verdict.problems.append("evaluation: it stays in evaluation mode, where dropout is off")
         outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
         figure = difference(outputs, reference["outputs"])
-        verdict.compare("evaluation", "largest difference of the trained model's outputs, in float64", figure, 1e-9)
+        what = "largest difference of the trained model's outputs, in float64"
+        verdict.add(Part("algorithm", "outputs", what, figure, 1e-9))
 
 
 def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
@@ -168,7 +165,7 @@ def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -
     Collective. What is sent while the strategy is built is not among them.
     """
     profiler = torch.profiler.profile()
-    trial = Trial(name="", what="", precision="fp32", steps=steps, limit=0, compares=())
+    trial = Trial(name="communication", what="", precision="fp32", steps=steps, limit=0, compares=())
     train(run, trial, data, ranks, watched=profiler)
     return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
@@ -187,8 +184,8 @@ def judge(run: Training, dataset: Path, reference_file: Path, ranks: Ranks) -> V
             assert isinstance(trained.strategy.task, TrialTask)
             verdict.notes += trained.strategy.task.notes
         if ranks.rank == 0:
-            for part in [part for part in verdict.parts if part["name"].startswith(trial.name)]:
-                print(f"{part['name']}: {part['figure']:.1e} of {part['limit']:.0e} allowed", flush=True)
+            for part in [part for part in verdict.parts if part.trial == trial.name]:
+                print(f"{part.name}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
     if ranks.backend == "nccl" and ranks.world_size > 1:
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relay.base import ending
+from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
@@ -59,13 +59,13 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     run = Gate.read(spec)
     verdict = read_json(output)
     if verdict is None:
+        if status == 0:  # nobody has killed them
+            faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
         fault = faults.collect(output.parent)
         if fault is None:
             return ending.interrupted(f"gate {run.id}: its processes were killed (status {status})")
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             return ending.fault(f"gate {run.id}: {fault['error']}")
-        if run.shape.world_size > 1:  # among what the other processes print of it, the first word is lost
-            print(fault["traceback"], file=sys.stderr)
         problems = [f"the strategy failed in the gate: {fault['error']}"]
         verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
         verdict |= {"problems": problems}

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from relay import networks
+from relay.equivalence.verdict import Compared, TrialName
 from relay.networks.gpt import MoE
 from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
@@ -40,12 +41,12 @@ class Trial:
     the strategy's lossy options, in whose place all others take the exact ones.
     """
 
-    name: str
+    name: TrialName
     what: str
     precision: str
     steps: int
     limit: float
-    compares: tuple[str, ...]  # of "losses", "parameters"
+    compares: tuple[Compared, ...]
     relative: bool = False
     allows_rounding: bool = False
     smooth: bool = False

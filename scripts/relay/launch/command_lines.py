@@ -51,7 +51,7 @@ def command(
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
         return [*python, *worker]
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={run.shape.processes_per_node}"]
+    torchrun = ["-m", "relay.launch.torchrun", f"--nproc-per-node={run.shape.processes_per_node}"]
     if run.shape.nodes == 1:
         torchrun.append("--standalone")  # a free port of this node, so that two runs on it never meet
     else:

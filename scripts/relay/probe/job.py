@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending
-from relay.base.errors import UserError
+from relay.base.errors import NoRoom, UserError
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
@@ -22,7 +22,6 @@ from relay.spec.job import Job
 from relay.spec.probe import Limits
 from relay.spec.run import Probe, changed
 
-NO_ROOM = "no room"  # how the error of a process begins that has run out of its budget
 STEPS = 3  # the optimiser's state comes with the first; buffers that are allocated late with the second
 FINENESS = 16  # a size is known to this part of itself: memory is not measured more finely
 
@@ -142,7 +141,7 @@ class _Tries:
         fault = faults.collect(self.work)
         if fault is None:
             raise Interrupted(status)
-        if not (fault["mistake"] and fault["error"].startswith(NO_ROOM)):
+        if fault["kind"] != NoRoom.__name__:
             raise UserError(fault["error"])
         faults.forget(self.work)
         self.refusal = fault["error"]

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from relay import strategies
-from relay.base.errors import UserError
+from relay.base.errors import NoRoom
 from relay.base.files import write_json
-from relay.probe.job import NO_ROOM, STEPS
+from relay.probe.job import STEPS
 from relay.process import machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -49,7 +49,7 @@ def budget_bytes(run: Training, device: torch.device, fraction: float, node_memo
 def limit_memory(ranks: Ranks, budget: int) -> None:
     """Let what does not fit fail as an error of this process, and not by the system killing it, or others.
 
-    Raises UserError where there is no room for the process itself.
+    Raises NoRoom where there is no room for the process itself.
     """
     if ranks.device.type == "cuda":
         for device in ranks.devices:
@@ -61,7 +61,7 @@ def limit_memory(ranks: Ranks, budget: int) -> None:
     if not held:  # not Linux: the peak is checked afterwards
         return
     if held["VmRSS"] > budget:
-        raise UserError(f"{NO_ROOM}: the process alone holds {held['VmRSS'] / 2**20:.0f} MB")
+        raise NoRoom(f"no room: the process alone holds {held['VmRSS'] / 2**20:.0f} MB")
     # What may be written to, resident or not; the program's own code is not in it, so the peak is checked as well.
     limit, (_, most) = held["VmData"] + budget - held["VmRSS"], resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
@@ -83,24 +83,21 @@ def train(run: Training, ranks: Ranks, dataset: Path) -> float:
     strategy = strategies.load(run.strategy.name)(task, ranks, run.batch.global_batch_size, run.strategy.options)
     split = Split(dataset, "train", run.task)
     feeding = feeder(run.feeding.loader, split, ranks.device, task.dtype, run.feeding.data_workers)
-    replica, started = strategy.replica, [0.0]
+    replica, ended = strategy.replica, list[float]()
     indices = (batch_indices(len(split), run.batch.global_batch_size, run.seed, step) for step in range(STEPS))
     batches = feeding.batches(samples.chunk(replica.count)[replica.index] for samples in indices)
 
-    def after_step(loss: torch.Tensor) -> bool:
-        loss.item()  # waits for the device
-        started.append(time.perf_counter())
-        return False
-
     strategy.set_learning_rate(task.learning_rate(0))
-    strategy.train(batches, after_step)
-    seconds = started[-1] - started[1]
+    for loss in strategy.train_steps(batches):
+        loss.item()  # waits for the device
+        ended.append(time.perf_counter())
+    seconds = ended[-1] - ended[0]
     Evaluation(Split(dataset, "test", run.task), task, strategy, run.batch.global_batch_size).measure()
     return run.batch.global_batch_size * (STEPS - 1) / seconds
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, train, and write what it took. Raises UserError with NO_ROOM where it does not fit."""
+    """Parse the command line, train, and write what it took. Raises NoRoom where it does not fit."""
     parser = argparse.ArgumentParser(prog="probe.process", description=__doc__.splitlines()[0])
     parser.add_argument("--spec", type=Path, required=True, help="a run.json with the batch to try")
     parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
@@ -117,7 +114,7 @@ def main(arguments: list[str]) -> None:
         except Exception as error:
             if not refused(error):
                 raise
-            raise UserError(f"{NO_ROOM}: {str(error).splitlines()[0]}") from error
+            raise NoRoom(f"no room: {str(error).splitlines()[0]}") from error
         peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
         if ranks.rank == 0:
             found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
+from relay.base.errors import EndedItself
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
@@ -27,6 +31,30 @@ def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ra
     with service(run):
         ranks = Ranks.join(run.shape.device, run.shape.backend, run.shape.devices_per_process)
         machine.check_granted(run, ranks, Job.read(specification))
-        yield run, ranks
+        with _not_ended_within():
+            yield run, ranks
         ranks.barrier()  # nobody needs the service, or a device, any more
     ranks.leave()
+
+
+@contextmanager
+def _not_ended_within() -> Iterator[None]:
+    """An error where the code within ends the process: from outside that looks like a lost node, and is tried again.
+
+    Raises EndedItself in place of `sys.exit` and `os._exit`. Children of this process, and other threads, end as ever.
+    """
+    really, process = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process or threading.current_thread() is not threading.main_thread():
+            really(status)
+        raise EndedItself(f"os._exit({status}) was called in the middle of the work; return, or raise an error")
+
+    os._exit = refuse
+    try:
+        yield
+    except SystemExit as error:
+        told = f"sys.exit({error.code!r}) was called in the middle of the work; return, or raise an error"
+        raise EndedItself(told) from error
+    finally:
+        os._exit = really

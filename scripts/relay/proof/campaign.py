@@ -16,21 +16,22 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.equivalence.job import run_gate, run_reference
+from relay.equivalence.verdict import Compared, TrialName
 from relay.launch.launcher import launch
 from relay.proof import forked
 from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
 
-# The columns, in order, with the gate's part that each figure is from.
-FIGURES = {
-    "fp64_losses": "algorithm: losses",
-    "fp64_parameters": "algorithm: parameters",
-    "fp64_outputs": "evaluation",
-    "scaled_parameters": "scaled: parameters",
-    "own_losses": "own precision: losses",
-    "smooth_update": "smooth twin: parameters",
-    "gradient": "gradient: parameters",
-    "lossy_update": "lossy: parameters",
+# The columns, in order, with the trial of the gate and what it compared that each figure is from.
+FIGURES: dict[str, tuple[TrialName, Compared]] = {
+    "fp64_losses": ("algorithm", "losses"),
+    "fp64_parameters": ("algorithm", "parameters"),
+    "fp64_outputs": ("algorithm", "outputs"),
+    "scaled_parameters": ("scaled", "parameters"),
+    "own_losses": ("own precision", "losses"),
+    "smooth_update": ("smooth twin", "parameters"),
+    "gradient": ("gradient", "parameters"),
+    "lossy_update": ("lossy", "parameters"),
 }
 SHARES = ("parameters", "gradients", "optimizer")
 
@@ -101,7 +102,7 @@ def _output_to(path: Path) -> Iterator[None]:
 
 def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
     """A verdict as a row of the table: figures by part, the most that any rank holds, the least that one sends."""
-    parts = {part["name"]: part["figure"] for part in verdict["parts"]}
+    parts = {(part["trial"], part["compared"]): part["figure"] for part in verdict["parts"]}
     shares = verdict.get("bytes_held_share", {})
     sent = verdict.get("bytes_sent_per_step")
     problems = list(verdict["problems"])
@@ -116,7 +117,7 @@ def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
         "processes": gate.shape.world_size,
         "precision": gate.computation.precision,
         "equivalent": not problems,
-        **{column: parts.get(name) for column, name in FIGURES.items()},
+        **{column: parts.get(compared) for column, compared in FIGURES.items()},
         **{f"{kind}_share": max(shares[kind]) if shares.get(kind) else None for kind in SHARES},
         "samples_per_rank": " ".join(f"{count:g}" for count in verdict.get("samples_per_rank", [])),
         "bytes_sent_per_step": min(sent) if sent else None,

@@ -8,6 +8,8 @@ the next attempt went on were trained again: they do not count.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +26,19 @@ def read(work: Path, attempt: int) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def not_finite(losses: Iterable[tuple[int, float]], evaluations: Iterable[Mapping[str, Any]]) -> str:
+    """Which loss is no number or infinite, and what to do; '' where all are finite.
+
+    `losses` are (step, training loss); of `evaluations` it reads `step` and `test_loss`.
+    """
+    found = [(step, "the training loss", loss) for step, loss in losses if not math.isfinite(loss)]
+    found += [(e["step"], "the test loss", e["test_loss"]) for e in evaluations if not math.isfinite(e["test_loss"])]
+    if not found:
+        return ""
+    step, which, value = min(found)
+    return (
+        f"{which} of step {step} is {value}: the training diverged; try a smaller `learning_rate`, "
+        "or precision fp32 where it is a lower one"
+    )

@@ -24,8 +24,15 @@ LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
 
 
+def _world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def lost_peer(error: BaseException) -> bool:
-    """Whether an error only says that another process is gone or silent: gloo raises plain RuntimeErrors for that."""
+    """Whether an error only says that another process is gone or silent.
+
+    gloo raises plain RuntimeErrors for that: only their text tells.
+    """
     distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
     text = str(error)
     told = isinstance(error, PeerFailed) or any(
@@ -40,7 +47,7 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     So does another rank's fault, within seconds.
     """
     rank = int(os.environ.get("RANK", "0"))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if _world_size() > 1:
         threading.Thread(target=_end_with_peer, args=(work, rank), daemon=True).start()
     try:
         main()
@@ -53,8 +60,8 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
         record(work, error, rank)
         if lost_peer(error) and (first := _first(_of_others(work, rank))):
             _tell_follower(rank, first)  # its own traceback would only hide the one that matters
-        elif not isinstance(error, UserError):
-            traceback.print_exc()
+        elif not isinstance(error, UserError) and _world_size() == 1:
+            traceback.print_exc()  # of several processes `collect` shows the first one's alone, once all have ended
         sys.stderr.flush()
         # At once: a collective's threads could keep the process, and so the whole job, waiting.
         os._exit(1)
@@ -89,8 +96,15 @@ def record(work: Path, error: BaseException, rank: int = 0) -> None:
     """Write an error that is being handled down as this rank's fault."""
     line = " ".join(str(error).split())
     told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
-    fault = {"error": told, "rank": rank, "traceback": traceback.format_exc(), "time": time.time()}
-    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError), "no_space": _no_space(error)}
+    fault = {
+        "error": told,
+        "rank": rank,
+        "world_size": _world_size(),
+        "traceback": traceback.format_exc(),
+        "time": time.time(),
+    }
+    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError), "kind": type(error).__name__}
+    fault |= {"no_space": _no_space(error)}
     write_json(work / f"fault-{rank}.json", fault)
 
 
@@ -104,6 +118,8 @@ def _no_space(error: BaseException | None) -> bool:
 def collect(work: Path) -> dict[str, Any] | None:
     """The first fault of the ranks as `fault.json`; None where there is none but the loss of a peer.
 
+    Of several processes, its traceback goes to stderr: each has kept its own to itself.
+
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     """
     paths = sorted(work.glob("fault-*.json"))
@@ -113,6 +129,8 @@ def collect(work: Path) -> dict[str, Any] | None:
     first = _first(faults)
     if first:
         write_json(work / FAULT, first)
+        if first.get("world_size", 1) > 1 and not first["mistake"]:
+            print(first["traceback"], file=sys.stderr)
     return first
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
@@ -113,20 +113,58 @@ def read(path: Path) -> Requirements:
         raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "requirements":
-            if not isinstance(node.value, ast.Call):
-                break
-            try:
-                given = {str(k.arg): ast.literal_eval(k.value) for k in node.value.keywords}
-            except ValueError:
-                break
-            if node.value.args:
-                raise UserError(f"{path}: requirements: give every member by its name")
-            stated = _stated(path, given)
-            _check(path, stated)
-            return stated
-    raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
+    stated = _stated(path, _members(path, _statement(path, tree)))
+    _check(path, stated)
+    return stated
+
+
+def _statement(path: Path, tree: ast.Module) -> ast.expr:
+    """What stands right of `requirements =` in the one class that has it. Raises UserError for none, and for two."""
+    found = [
+        (owner, node.value)
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and "requirements" in _names(node)
+    ]
+    if not found:
+        raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
+    if len(found) > 1:
+        classes = " and ".join(f"{owner.name} (line {value.lineno})" for owner, value in found)
+        raise UserError(
+            f"{path}: {classes} have `requirements`; allowed: one class of a file, because the strategy has the file's "
+            "name. Move the other one into a file of its own, or what they share into a helper module _*.py"
+        )
+    return found[0][1]
+
+
+def _names(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
+    """The names to which a value is assigned."""
+    targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _members(path: Path, value: ast.expr) -> dict[str, Any]:
+    """The members of `Requirements(...)`, as plain values. Raises UserError for what is no literal."""
+    if not isinstance(value, ast.Call):
+        _refuse(path, value, ast.unparse(value))
+    if value.args:
+        raise UserError(f"{path}: requirements: give every member by its name")
+    given = {}
+    for keyword in value.keywords:
+        try:
+            given[str(keyword.arg)] = ast.literal_eval(keyword.value)
+        except ValueError:
+            text = ast.unparse(keyword.value)
+            _refuse(path, keyword.value, f"{keyword.arg}={text}" if keyword.arg else f"**{text}")
+    return given
+
+
+def _refuse(path: Path, node: ast.expr, text: str) -> NoReturn:
+    raise UserError(
+        f"{path}:{node.lineno}: requirements: {text!r} has to be computed, and the planner reads the text without "
+        "running it; allowed: `requirements = Requirements(...)` with plain numbers, texts, (…), […] and {…}"
+    )
 
 
 def needs(path: Path, stated: Requirements) -> tuple[Need, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,11 +132,15 @@ class Strategy:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
 
-    def train(self, batches: Iterator[Batch], after_step: Callable[[torch.Tensor], bool]) -> None:
-        """Step through the batches. `after_step(loss)` does all that happens between steps; True means stop here."""
+    def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
+        """Train a step with each batch, and hand over its loss (as `train_step` returns it) before the next one.
+
+        The caller owns the loop: it evaluates, saves and sets the learning rate between two steps, and closes the
+        generator to end the training early. A framework that owns its loop and calls back can be hosted here too: it
+        runs in a thread of its own, which takes turns with the caller (tests/strategies/right_own_loop.py shows it).
+        """
         for inputs, targets in batches:
-            if after_step(self.train_step(inputs, targets)):
-                break
+            yield self.train_step(inputs, targets)
 
     @torch.no_grad()
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending
-from relay.base.errors import UserError
+from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
 from relay.launch.launcher import USAGE, launch
@@ -23,6 +23,7 @@ from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
+from relay.training.changed_code import how_anew, may_change, source_today
 
 
 def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
@@ -80,22 +81,30 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
                 shutil.rmtree(places.work)
             places.work.mkdir(parents=True)
-        strategy_file = Path(run.strategy.file)
-        code = freeze(strategy_file, places.code)
-        chain = {
-            "generation": declared,
-            "code": code.name,
-            "strategy_source": source_digest(strategy_sources(strategy_file)),
-            "adopted_from": adopted,
-            "attempts": [],
-        }
+        chain = {"generation": declared, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
         write_json(places.work / "chain.json", chain)
+    elif first == 0 and may_change(places.work):  # the user may have mended what failed
+        chain |= _code_of_today(places, run)
+        write_json(places.work / "chain.json", chain)
+    elif source_today(run) not in (None, chain["strategy_source"]):
+        print(
+            f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
+            f"`{how_anew(places)}` lets it start anew with today's",
+            file=sys.stderr,
+        )
     if not (places.code / chain["code"]).is_dir():
         raise UserError(
             f"run {run.id}: the snapshot {places.code / chain['code']} of its code is gone; "
             f"delete {places.run} to train it from the start with the code of today"
         )
     return chain
+
+
+def _code_of_today(places: Places, run: Run) -> dict[str, str]:
+    """Freeze today's code for the run: what its chain notes of it."""
+    strategy_file = Path(run.strategy.file)
+    source = source_digest(strategy_sources(strategy_file))
+    return {"code": freeze(strategy_file, places.code).name, "strategy_source": source}
 
 
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, chain: dict[str, Any]) -> int:
@@ -109,10 +118,10 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
     if reached and (reason := reached["stopped"]):
         what = f"run {run.id}: stopped at step {reached['end']} of {last} ({reason})"
         return ending.interrupted(what, planned=reason == "deadline")
+    if status == 0:  # nobody has killed them
+        faults.record(places.work, EndedItself("its processes ended by themselves in the middle of their work"))
     fault = faults.collect(places.work)
     if fault:
-        if run.shape.world_size > 1 and not fault["mistake"]:
-            print(fault["traceback"], file=sys.stderr)  # again, because others have spoken since
         told = f"run {run.id} failed: {fault['error']} (rank {fault['rank']})"
         return ending.fault(told, faults.remedy(fault))
     if status == USAGE and not lines:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from relay.base.errors import Diverged
 from relay.process.ranks import Ranks
-from relay.run_folder.attempts import attempt_path
+from relay.run_folder.attempts import attempt_path, not_finite
 from relay.strategies.base import Replica
 from relay.training.timing import Block
 
@@ -21,6 +22,7 @@ class Recorder:
 
     def __init__(self, work: Path, attempt: int, ranks: Ranks, replica: Replica) -> None:
         self.path, self.ranks, self.replica = attempt_path(work, attempt), ranks, replica
+        self._step = 0  # the last one whose loss is written
         self._losses: list[torch.Tensor] = []
         self._evaluations: list[dict[str, Any]] = []
 
@@ -34,10 +36,15 @@ class Recorder:
 
     def begin(self, step: int, facts: dict[str, Any]) -> None:
         """Note where the attempt starts and what every rank runs on. Collective."""
+        self._step = step
         self._write(start=step, ranks=self.ranks.gather(facts))
 
     def loss(self, loss: torch.Tensor) -> None:
-        """Keep a step's loss where it is: reading it would wait for the device."""
+        """Keep a step's loss where it is: reading it would wait for the device. Raises TypeError for what is none."""
+        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+            raise TypeError(
+                f"the strategy's train_step returned {_kind(loss)}; allowed: the mean loss, a scalar tensor"
+            )
         if self.replica.reports:
             self._losses.append(loss)
 
@@ -46,14 +53,25 @@ class Recorder:
         self._evaluations.append({"step": step, "test_loss": loss, "test_accuracy": accuracy})
 
     def flush(self, blocks: list[Block]) -> None:
-        """Write what has gathered; a step's loss is the mean over the replicas. Collective."""
+        """Write what has gathered; a step's loss is the mean over the replicas. Collective.
+
+        Raises Diverged, on all ranks, where a loss among it is not finite.
+        """
         mine = torch.stack(self._losses).double().tolist() if self._losses else []
         reported = [losses for losses in self.ranks.gather(mine) if losses]
         means = [sum(step) / len(step) for step in zip(*reported, strict=True)]
         self._write(blocks=[block.row() for block in blocks], losses=means, evaluations=self._evaluations)
-        self._losses, self._evaluations = [], []
+        losses = list(enumerate(means, self._step + 1))
+        wrong = not_finite(losses, self._evaluations)
+        self._step, self._losses, self._evaluations = self._step + len(means), [], []
+        if wrong:
+            raise Diverged(wrong)
 
     def end(self, step: int, stopped: str | None, peak_memory_bytes: int) -> None:
         """Note how far the attempt came, and why it stopped if it was cut short. Collective."""
         peak = max(self.ranks.gather(peak_memory_bytes))
         self._write(end=step, stopped=stopped, peak_memory_bytes=peak)
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -36,11 +36,12 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
     facts = [found[0]["ranks"] for found in lines if found]
+    diverged = attempts.not_finite(losses, evaluations)
     return {
         "run": run.id,
         "setting": run.setting_id,
-        "status": "done",
-        "reason": _remarks(run, steps, facts, chain.get("adopted_from")),
+        "status": "failed" if diverged else "done",
+        "reason": diverged or _remarks(run, steps, facts, chain.get("adopted_from")),
         "segments": segments,
         "attempts": len(lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -67,6 +68,13 @@ class Stopwatch:
         """Close the block that is open: what follows does not count until `resume`."""
         if self.step > self._first:
             self._close()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done within does not count."""
+        self.pause()
+        yield
+        self.resume()
 
     def take(self) -> list[Block]:
         """The blocks closed since the last call; waits for the device's events."""

@@ -6,12 +6,10 @@ Started on every rank by the launcher: `python -m relay.launch.worker training.t
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from relay import strategies
 from relay.base.errors import UserError
@@ -24,18 +22,15 @@ from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
 from relay.task.data import Batch, Split, batch_indices, feeder
 from relay.task.task import Task
+from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, seed_generators
 from relay.training.evaluation import Evaluation
 from relay.training.records import Recorder
 from relay.training.timing import Stopwatch
 
-AGREE_SECONDS = 1.0  # how often the ranks agree on stopping and saving
-FIRST_SAVE_SECONDS = 60.0  # before this nothing that could be lost would be worth a save
-FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
-
 
 class Trainer:
-    """The loop around a strategy's steps: everything that happens between them."""
+    """A run's strategy, its data, and where its checkpoints and records go: what `train` steps through."""
 
     def __init__(
         self, run: Training, ranks: Ranks, dataset: Path, work: Path, attempt: int, measured: Mapping[str, Any]
@@ -56,115 +51,85 @@ class Trainer:
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
 
     def train(self, first: int, last: int) -> None:
-        """Go on from the newest checkpoint within [first, last] to step `last`, or to an interruption.
+        """Go on from the newest checkpoint within [first, last] to step `last`, or to an interruption. Collective.
 
-        Raises UserError where the checkpoint to go on from is gone.
+        Raises UserError where the checkpoint to go on from is gone, and Diverged where a loss is not finite.
         """
+        strategy, task, recorder, length = self.strategy, self.task, self.recorder, self.run.length
+        step, stopped = self._resume(first, last), None
+        recorder.begin(step, machine.facts(self.ranks.device))
+        agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
+        stopwatch = Stopwatch(self.ranks.device, step)
+        strategy.set_learning_rate(task.learning_rate(step))
+        with closing(strategy.train_steps(stopwatch.waiting(self._batches(step, last)))) as losses:
+            for loss in losses:  # fetches the next batch, and trains one step with it
+                step += 1
+                recorder.loss(loss)
+                stopwatch.tick()
+                if step % length.evaluate_every_steps == 0 or step == length.total_steps:
+                    with stopwatch.paused():
+                        self._evaluate(step)
+                if step == last or agreement.due(step):
+                    decision = agreement.reach(step)
+                    stopped = decision.stopped if step < last else None
+                    if step == last or stopped:
+                        self._save(step, stopwatch, agreement, wait=True)
+                    elif decision.save:
+                        self._save(step, stopwatch, agreement)
+                    elif decision.flush:
+                        self._flush(step, stopwatch, agreement)
+                    agreement.done(step)
+                if step == last or stopped:
+                    break
+                strategy.set_learning_rate(task.learning_rate(step))
+        if step < last and not stopped:
+            raise RuntimeError(f"the strategy's `train_steps` ended after step {step}; there are batches up to {last}")
+        recorder.end(step, stopped, machine.peak_memory_bytes(self.ranks.devices))
+
+    def _resume(self, first: int, last: int) -> int:
+        """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
         resumed = self.checkpoints.resume(self.strategy, first, last)
         if resumed is None and first > 0:
             raise UserError(
                 f"run {self.run.id}: no sound checkpoint for steps {first} to {last}; "
                 f"delete results/runs/{self.run.id} to train it from the start"
             )
-        self.step, self.last = resumed or 0, last
-        self.saved_at, self.saved_step = time.monotonic(), self.step  # when, and of which step, a save was last begun
-        self.flushed_at = self.agreed_at = time.monotonic()
-        self.next_agreement = self.agreed_step = self.began = self.step
-        self.stopped: str | None = None
-        self.recorder.begin(self.step, machine.facts(self.ranks.device))
-        if self.step < last:
-            self.strategy.set_learning_rate(self.task.learning_rate(self.step))
-            self.stopwatch = Stopwatch(self.ranks.device, self.step)
-            self.strategy.train(self.stopwatch.waiting(self._batches()), self._after_step)
-        self.recorder.end(self.step, self.stopped, machine.peak_memory_bytes(self.ranks.devices))
+        return resumed or 0
 
-    def _batches(self) -> Iterator[Batch]:
-        """This replica's slice of every global batch still to come."""
+    def _batches(self, first: int, last: int) -> Iterator[Batch]:
+        """This replica's slice of every global batch from step `first` to `last`."""
         run, replica = self.run, self.strategy.replica
         return self.feeder.batches(
             batch_indices(self.count, run.batch.global_batch_size, run.seed, step).chunk(replica.count)[replica.index]
-            for step in range(self.step, self.last)
+            for step in range(first, last)
         )
 
-    def _after_step(self, loss: torch.Tensor) -> bool:
-        """What happens between two steps; True ends the training here."""
-        self.step += 1
-        self.recorder.loss(loss)
-        self.stopwatch.tick()
-        if self.step % self.run.length.evaluate_every_steps == 0 or self.step == self.run.length.total_steps:
-            self._evaluate()
-        done = self.step == self.last
-        if done or self.step >= self.next_agreement:
-            self._agree(done)
-        self.strategy.set_learning_rate(self.task.learning_rate(self.step))
-        return done or self.stopped is not None
-
-    def _evaluate(self) -> None:
-        self.stopwatch.pause()
-        found = self.evaluation.measure()
-        self.recorder.evaluation(self.step, *found)
+    def _evaluate(self, step: int) -> None:
+        """Record the loss and the accuracy on the test set. Collective."""
+        loss, accuracy = self.evaluation.measure()
+        self.recorder.evaluation(step, loss, accuracy)
         if self.ranks.rank == 0:
-            accuracy = "" if found[1] is None else f", accuracy {found[1]:.2%}"
-            print(f"step {self.step}/{self.run.length.total_steps}: test loss {found[0]:.4f}{accuracy}", flush=True)
-        self.stopwatch.resume()
+            told = "" if accuracy is None else f", accuracy {accuracy:.2%}"
+            print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{told}", flush=True)
 
-    def _agree(self, done: bool) -> None:
-        """All ranks learn whether to stop, to save and to flush, when to ask next, and how the save in the
-        background goes. Collective.
+    def _flush(self, step: int, stopwatch: Stopwatch, agreement: Agreement) -> None:
+        """Write what was recorded since the last time, outside the measured time. Collective."""
+        with stopwatch.paused():
+            self.recorder.flush(stopwatch.take())
+        agreement.flushed = Moment.now(step)
 
-        Rank 0's clock decides on saving, flushing and asking; any rank's reason stops all, and so does a save that
-        failed on any.
-        """
-        now, reason = time.monotonic(), self.interruption.reason
-        wanted = [self.checkpoints.progress, float(reason is not None), 0.0, 0.0, 0.0]
-        if self.ranks.rank == 0:
-            per_step = (now - self.agreed_at) / max(1, self.step - self.agreed_step)
-            wanted[2:] = [
-                float(now - self.saved_at >= self._save_every_seconds()),
-                float(now - self.flushed_at >= FLUSH_SECONDS),
-                max(1.0, AGREE_SECONDS // max(per_step, 1e-4)),
-            ]
-        progress, stop, save, flush, interval = self.ranks.largest(wanted)
-        free = self.checkpoints.agree(progress)
-        # The first steps of a process, with all that is built and compiled in them, do not come again.
-        longest = now - self.agreed_at if self.agreed_step > self.began else 0.0
-        self.interruption.leave_room(self.checkpoints.longest_save_seconds, longest)
-        if stop and not done:
-            self.stopped = next(given for given in self.ranks.gather(reason) if given)
-        if done or stop:
-            self._save(wait=True)
-        elif save and free:
-            self._save()
-        elif flush:
-            self.stopwatch.pause()
-            self._flush()
-            self.stopwatch.resume()
-        self.agreed_at, self.agreed_step = time.monotonic(), self.step
-        self.next_agreement = self.step + int(interval)
-
-    def _save_every_seconds(self) -> float:
-        """Soon for the first time where the job will end: what a save takes has to be known by then."""
-        seconds = self.run.length.checkpoint_minutes * 60
-        unknown = self.interruption.deadline is not None and self.checkpoints.longest_save_seconds == 0
-        return min(seconds, FIRST_SAVE_SECONDS) if unknown else seconds
-
-    def _flush(self) -> None:
-        """Write what was recorded since the last time. Collective."""
-        self.recorder.flush(self.stopwatch.take())
-        self.flushed_at = time.monotonic()
-
-    def _save(self, *, wait: bool = False) -> None:
+    def _save(self, step: int, stopwatch: Stopwatch, agreement: Agreement, *, wait: bool = False) -> None:
         """Begin a checkpoint of this step, outside the measured time; `wait` for it, and for the one before."""
-        self.stopwatch.pause()
-        self._flush()  # before the checkpoint: whoever goes on from it does not record these steps again
-        if wait:
-            self.checkpoints.finish()
-        if self.step > self.saved_step:
-            self.checkpoints.begin(self.strategy, self.step)
-            self.saved_at, self.saved_step = time.monotonic(), self.step
-        if wait:
-            self.checkpoints.finish()
-        self.stopwatch.resume()
+        # The records come first: whoever goes on from the checkpoint does not record these steps again.
+        self._flush(step, stopwatch, agreement)
+        with stopwatch.paused():
+            if wait:
+                self.checkpoints.finish()
+            if step > agreement.saved.step:
+                self.checkpoints.begin(self.strategy, step)
+                agreement.saved = Moment.now(step)
+            if wait:
+                self.checkpoints.finish()
 
 
 def main(arguments: list[str]) -> None:

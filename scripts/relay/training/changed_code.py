@@ -1,0 +1,82 @@
+"""Which planned runs were trained, or go on, with other code of their strategy than today's file. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.run_folder.places import Places
+from relay.run_folder.sealed import complete
+from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.run import Run
+
+NAMED = 5  # of more runs a message names the strategy alone
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run with code of its own: it is finished, or goes on with that code from `step`."""
+
+    run: Run
+    finished: bool
+    step: int = 0
+
+
+def warnings(runs: Iterable[Run], results: Path) -> list[str]:
+    """A line for each strategy whose runs keep older code: what becomes of them, and how to train them anew."""
+    today: dict[str, str | None] = {}
+    groups: dict[tuple[str, bool], list[Kept]] = {}
+    for run in runs:
+        if run.strategy.file not in today:
+            today[run.strategy.file] = source_today(run)
+        if kept := _kept(run, Places(results, run.id), today[run.strategy.file]):
+            groups.setdefault((run.strategy.name, kept.finished), []).append(kept)
+    return [_line(strategy, finished, group) for (strategy, finished), group in groups.items()]
+
+
+def source_today(run: Run) -> str | None:
+    """The digest of the strategy's code as it is now; None where it cannot be read."""
+    try:
+        return source_digest(strategy_sources(Path(run.strategy.file)))
+    except UserError:
+        return None
+
+
+def how_anew(places: Places) -> str:
+    """The command after which the next call trains the run from the start."""
+    return f"rm -r {places.run}"
+
+
+def may_change(work: Path) -> bool:
+    """Whether a run can still take other code: it has no checkpoint that other code would go on with."""
+    return not complete(work)
+
+
+def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
+    """The run, where its code is not today's; None where it is, or will be."""
+    if summary := read_json(places.run / "summary.json"):
+        return Kept(run, finished=True) if _differs(summary, today) else None
+    declared, chain = read_json(places.run / "chain.json"), read_json(places.work / "chain.json")
+    begun = declared and chain and chain.get("generation") == declared["generation"] and not may_change(places.work)
+    return Kept(run, finished=False, step=complete(places.work)[0]) if begun and _differs(chain, today) else None
+
+
+def _differs(known: dict[str, Any], today: str | None) -> bool:
+    return today is not None and known.get("strategy_source") not in (None, today)
+
+
+def _line(strategy: str, finished: bool, group: list[Kept]) -> str:
+    whose = f"run {group[0].run.id}" if len(group) == 1 else f"{len(group)} runs of it"
+    if finished:
+        becomes = f"{whose}, finished before, will not be trained again, and the report strikes out what it measured"
+    elif len(group) == 1:
+        becomes = f"{whose} goes on from step {group[0].step} with the code that it began with"
+    else:
+        becomes = f"{whose} go on from their checkpoints with the code that they began with"
+    folders = " ".join(f"results/runs/{kept.run.id}" for kept in group)
+    anew = f"rm -r {folders}" if len(group) <= NAMED else f"snakemake {strategy} --forcerun start"
+    return f"strategy {strategy}: its code has changed. {becomes}. To train with today's code from the start: {anew}"

@@ -1,0 +1,89 @@
+"""A strategy's file that is edited between two calls: which code a run takes, and what its user is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chain_runs import Bench, Chain
+from relay.base.files import read_json, write_json
+from relay.spec.run import changed
+from relay.training.changed_code import source_today, warnings
+from relay.training.summary import summarise
+
+pytest_plugins = ["chain_runs"]
+
+FAILS = "if self.steps == {step}:\n            raise ArithmeticError('as planted')"
+SLOW = "time.sleep(0.05)"  # a checkpoint is complete before the step that fails
+
+
+def told(chain: Chain) -> list[str]:
+    return warnings([chain.run], chain.results)
+
+
+def mended(bench: Bench) -> None:
+    bench.strategy("mine")
+
+
+def test_a_run_without_a_checkpoint_takes_the_mended_code(bench: Bench) -> None:
+    chain = bench.chain("results", **bench.strategy("mine", FAILS.format(step=1)), total_steps=6)
+    assert chain.forked().status == 1
+    before = source_today(chain.run)
+    mended(bench)
+    assert told(chain) == []
+    ended = chain.forked()
+    assert ended.status == 0, ended.errors
+    after = read_json(chain.declared / "step-6.json")["strategy_source"]
+    assert after == source_today(chain.run) != before
+
+
+def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_anew(bench: Bench) -> None:
+    failing = bench.strategy("mine", f"{SLOW}\n        {FAILS.format(step=40)}")
+    chain = bench.chain("results", **failing)
+    assert chain.forked().status == 1
+    saved = chain.checkpoints()[-1]
+    mended(bench)
+    (line,) = told(chain)
+    assert line == (
+        f"strategy mine: its code has changed. run run-1 goes on from step {saved} with the code that it began with. "
+        "To train with today's code from the start: rm -r results/runs/run-1"
+    )
+    ended = chain.forked()
+    assert ended.status in (0, 1)  # it counts its steps anew, and fails again where enough are left
+    assert f"`rm -r {chain.declared}` lets it start anew with today's" in ended.errors
+    assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
+
+
+def test_a_finished_run_says_that_it_is_of_other_code(bench: Bench) -> None:
+    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
+    assert chain.forked().status == 0
+    summary = summarise(chain.run, chain.work, 1)
+    (chain.declared / "summary.json").write_text(json.dumps(summary))
+    assert told(chain) == []
+    bench.strategy("mine", "self.mended = True")
+    (line,) = told(chain)
+    assert "run run-1, finished before, will not be trained again" in line
+    assert line.endswith("rm -r results/runs/run-1")
+
+
+def test_a_comment_is_no_other_code(bench: Bench) -> None:
+    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
+    assert chain.forked().status == 0
+    path = Path(chain.run.strategy.file)
+    path.write_text(path.read_text() + "# a comment\n")
+    assert told(chain) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "anew"), [(2, "rm -r results/runs/run-0 results/runs/run-1"), (9, "snakemake mine --forcerun start")]
+)
+def test_many_runs_of_a_strategy_are_one_line(bench: Bench, count: int, anew: str) -> None:
+    first = bench.chain("results", **bench.strategy("mine"))
+    runs = [changed(first.run, id=f"run-{n}") for n in range(count)]
+    for run in runs:
+        write_json(first.results / "runs" / run.id / "summary.json", {"strategy_source": "older"})
+    (line,) = warnings(runs, first.results)
+    assert f"{count} runs of it, finished before, will not be trained again" in line
+    assert line.endswith(f"from the start: {anew}")
