@@ -11,7 +11,7 @@ from relay.planning import table
 from relay.planning.config import load
 from relay.planning.planner import plan
 
-SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; cpu is its twin"
+SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
 
 
 @pytest.mark.parametrize("target", ["-n", "plan", "all"])

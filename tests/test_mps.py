@@ -202,7 +202,7 @@ def test_data_parallel_needs_gpus_and_says_who_stands_for_it() -> None:
     made = plan(load(asked), gpus=0)
     assert not made.runs
     assert [skipped.reasons for skipped in made.skipped] == [
-        ("data_parallel needs a GPU, device is cpu; ddp is its twin",)
+        ("data_parallel needs a GPU, device is cpu; use ddp instead",)
     ]
 
 

@@ -75,7 +75,7 @@ def test_what_is_not_whole_is_made_anew(disk: Path, tiny: Path, fault: str) -> N
     else:
         (place / node.MARKER).unlink()
     said, interpreter = prepared(told(tiny), disk)
-    assert "is incomplete, and made anew" in said
+    assert "is incomplete; it is installed again" in said
     subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
     assert " is there" in prepared(told(tiny), disk)[0]
     assert list(disk.glob("relay-*/*.[0-9]*")) == [Path(interpreter).parents[1]]  # nobody used the other
@@ -101,7 +101,7 @@ def test_a_running_job_keeps_its_files_when_its_environment_is_made_anew(tmp_pat
             assert job.stdout.readline() == "runs\n"
             next(folder.glob("lib/python3*/site-packages/typing_extensions.py")).unlink()
             said, another = prepared(told(tiny), tmp_path)
-            assert "is incomplete, and made anew" in said
+            assert "is incomplete; it is installed again" in said
             assert Path(another).parents[1] != folder
             assert prepared(told(tiny), tmp_path) == (f"environment: {Path(another).parents[1]} is there", another)
             printed, _ = job.communicate("\n", timeout=60)
@@ -118,7 +118,7 @@ def test_a_build_that_is_killed_is_made_anew(tmp_path: Path, tiny: Path) -> None
         node.interpreter(told(tiny), disk)
     # The installer may have outlived it: then it holds the lock until it ends.
     said, interpreter = prepared(told(tiny), disk)
-    assert "is incomplete, and made anew" in said
+    assert "is incomplete; it is installed again" in said
     subprocess.run([interpreter, "-c", "import typing_extensions, markupsafe"], check=True)
 
 
@@ -165,7 +165,7 @@ def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny:
 def test_what_is_missing_or_unfit_is_one_line(tmp_path: Path, tiny: Path) -> None:
     with pytest.raises(UserError, match=r"no wheelhouse at /nowhere .*--forcerun environment"):
         prepared(told(Path("/nowhere")), tmp_path)
-    with pytest.raises(UserError, match=r"environment\.python: '/nowhere/python' is no program on node"):
+    with pytest.raises(UserError, match=r"environment\.python: '/nowhere/python' is not a program on node"):
         prepared(told(tiny, python="/nowhere/python"), tmp_path)
     with pytest.raises(UserError, match=r"environment\.python: /bin/false does not run as Python"):
         prepared(told(tiny, python="/bin/false"), tmp_path)
@@ -185,7 +185,7 @@ def test_the_nodes_disk_must_be_there(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(UserError, match=r"^node_disk: .* the variable SLURM_TMPDIR is not set there; name another"):
             node.node_disk(text)
     for text in ("/no/such/disk", "scratch", "/dev/null"):
-        with pytest.raises(UserError, match=f"{text}' is no folder there"):
+        with pytest.raises(UserError, match=f"{text}' is not an absolute folder there"):
             node.node_disk(text)
 
 
@@ -204,10 +204,14 @@ def test_a_disk_that_is_full_or_read_only_is_one_line(tmp_path: Path, tiny: Path
         (
             "nr_inodes=2",
             ".",
-            r"relay-0/tiny-\w+\.lock on node \S+: No space left on device; mend that, or name another",
+            r"relay-0/tiny-\w+\.lock on node \S+: No space left on device; free or repair the disk, or name another",
         ),
-        ("nr_inodes=1", ".", r"relay-0 on node \S+: No space left on device; mend that, or name another"),
-        ("ro", "relay-0", r"relay-0/tiny-\w+\.lock on node \S+: Read-only file system; mend that, or name another"),
+        ("nr_inodes=1", ".", r"relay-0 on node \S+: No space left on device; free or repair the disk, or name another"),
+        (
+            "ro",
+            "relay-0",
+            r"relay-0/tiny-\w+\.lock on node \S+: Read-only file system; free or repair the disk, or name another",
+        ),
     ],
 )
 def test_a_disk_that_fails_is_one_line(tmp_path: Path, tiny: Path, options: str, at: str, words: str) -> None:

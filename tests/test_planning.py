@@ -194,7 +194,7 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
     found = planned(CPU, {"strategy": "single_gpu", "cpus_per_task": 4})
     assert [run.strategy.name for run in found.runs] == ["cpu"]
     (skipped,) = found.skipped
-    assert skipped.reasons == ("single_gpu needs a GPU, device is cpu; cpu is its twin",)
+    assert skipped.reasons == ("single_gpu needs a GPU, device is cpu; use cpu instead",)
     setting = skipped.setting
     assert (setting.task.name, setting.strategy.name) == ("lenet-digits", "single_gpu")
     assert (setting.shape.cpus_per_task, setting.feeding.loader) == (4, "resident")
@@ -215,7 +215,7 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
         (DDP | {"devices_per_node": 1}, "ddp needs at least 2 devices, has 1"),
         (
             CPU | {"data_workers": 2},
-            "data_workers 2 have nothing to do with loader resident; use loader dataloader",
+            "data_workers 2 have no work with loader resident; use loader dataloader",
         ),
         (
             CPU | {"launcher": "torchrun"},
@@ -239,10 +239,10 @@ def test_a_contradiction_is_named(comparison: dict[str, Any], reason: str) -> No
 
 
 def test_lengths_that_leave_nothing_are_named() -> None:
-    assert reasons(CPU, epochs=0.01) == ["epochs 0.01 make no whole step of 22 in an epoch"]
-    assert reasons(CPU, epochs=1, warmup_steps=22) == ["warmup_steps 22 leave nothing to time of 22 steps"]
+    assert reasons(CPU, epochs=0.01) == ["epochs 0.01 are less than one step; an epoch has 22 steps"]
+    assert reasons(CPU, epochs=1, warmup_steps=22) == ["warmup_steps 22 leave none of the run's 22 steps to be timed"]
     (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
-    assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave nothing to time")
+    assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
 
 
 def test_more_threads_than_cpus_are_warned_of() -> None:
@@ -259,7 +259,7 @@ def test_several_contradictions_are_all_named() -> None:
     (reason,) = reasons(DDP | {"devices_per_node": 3, "threads": 2, "data_workers": 1})
     assert reason.split("; ") == [
         "threads 2 exceed cpus_per_task 1",
-        "data_workers 1 have nothing to do with loader resident",
+        "data_workers 1 have no work with loader resident",
         "use loader dataloader",
         "global_batch_size 64 is not divisible by 3 processes",
     ]
@@ -580,7 +580,7 @@ def test_damaged_speeds_are_named(tmp_path: Path, text: str) -> None:
         ),
         (
             {"strategy": "hooked", "options": {"bucketmb": 3}},
-            "config: comparisons[1].options.bucketmb: 3 is for no option of hooked; "
+            "config: comparisons[1].options.bucketmb: 3 is not allowed, hooked has no such option; "
             "did you mean 'bucket_mb'? allowed: bucket_mb, hook, views",
         ),
         (
@@ -594,7 +594,7 @@ def test_damaged_speeds_are_named(tmp_path: Path, text: str) -> None:
         ),
         (
             {"strategy": "cpu", "options": {"hook": "x"}},
-            "config: comparisons[1].options.hook: 'x' is for no option of cpu; allowed: none",
+            "config: comparisons[1].options.hook: 'x' is not allowed, cpu has no such option; allowed: none",
         ),
     ],
 )
@@ -649,7 +649,7 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "19 jobs; at most 42 CPU-hours and 0 GPU-hours per try" in text
-    assert "skipped: single_gpu: needs a GPU, device is cpu; cpu is its twin" in text
+    assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
     (row,) = [line for line in text.splitlines() if "ddp" in line and "gate" not in line]
     assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["4", "3", "12", "440", "6", "0"]
 

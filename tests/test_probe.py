@@ -140,7 +140,7 @@ def test_a_setting_that_cannot_be_probed_keeps_its_batch_and_says_why() -> None:
     assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == [48]
     told = shown(made, answers, "p.yaml").splitlines()
     assert told[0] == f"{name} (1 × 1 cpu, fp32): 1 sample takes 300 MB, the budget is 200 MB"
-    assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; cpu is its twin"
+    assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; use cpu instead"
 
 
 def test_a_probe_longer_than_its_job_is_refused_where_it_is_asked_for() -> None:
@@ -271,7 +271,7 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     words += ["--profile", str(ROOT / "profiles" / "local"), "probe", "--configfile", "mine.yaml"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "128 samples per device, the most that was to be tried" in done.stdout + done.stderr
+    assert "128 samples per device, the largest batch to try" in done.stdout + done.stderr
     made = plan(load(yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())), gpus=0)
     assert [planned_.setting.batch.global_batch_size for planned_ in made.settings] == [128]
 
@@ -285,7 +285,7 @@ def test_a_probe_is_a_job_of_its_settings_shape(cluster: MiniSlurm, results: Pat
     site = site_file(tmp_path)
     status, printed = slurm_snakemake(cluster, tmp_path, config, "probe", site=site)
     assert status == 0, printed
-    assert "64 samples per device, the most that was to be tried" in printed
+    assert "64 samples per device, the largest batch to try" in printed
     found = yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())
     (setting,) = plan(load(found), site=load_site(str(site), ROOT)).settings
     assert (setting.setting.shape.nodes, setting.setting.batch.global_batch_size) == (2, 128)

@@ -35,8 +35,12 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
 @pytest.mark.parametrize(
     ("comparison", "config", "said"),
     [
-        ({"strategy": "single_gpu"}, {}, "single_gpu needs a GPU, device is cpu; cpu is its twin"),
-        ({"strategy": "data_parallel", "devices_per_node": 2}, {}, "data_parallel needs a GPU, device is cpu; ddp"),
+        ({"strategy": "single_gpu"}, {}, "single_gpu needs a GPU, device is cpu; use cpu instead"),
+        (
+            {"strategy": "data_parallel", "devices_per_node": 2},
+            {},
+            "data_parallel needs a GPU, device is cpu; use ddp instead",
+        ),
         ({"strategy": "mps"}, {}, "mps is for several processes on a device; give processes_per_device, such as 2"),
         ({"strategy": "fsdp"}, {}, "fsdp needs at least 2 devices, has 1"),
         ({"strategy": "pipeline", "devices_per_node": 8}, {}, "pipeline has 8 stages, lenet-digits has 5 layers"),

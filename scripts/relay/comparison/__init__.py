@@ -1,1 +1,1 @@
-"""The comparison stage: from every run's records to tables, a report, and what was found in a sentence."""
+"""The comparison stage: from the records of all runs to tables, a report, and a finding in a few sentences."""

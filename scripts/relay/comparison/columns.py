@@ -16,16 +16,16 @@ from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
 
-# Speeds are compared in samples; they are told in what the task's dataset counts: images, tokens of a text, or samples.
+# Speeds are compared in samples per second. They are shown in the unit of the task's dataset.
 UNITS = ("samples", "images", "tokens")
 SPEED_PARTS = ("", "_low", "_high", "_per_device")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure that a run's summary has under its name: its type, what it is, and how a setting's repeats are pooled.
+    """A figure of a run's summary: its type, its meaning, and how the repeats of a setting are combined.
 
-    `pooled` takes the figures of the finished repeats, without those that have none; None: it is a run's alone.
+    `pooled` gets the figures of the finished repeats that have one. Without `pooled`, only `runs.csv` has the figure.
     """
 
     kind: type
@@ -39,28 +39,28 @@ def mean(values: Sequence[float]) -> float:
 
 
 def listed(values: Sequence[Any]) -> str:
-    """Each value once, in order."""
+    """The different values, sorted and joined by semicolons."""
     return "; ".join(sorted(map(str, set(values))))
 
 
-# A new one: a line here, and the code that measures it and puts it into the summary under this name.
+# To add a figure, add a line here, and write the code that measures it and puts it into the summary under this name.
 MEASURED: dict[str, Measured] = {
     "measured_steps": Measured(int, "steps that were timed"),
     "step_seconds_median": Measured(float, "median of a step's seconds"),
     "step_seconds_p95": Measured(float, "95th percentile of a step's seconds"),
     "data_wait_fraction": Measured(float, "part of the measured time spent waiting for data", mean),
-    "train_seconds": Measured(float, "time spent on steps that counted"),
+    "train_seconds": Measured(float, "time spent on steps that were kept"),
     "allocated_seconds": Measured(float, "wall time of all attempts"),
-    "peak_memory_bytes": Measured(int, "of the process, or device, that used most", max),
-    "test_accuracy": Measured(float, "at the end", mean),
-    "test_loss": Measured(float, "at the end", mean),
-    "train_loss": Measured(float, "of the last step"),
+    "peak_memory_bytes": Measured(int, "peak memory of the process, or device, that used most", max),
+    "test_accuracy": Measured(float, "accuracy on the test set at the end", mean),
+    "test_loss": Measured(float, "loss on the test set at the end", mean),
+    "train_loss": Measured(float, "training loss of the last step"),
     "device_name": Measured(str, "kind of processor or GPU", listed),
 }
 
 
 def _type(declared: Any) -> type:
-    """The type of a declared field's values in a table: text for choices and for what may be missing."""
+    """The type of a declared field's values in a table. Choices and optional values are text."""
     return declared if declared in (int, float, bool) else str
 
 
@@ -70,19 +70,19 @@ DECLARED: dict[str, type] = {each.name: _type(each.type) for each in setting_fie
 COMPARISON: dict[str, type] = {
     "task": str,
     "strategy": str,
-    "options": str,  # the strategy's own, as "name=value; name=value"
-    "chosen_options": str,  # those of them that are not the strategy's defaults
+    "options": str,  # the strategy's options, as "name=value; name=value"
+    "chosen_options": str,  # those options that differ from the strategy's defaults
     "stack": str,
     "world_size": int,  # processes
     **DECLARED,
     "repeats": int,  # finished ones
     "repeats_planned": int,
     "segments": int,
-    "unit": str,  # of UNITS: what the task's speed is told in
-    # Of samples and of the unit, the others empty: the repeats' geometric mean, its 95 % interval (empty for one
-    # repeat), and per device.
+    "unit": str,  # one of UNITS, in which the task's speed is shown
+    # The repeats' geometric mean, its 95 % interval (empty for one repeat), and the speed per device. Only the columns
+    # of samples and of the task's unit are filled.
     **{f"{unit}_per_second{part}": float for unit in UNITS for part in SPEED_PARTS},
-    "relative_speed": float,  # to the fastest equivalent setting of the same task
+    "relative_speed": float,  # divided by that of the fastest equivalent setting of the same task
     "relative_speed_low": float,
     "relative_speed_high": float,
     "standing": str,  # best, tie, slower, unclear (see relay.comparison.statistics)
@@ -92,7 +92,7 @@ COMPARISON: dict[str, type] = {
     **{name: measured.kind for name, measured in MEASURED.items() if measured.pooled},
     "max_loss_difference": float,  # the equivalence gate's
     "equivalent": bool,
-    "lossy": str,  # the options that knowingly round what is sent
+    "lossy": str,  # the options that deliberately round what is sent
     "goodput": float,  # of all repeats together
     "status": str,  # done, failed, skipped
     "reason": str,
@@ -127,7 +127,7 @@ RUNS: dict[str, type] = {
 
 
 def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write the rows, complete or not at all; what a row lacks is empty, and booleans are true and false."""
+    """Write the rows, complete or not at all. Missing values are empty; booleans are true and false."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
@@ -136,12 +136,15 @@ def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[st
 
 
 def read_csv(path: Path, columns: Mapping[str, type]) -> list[Row]:
-    """The inverse of `write_csv`, typed; empty is None. Raises UserError where that file is not there."""
+    """The inverse of `write_csv`, with typed values; an empty one is None.
+
+    Raises UserError where the file is missing, unreadable, or from another version.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
     except FileNotFoundError:
-        raise UserError(f"{path}: is missing; it is made by the comparison, at the end of a run") from None
+        raise UserError(f"{path}: is missing; the comparison makes it, after all runs") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     try:
@@ -159,7 +162,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def speeds(samples_per_second: Mapping[str, float | None], unit: str, units_per_sample: int) -> Row:
-    """The columns of a speed, by their parts ("_low", …): in samples, and in the task's unit."""
+    """The columns of a speed, in samples and in the task's unit. `samples_per_second` is by part ("", "_low", …)."""
     factors = {"samples": 1, unit: units_per_sample}
     return {
         f"{each}_per_second{part}": None if value is None else value * factor
@@ -169,24 +172,24 @@ def speeds(samples_per_second: Mapping[str, float | None], unit: str, units_per_
 
 
 def told_speed(row: Mapping[str, Any], part: str = "") -> Any:
-    """The speed of a row, or a part of it, as a float in the task's unit; None where it has none."""
+    """The speed of a row, or a part of it ("_low", …), as a float in the task's unit; None without a speed."""
     return row[f"{row['unit']}_per_second{part}"] if row["unit"] else None
 
 
 def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The unit that a task's rows are told in; what was skipped has none of its own."""
+    """The unit of a task's speeds. Rows of skipped settings have no unit."""
     return next((str(row["unit"]) for row in rows if row["unit"]), "samples")
 
 
 def category(row: Mapping[str, Any]) -> str:
-    """'done', 'struck out' (trained, but not equivalent to the reference), 'failed' or 'skipped'."""
+    """The category of a row: 'done', 'struck out' (trained, but not equivalent), 'failed' or 'skipped'."""
     if row["status"] == "done" and not row["equivalent"]:
         return "struck out"
     return str(row["status"])
 
 
 def reason_title(row: Mapping[str, Any]) -> str:
-    """What a row's reason is headed with: its category, or 'note' where all went well."""
+    """The heading of a row's reason: its category, or 'note' for a setting that is done."""
     return "note" if category(row) == "done" else category(row)
 
 

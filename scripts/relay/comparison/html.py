@@ -1,4 +1,4 @@
-"""The report: one HTML file that carries everything it shows, readable without a network."""
+"""The report: one HTML file that contains everything it shows, so that it can be read without a network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Gate:
-    """A verdict of the equivalence gate and the names of the settings that it is about."""
+    """A verdict of the equivalence gate, and the names of the settings that share it."""
 
     names: Sequence[str]
     verdict: dict[str, Any]
@@ -34,7 +34,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Section:
-    """All that the report shows of one task."""
+    """Everything that the report shows about one task."""
 
     task: str
     unit: str
@@ -67,7 +67,7 @@ def mebibytes(value: int | None) -> str:
 
 
 def whole(value: float) -> str:
-    """Every digit of a number, thousands separated; no decimals where there are none: '32', '247,400'."""
+    """A number with all its digits and thousands separated, such as '32' or '247,400'."""
     return f"{value:,.10g}"
 
 
@@ -77,20 +77,20 @@ def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
     sections = []
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     for index, task in enumerate(tasks):
-        mine = [row for row in rows if row["task"] == task]
+        task_rows = [row for row in rows if row["task"] == task]
         plotted = [
             Plotted(row, f"{row['strategy']}: {labels[id(row)]}", groups[row["setting"]])
-            for row in mine
+            for row in task_rows
             if row["status"] != "skipped"
         ]
-        # The markup is made by matplotlib, which escapes the text in it.
+        # Markup is safe here, because matplotlib escapes the text in its SVG.
         speed, loss = speed_plot(plotted, f"speed-{index}"), loss_plot(plotted, f"loss-{index}")
         sections.append(
             Section(
                 task=task,
-                unit=told_unit(mine),
-                headline=headlines(mine)[0],
-                rows=[(row, labels[id(row)]) for row in mine],
+                unit=told_unit(task_rows),
+                headline=headlines(task_rows)[0],
+                rows=[(row, labels[id(row)]) for row in task_rows],
                 speed_plot=Markup(speed) if speed else None,
                 loss_plot=Markup(loss) if loss else None,
                 gates=_gates(plotted),
@@ -101,7 +101,7 @@ def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
 
 
 def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
-    """Every verdict once, with the settings that share it, those that are struck out first."""
+    """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
     names: dict[str, list[Plotted]] = {}
     for setting in plotted:
         if not ran_other_code(setting.records):  # whose verdict would be that of other code
@@ -116,7 +116,7 @@ def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
 
 
 def _only_on_cpu(plotted: Sequence[Plotted]) -> list[str]:
-    """Strategies made for GPUs too that were measured on CPUs alone."""
+    """Strategies that also work on GPUs, but were measured on CPUs only."""
     measured = [setting for setting in plotted if setting.row["samples_per_second"]]
     on_gpus = {setting.row["strategy"] for setting in measured if setting.row["device"] != "cpu"}
     only = {setting.row["strategy"] for setting in measured if _made_for_gpus(setting.records[0])} - on_gpus
@@ -127,11 +127,11 @@ def _made_for_gpus(record: Record) -> bool:
     try:
         return "cuda" in requirements.read(Path(record.run.strategy.file)).devices
     except (OSError, SyntaxError, UserError):
-        return True  # the strategy's file has gone since; better to say too often that no GPU was timed
+        return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe
 
 
 def _method(inputs: Inputs) -> dict[str, Any]:
-    """How it was measured, from what the runs themselves have noted."""
+    """How the runs were measured, from their own records."""
     summaries = [record.summary for record in inputs.records if record.summary]
     return {
         "runs": len(inputs.records),

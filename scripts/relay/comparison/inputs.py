@@ -1,4 +1,4 @@
-"""What the stages before have left: the plan, and of each run its spec, summary or fault, and verdict."""
+"""The inputs of the comparison: the plan, and each run's specification, summary or fault, and verdict."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "note
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run and what is known of it: its summary, or the `error` why it has none; its verdict or None.
+    """One run and its results: its summary, or the `error` why it has none, and its gate's verdict or None.
 
-    `strategy_source` is the digest of the strategy's code that it runs, or ran; None where it has not begun.
+    `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun.
     """
 
     run: Run
@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A setting that did not run, and why."""
+    """A setting that did not run, and the reasons."""
 
     setting: Setting
     reasons: tuple[str, ...]
@@ -57,7 +57,7 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """Everything that was planned and what became of it; `records` are in the plan's order."""
+    """All planned runs with their results, in the plan's order, and all skipped settings."""
 
     records: Sequence[Record]
     skipped: Sequence[Skipped]
@@ -65,11 +65,10 @@ class Inputs:
 
 
 def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
-    """Read the plan and every run's records below `results`.
+    """Read the plan and the records of all runs below `results`.
 
-    A run without a usable summary, or whose gate has no verdict, is a UserError of one line that names the
-    file; with `partial`, it is a failed run with the reason instead. The plan and each `run.json` must be
-    there in any case.
+    Raises UserError, with one line that names the file, for a run without a usable summary or verdict. With `partial`,
+    such a run is a failed one with that reason. The plan and every `run.json` are needed in any case.
     """
     plan = _read(plan_path, _PLAN_KEYS)
     margin = plan["margin"]
@@ -92,7 +91,7 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
 
 
 def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
-    """What the preflight of the run's shape found, for which its jobs were not submitted; empty for nothing."""
+    """The problems found by the run's preflight, because of which its jobs were not submitted; empty without any."""
     if not planned.get("preflight"):
         return []
     folder = results / "preflight" / planned["preflight"]
@@ -101,9 +100,9 @@ def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) ->
     if problems := read_json(folder / "problems.json"):
         return list(map(str, problems))
     log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
-    asked = (results / "environments" / f"{stack}.json").is_file()  # what the job waited for
-    # A job says at least one word; where there is no log, Snakemake makes an empty one.
-    if asked and not (log.is_file() and log.stat().st_size):
+    submitted = (results / "environments" / f"{stack}.json").is_file()  # the preflight waits for this file
+    # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
+    if submitted and not (log.is_file() and log.stat().st_size):
         return [
             "its job did not run: Slurm's reason, if it gave one, stands in Snakemake's log; if not, "
             f"{Path.cwd()} or {sys.executable} is not visible on the nodes: put both on a disk that they share"
@@ -112,7 +111,7 @@ def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) ->
 
 
 def _skipped(entry: Any, path: Path) -> Skipped:
-    """A skipped setting of the plan. Raises UserError where it is of another version."""
+    """A skipped setting of the plan. Raises UserError where another version wrote it."""
     try:
         return Skipped(setting=built(Setting, entry["setting"]), reasons=tuple(map(str, entry["reasons"])))
     except (TypeError, KeyError) as fault:
@@ -120,7 +119,7 @@ def _skipped(entry: Any, path: Path) -> Skipped:
 
 
 def _setting(run: Run) -> Setting:
-    """What the run's repeats have in common."""
+    """The run's setting, which all its repeats share."""
     return Setting(**{each.name: getattr(run, each.name) for each in fields(Setting)})
 
 
@@ -129,8 +128,8 @@ def read_json_file(path: Path) -> Any:
     try:
         value = read_json(path)
     except (OSError, ValueError) as error:
-        told = "is no JSON" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
-        raise UserError(f"{path}: {told}; remove it and run again") from None
+        fault = "is no JSON" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: {fault}; remove it and run again") from None
     if value is None:
         raise UserError(f"{path}: is missing; run the stage that makes it first")
     return value
@@ -168,7 +167,12 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     if verdict is None and not error:
         places = (results / "equivalence" / "gates" / gate, results / "equivalence" / "references")
         error = next(
-            (f"gate: {told}" for told in map(_told, (places[0], places[1] / planned.get("reference", "-"))) if told), ""
+            (
+                f"gate: {fault}"
+                for fault in map(_recorded, (places[0], places[1] / planned.get("reference", "-")))
+                if fault
+            ),
+            "",
         )
     segments = len(planned["segments"])
     return Record(
@@ -182,7 +186,7 @@ def _curve(summary: dict[str, Any]) -> list[tuple[int, float]]:
 
 
 def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
-    """The summary and no error, or none and why."""
+    """The summary and '', or None and the error."""
     path = results / "runs" / identity / "summary.json"
     if not partial:
         return _read(path, _SUMMARY_KEYS), ""
@@ -196,11 +200,11 @@ def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any
 
 def _fault(identity: str, results: Path) -> str:
     work = results / "checkpoints" / identity
-    return _told(work) or _interrupted(work) or f"no result: see {log_of(identity, results)}"
+    return _recorded(work) or _interrupted(work) or f"no result: see {log_of(identity, results)}"
 
 
 def _interrupted(work: Path) -> str:
-    """How far the last attempt came that was stopped in order; '' where there is none."""
+    """Where the last attempt was interrupted, if it saved and stopped in order; else ''."""
     last = max((int(path.stem.split("-")[1]) for path in work.glob("records/attempt-*.jsonl")), default=0)
     lines = attempts.read(work, last) if last else []
     if not lines or not lines[-1].get("stopped"):
@@ -208,8 +212,8 @@ def _interrupted(work: Path) -> str:
     return f"interrupted after step {lines[-1]['end']} ({lines[-1]['stopped']}): the same call again goes on from there"
 
 
-def _told(work: Path) -> str:
-    """The error that a job recorded there, in one line; empty where it recorded none."""
+def _recorded(work: Path) -> str:
+    """The error that a job recorded in its work folder, in one line; '' without one."""
     try:
         fault = read_json(work / "fault.json")
     except (OSError, json.JSONDecodeError):
@@ -218,7 +222,7 @@ def _told(work: Path) -> str:
 
 
 def log_of(identity: str, results: Path) -> Path:
-    """The newest log of a job that carries the run's or gate's name, or Snakemake's own where none does."""
+    """The newest log of a job with the run's or gate's id in its name, or else the folder of Snakemake's own logs."""
     logs = _logs(identity, results / "logs")
     return max(logs, key=lambda path: path.stat().st_mtime, default=Path(".snakemake/log"))
 
@@ -226,7 +230,7 @@ def log_of(identity: str, results: Path) -> Path:
 def _logs(identity: str, logs: Path) -> Iterator[Path]:
     for path in logs.rglob(f"*{identity}*"):
         if path.relative_to(logs).parts[0] in ("specification", "start"):
-            continue  # what was asked for: it tells nothing of what happened
+            continue  # these jobs only write specifications, so that their logs do not explain a failure
         if path.is_file():
             yield path
         else:

@@ -1,4 +1,4 @@
-"""The report's plots, as SVG for its page: coloured by the page's own CSS variables, with text as text."""
+"""The report's plots, as SVG elements. Their colours are CSS variables of the page, and their text stays text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from relay.comparison.columns import Row, category, told_speed, told_unit
 from relay.comparison.inputs import Record
 from relay.datasets import kinds
 
-# Drawn in these and then replaced by CSS variables, so that the plots follow the page into the dark.
+# Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
-_WIDTH_INCHES = 5.6  # fits a phone without the text becoming too small to read
-_LABEL_CHARACTERS = 88  # of the usual size fit into that width
+_WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
+_LABEL_CHARACTERS = 88  # so many characters of the usual size fit into that width
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "text.parse_math": False,  # names may contain dollar signs
     "font.size": 9,
     "text.color": INK,
     "axes.labelcolor": MUTED,
@@ -46,7 +46,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Plotted:
-    """A setting as it is drawn: its row and name in the table, and its repeats."""
+    """A setting to draw: its row and name in the table, and the records of its repeats."""
 
     row: Row
     name: str
@@ -54,17 +54,17 @@ class Plotted:
 
     @property
     def mark(self) -> str:
-        """What follows the name of a setting that does not count."""
+        """The text that follows the name of a setting that is struck out or failed; '' for others."""
         if self.row["equivalent"] is False:
             return " – struck out"
         return "" if category(self.row) == "done" else f" – {category(self.row)}"
 
 
 def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
-    """Speed (geometric mean, 95 % interval) beside test accuracy (or loss); None without any.
+    """Speed (geometric mean, 95 % interval) beside test accuracy or loss, as SVG; None without any speed.
 
-    Small dots are repeats. Struck-out settings are crossed, partly failed ones hollow. `name` must be the
-    page's only plot of that name: its parts are called after it.
+    Small dots are repeats. Struck-out settings have a cross, partly failed ones a hollow dot. `name` must be unique on
+    the page, because the ids of the plot's parts begin with it.
     """
     timed = [setting for setting in settings if setting.row["samples_per_second"]]
     if not timed:
@@ -92,9 +92,9 @@ def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
 
 
 def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
-    """Training loss over epochs, a panel for each setting, a line for each repeat; None without losses.
+    """Training loss over epochs as SVG, with a panel for each setting and a line for each repeat; None without losses.
 
-    All panels share their axes; the first setting's first repeat stands behind the others in grey.
+    All panels share their axes. The first setting's first repeat is drawn in grey in all other panels.
     """
     drawn = [(setting, curves) for setting in settings if (curves := list(_curves(setting)))]
     if not drawn:
@@ -121,7 +121,7 @@ def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
                 panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.5 else (1,)))
                 panel.yaxis.set_minor_locator(NullLocator())
             if place == len(drawn) - 2:
-                panel.tick_params(labelbottom=True)  # where the number is odd, nothing stands below it
+                panel.tick_params(labelbottom=True)  # with an odd number of panels, there is none below this one
         for panel in panels:
             panel.set_axis_off()
         figure.supxlabel("epochs", fontsize=9, color=MUTED, y=0.02, va="bottom")
@@ -130,7 +130,7 @@ def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
 
 
 def _figure(height_inches: float, *, left: float, bottom: float, top: float) -> Figure:
-    """A figure with margins in inches; matplotlib's own layout would take most of the drawing's time."""
+    """A figure with margins in inches. matplotlib's automatic layout would take most of the drawing time."""
     figure = Figure(figsize=(_WIDTH_INCHES, height_inches))
     figure.subplots_adjust(
         left=left / _WIDTH_INCHES,
@@ -168,15 +168,15 @@ def _speed(axes: Axes, place: int, setting: Plotted) -> None:
 
 
 def _measure(settings: Sequence[Plotted]) -> tuple[str, float, str]:
-    """Accuracy where the task has one, else the loss: its key in a summary, a factor, the axis' label."""
+    """Test accuracy if the task has one, else test loss: the key in a summary, a factor, and the label of the axis."""
     if any(setting.row["test_accuracy"] is not None for setting in settings):
         return "test_accuracy", 100, "test accuracy (%)"
     return "test_loss", 1, "test loss"
 
 
 def _quality(axes: Axes, place: int, setting: Plotted, measure: str, factor: float) -> None:
-    found = [record.summary.get(measure) for record in setting.records if record.summary]
-    values = [factor * value for value in found if value is not None]
+    measured = [record.summary.get(measure) for record in setting.records if record.summary]
+    values = [factor * value for value in measured if value is not None]
     axes.plot(values, [place + 0.16] * len(values), linestyle="none", marker="o", markersize=2, color=MUTED)
     if values:
         mean = factor * setting.row[measure]
@@ -205,8 +205,8 @@ def _marker(setting: Plotted, colour: str) -> dict[str, Any]:
 
 
 def _two_lines(name: str, width: int = 42) -> str:
-    """Broken at the comma nearest to the middle, where it is too long for a panel."""
-    commas = [found.end() for found in re.finditer(", ", name)]
+    """The name, in two lines if it is too long for a panel. It is broken at the comma nearest to the middle."""
+    commas = [comma.end() for comma in re.finditer(", ", name)]
     if len(name) <= width or not commas:
         return name
     middle = min(commas, key=lambda place: abs(place - len(name) / 2))
@@ -215,15 +215,15 @@ def _two_lines(name: str, width: int = 42) -> str:
 
 @contextmanager
 def _style(salt: str) -> Iterator[None]:
-    # A fixed salt: the same numbers give the same file.
+    # With a fixed salt, the same numbers give the same file.
     with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}):
         yield
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The figure as an <svg> element, hidden from screen readers: caption and table say what it shows.
+    """The figure as an <svg> element. It is hidden from screen readers, because caption and table say what it shows.
 
-    Its size is left to the page; its parts' names begin with `name`, so that plots on a page do not collide.
+    The page decides its size. The ids of its parts begin with `name`, so that plots on a page do not collide.
     """
     stream = io.StringIO()
     figure.savefig(

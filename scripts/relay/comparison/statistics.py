@@ -1,7 +1,7 @@
 """How speeds are averaged and compared: geometric means, intervals of ratios, and the practical margin.
 
-Speeds vary by factors, not by amounts, so everything is done on their logarithms. A difference counts only if
-it is larger than the spread between jobs (the interval) and large enough to matter (the margin).
+Speeds vary by factors, not by amounts, so that everything is computed with their logarithms. A difference counts only
+if it is larger than the spread between jobs (the interval) and large enough to matter (the margin).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Standing = Literal["best", "tie", "slower", "unclear"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A positive quantity and its 95 % interval; `low` and `high` are None without a spread to tell."""
+    """A positive quantity and its 95 % interval. `low` and `high` are None for a single value, which has no spread."""
 
     value: float
     low: float | None = None
@@ -31,7 +31,7 @@ class Estimate:
 def geometric_mean(values: Sequence[float]) -> Estimate:
     """The geometric mean of positive values with the Student-t interval of their logarithms.
 
-    One value alone has no interval. Raises ValueError for none, or for one that is not positive and finite.
+    A single value has no interval. Raises ValueError without values, and for a value that is not positive and finite.
     """
     logs = _logs(values)
     if logs.size == 1:
@@ -42,8 +42,8 @@ def geometric_mean(values: Sequence[float]) -> Estimate:
 def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
     """The ratio of two geometric means with Welch's interval of the difference of their logarithms.
 
-    Welch's, because two settings need not vary alike. Without a second repeat of both there is no interval.
-    Raises ValueError as `geometric_mean` does.
+    Welch's method is used because two settings may vary differently. There is an interval only if both have at least
+    two values. Raises ValueError as `geometric_mean` does.
     """
     a, b = _logs(values), _logs(others)
     difference = float(a.mean() - b.mean())
@@ -58,16 +58,16 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
 
 
 def standing(relative: Estimate, margin: float) -> Standing:
-    """Where a setting stands whose speed relative to the best one is `relative` (about 1 at most).
+    """The standing of a setting whose speed, divided by the best one's, is `relative` (about 1 at most).
 
-    With `margin` m, the band of a tie reaches from 1 − m to 1 / (1 − m): the same whichever of the two is
+    With `margin` m, the band of a tie reaches from 1 − m to 1 / (1 − m). It is the same whichever of the two speeds is
     divided by the other.
 
-    - tie: the interval lies within the band, so the difference is too small to matter.
-    - slower: the interval lies below the band, so the difference is real and matters.
-    - unclear: the interval reaches across an edge of the band, or there is none (one repeat).
+    - tie: the interval lies within the band, so that the difference is too small to matter.
+    - slower: the interval lies below the band, so that the difference is real and matters.
+    - unclear: the interval reaches across an edge of the band, or there is no interval (one repeat).
 
-    A margin of 0 leaves no band: then the interval is below 1 (slower) or not (unclear).
+    A margin of 0 leaves no band. The interval is then below 1 (slower) or not (unclear).
     """
     if relative.low is None or relative.high is None:
         return "unclear"

@@ -1,4 +1,4 @@
-"""The two tables: every run, and every setting with its repeats pooled and compared with the best."""
+"""The two tables: one of all runs, and one of all settings, with repeats combined and compared with the best."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_rows(inputs: Inputs) -> list[Row]:
 
 
 def comparison_rows(inputs: Inputs) -> list[Row]:
-    """One row per setting, for `comparison.csv`: by task, the fastest first, then what does not count."""
+    """One row per setting, for `comparison.csv`. In each task the fastest comes first, and skipped ones last."""
     groups = by_setting(inputs.records)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     _compare(rows, groups, inputs.margin)
@@ -67,16 +67,16 @@ def _run_row(record: Record) -> Row:
 
 
 def versions_text(versions: Mapping[str, Any]) -> str:
-    """'python 3.11.2; torch 2.13.0'; what is not there (CUDA on a CPU) is left out."""
+    """Versions as a text, such as 'python 3.11.2; torch 2.13.0'. What has no version (CUDA on CPUs) is left out."""
     return "; ".join(f"{name} {version}" for name, version in sorted(versions.items()) if version)
 
 
 def _remark(record: Record) -> str:
-    """What a reader has to know of a run that is done: the run's own words, and why there is no speed."""
+    """A note on a run that is done: its own, or why it has no speed; '' without any."""
     if record.summary is None:
         return ""
-    told = str(record.summary.get("reason") or "")
-    return told if told or record.speed else "too short to be timed: no step after the warm-up"
+    reason = str(record.summary.get("reason") or "")
+    return reason if reason or record.speed else "too short to be timed: no step after the warm-up"
 
 
 def _pooled(group: Sequence[Record]) -> Row:
@@ -108,8 +108,8 @@ def _pooled(group: Sequence[Record]) -> Row:
     refused = [] if ungated else _refusals(group)
     faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
     lossy = verdict.get("lossy") if verdict else None
-    knowingly = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
-    reasons = [*refused, *faults, *_by_repeat(group, _remark), *knowingly]
+    lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
+    reasons = [*refused, *faults, *_by_repeat(group, _remark), *lossy_note]
     return row | {
         "lossy": lossy,
         "status": "failed" if faults else "done",
@@ -119,7 +119,7 @@ def _pooled(group: Sequence[Record]) -> Row:
 
 
 def _setting_columns(setting: Setting, file: Path) -> Row:
-    """What is declared of a setting. `file`: the strategy's, for the defaults of its options."""
+    """The columns of a setting's declared fields. `file` is the strategy's, which has the defaults of its options."""
     known = {name: value for name, value in flat(setting).items() if name in COMPARISON}
     options = setting.strategy.options
     own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
@@ -133,12 +133,12 @@ def _unit(setting: Setting) -> tuple[str, int]:
 
 
 def speeds_of(group: Sequence[Record]) -> list[float]:
-    """Samples per second of the repeats that have it."""
+    """Samples per second of the repeats that were timed."""
     return [record.speed for record in group if record.speed]
 
 
 def _refusals(group: Sequence[Record]) -> list[str]:
-    """Why a setting is not equivalent: the gate's problems, or that what was gated is not what ran."""
+    """Why a setting is not equivalent: the gate's problems, or other code in the gate than in the runs."""
     verdict = group[0].verdict
     assert verdict is not None
     if other := ran_other_code(group):
@@ -156,12 +156,12 @@ def ran_other_code(group: Sequence[Record]) -> list[Record]:
 
 
 def _by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
-    """'repeats 1 and 3: why', grouped by reason; 'all 3 repeats: why' where it is the same for all."""
-    numbers: dict[str, list[int]] = {}
+    """Each reason with the repeats that have it, such as 'repeats 1 and 3: …' or 'all 3 repeats: …'."""
+    repeats_of: dict[str, list[int]] = {}
     for record in group:
-        if told := reason(record):
-            numbers.setdefault(told, []).append(record.run.repeat)
-    return [f"{_repeats(found, len(group))}{told}" for told, found in numbers.items()]
+        if text := reason(record):
+            repeats_of.setdefault(text, []).append(record.run.repeat)
+    return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
 
 
 def _repeats(numbers: Sequence[int], count: int) -> str:
@@ -173,7 +173,7 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
 
 
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
-    """What the finished repeats measured, pooled; None where none of them has it."""
+    """The figures of the finished repeats, combined; None where no repeat has the figure."""
     row: Row = {}
     for name, measured in MEASURED.items():
         values = [summary[name] for summary in finished if summary.get(name) is not None]
@@ -182,7 +182,7 @@ def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
-    """Time on steps that counted ÷ time allocated, over all repeats: the long ones weigh more."""
+    """Time on steps that were kept, divided by the allocated time, over all repeats; longer repeats weigh more."""
     known = [s for s in summaries if s["goodput"] is not None and s["allocated_seconds"]]
     allocated = math.fsum(s["allocated_seconds"] for s in known)
     return math.fsum(s["goodput"] * s["allocated_seconds"] for s in known) / allocated if known else None
@@ -194,12 +194,12 @@ def _skipped(skipped: Skipped) -> Row:
 
 
 def _eligible(row: Mapping[str, Any]) -> bool:
-    """May be compared and recommended: all repeats finished, equivalent, and timed."""
+    """Whether a setting may be compared and recommended: all repeats finished, and it is equivalent and timed."""
     return category(row) == "done" and row.get("samples_per_second") is not None
 
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
-    """Fill in speed relative to the fastest eligible setting of each task, and the standing."""
+    """Fill in each eligible setting's speed relative to the fastest of its task, and its standing."""
     for task in {row["task"] for row in rows.values()}:
         eligible = [setting for setting, row in rows.items() if row["task"] == task and _eligible(row)]
         if not eligible:
@@ -219,10 +219,10 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
 
 
 def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
-    """Fill in the scaling efficiency of eligible settings: each against itself on the fewest devices.
+    """Fill in the scaling efficiency of eligible settings. Each is compared with itself on the fewest devices.
 
-    Itself means: all else equal, with the same global batch (strong scaling) or, where that was not
-    measured on fewer devices, with the same batch per device (weak scaling).
+    Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer
+    devices, the batch per device is equal (weak scaling).
     """
     runs = {setting: groups[setting][0].run for setting, row in rows.items() if _eligible(row)}
     for setting, run in runs.items():
@@ -246,13 +246,13 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
 
 
 def _same(smaller: Run, larger: Run) -> bool:
-    """Whether two runs differ in size alone; one process needs no launcher, so that is no difference."""
-    alike = all(_but_for_its_size(smaller)[name] == value for name, value in _but_for_its_size(larger).items())
+    """Whether two runs differ in size only. A single process needs no launcher, so that its launcher may differ."""
+    alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
     return alike and (smaller.shape.launcher == larger.shape.launcher or smaller.shape.world_size == 1)
 
 
-def _but_for_its_size(run: Run) -> Row:
-    """What has to agree for a scaling efficiency: all that is declared but how large a run is, and what follows."""
+def _without_size(run: Run) -> Row:
+    """The values that must be equal for a scaling efficiency: all but the run's size and what follows from it."""
     shape = replace(
         run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
     )

@@ -1,4 +1,4 @@
-"""The comparison as a table that fits a terminal: 80 columns, or what COLUMNS says."""
+"""The comparison as a table for the terminal, as wide as COLUMNS says, or else 80 columns."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from relay.comparison.wording import MISSING, headlines, number, percent, spread
 from relay.spec.labels import setting_labels
 
 _STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": "red", "skipped": "dim"}
-_NARROW = 72  # columns below which strategy and setting share one
+_NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 
 def show(console: Console, rows: Sequence[Row], report: Path) -> None:
-    """Print the comparison's rows, why some do not count, the finding, and where the report lies."""
+    """Print the comparison's rows, the reasons of failed and skipped ones, the finding, and the report's path."""
     marks = _marks(console)
     labels = setting_labels(rows)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     for task in tasks:
-        mine = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
+        task_rows = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
         console.print(Text(task, style="bold"))
-        console.print(_table(mine, narrow=console.width < _NARROW, marks=marks))
-        for row, label in mine:
+        console.print(_table(task_rows, narrow=console.width < _NARROW, marks=marks))
+        for row, label in task_rows:
             if row["reason"]:
                 console.print(Text(f"{row['strategy']} ({label}), {reason_title(row)}:", style="bold"))
                 console.print(Padding(Text(row["reason"]), (0, 0, 0, 2), expand=False))
         console.print()
     for sentence in headlines(rows):
         console.print(Text(sentence, style="bold"))
-    # Never broken, so that it can be copied, however long the path is.
+    # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
 
@@ -51,7 +51,7 @@ def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, s
     table.add_column("test\nacc. %", justify="right", no_wrap=True)
     table.add_column("gate", justify="center", no_wrap=True)
     for row, label in rows:
-        # Where nothing can be struck through, the words and the gate's mark still say it.
+        # In terminals without strike-through, the words and the gate's mark say the same.
         struck = "strike" if row["equivalent"] is False else ""
         gate = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
         gate += " lossy" if row["equivalent"] and row["lossy"] else ""
@@ -67,7 +67,7 @@ def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, s
 
 
 def _result(row: Row) -> Text:
-    """'0.63 slower', or in place of a relative speed why there is none."""
+    """The relative speed and the standing, such as '0.63 slower', or the reason why there is no relative speed."""
     if row["standing"]:
         return Text(f"{row['relative_speed']:.2f} {row['standing']}", style=_STYLES.get(row["standing"], ""))
     return Text("not timed" if category(row) == "done" else category(row), style=_STYLES.get(category(row), ""))

@@ -1,4 +1,4 @@
-"""What report and terminal say alike: settings' names in short, numbers with few digits, the finding."""
+"""Texts that the report and the terminal share: numbers with few digits, and the finding in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISSING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """With `digits` significant digits and thousands separated, as '20,500'; '–' for None."""
+    """A number with `digits` significant digits and thousands separated, such as '20,500'; '–' for None."""
     if value is None:
         return MISSING
     if not math.isfinite(value):
@@ -25,7 +25,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def small(value: Any) -> str:
-    """A figure of the gate: '2.9e-13'; text and whole numbers stay as they are."""
+    """A figure of the gate, such as '2.9e-13'. Text and whole numbers stay as they are."""
     if value is None:
         return MISSING
     if isinstance(value, float):
@@ -34,22 +34,22 @@ def small(value: Any) -> str:
 
 
 def percent(value: float | None, decimals: int = 1) -> str:
-    """0.972 → '97.2 %'."""
+    """A fraction as a percentage, such as '97.2 %' for 0.972; '–' for None."""
     return MISSING if value is None else f"{100 * value:.{decimals}f} %"
 
 
 def spread(row: Mapping[str, Any]) -> str:
-    """The interval of the speed as '±2.1 %', or as '×÷2.5' where it is wide; '' where one repeat gives none."""
+    """The interval of the speed as '±2.1 %', or as '×÷2.5' for a wide one; '' for one repeat, which has none."""
     low, high = row.get("samples_per_second_low"), row.get("samples_per_second_high")
     if not low or not high:
         return ""
-    # The interval is symmetric in the logarithm: its upper end says how far it reaches as a factor.
+    # The interval is symmetric in the logarithm, so that one factor describes both ends.
     factor = math.sqrt(high / low)
     return f"±{number(100 * (factor - 1), 2)} %" if factor < 1.5 else f"×÷{number(factor, 2)}"
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
-    """The finding on each task, each in a few sentences."""
+    """The finding for each task, in a few sentences."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     labels = setting_labels(rows)
     if not rows:
@@ -81,9 +81,9 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     row, name = best
     speed = f"{number(told_speed(row))} {row['unit']}/s"
     ties = [other for other, _ in others if other["standing"] == "tie"]
-    tied = [its for other, its in others if other["standing"] == "tie"]
-    unclear = [(other, its) for other, its in others if other["standing"] == "unclear"]
-    slower = [(other, its) for other, its in others if other["standing"] == "slower"]
+    tied = [other_name for other, other_name in others if other["standing"] == "tie"]
+    unclear = [(other, other_name) for other, other_name in others if other["standing"] == "unclear"]
+    slower = [(other, other_name) for other, other_name in others if other["standing"] == "slower"]
     if not others:
         return f"{name} trains {speed}; no other setting was measured and shown equivalent to compare it with."
     if ties:
@@ -94,7 +94,7 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
         behind, second = slower[0]
         lead = f"{name} is fastest: {speed}, {_times(behind)} as fast as the next, {second}."
     if unclear:
-        listed = _and([f"{its} at {_relative(other)}" for other, its in unclear[:3]] + _more(unclear[3:]))
+        listed = _and([f"{other_name} at {_relative(other)}" for other, other_name in unclear[:3]] + _more(unclear[3:]))
         alone = any(other["relative_speed_low"] is None for other, _ in unclear)
         why = "With one repeat there is no spread to judge by" if alone else "Too close to call with these repeats"
         lead += f" {why}: {listed}. More repeats would tell."
@@ -102,7 +102,7 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
 
 
 def _times(row: Mapping[str, Any]) -> str:
-    """How many times as fast as this row the best one is, with its interval: 1 / relative speed."""
+    """How many times as fast the best row is as this one (1 / relative speed), with its interval."""
     times = f"{1 / row['relative_speed']:.2f} times"
     if row["relative_speed_low"] is None:
         return times
@@ -110,7 +110,7 @@ def _times(row: Mapping[str, Any]) -> str:
 
 
 def _relative(row: Mapping[str, Any]) -> str:
-    """How fast this row is beside the best one, with its interval."""
+    """The speed of this row relative to the best one's, with its interval."""
     times = f"{row['relative_speed']:.2f} times its speed"
     if row["relative_speed_low"] is None:
         return times
@@ -126,7 +126,7 @@ def _and(words: Sequence[str]) -> str:
 
 
 def _left_out(rows: Sequence[tuple[Row, str]]) -> str:
-    """'1 struck out, 2 skipped', and settings that were done but too short to be timed."""
+    """The number of settings left out, by category, such as '1 struck out, 2 skipped'."""
     counts: dict[str, int] = {}
     for row, _ in rows:
         what = category(row)

@@ -1,4 +1,4 @@
-"""The software environment of a stack: what a job is to find, and what the login node does for it. Torch-free."""
+"""The software environment of a stack: what its jobs need, and what the login node prepares. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,69 +19,71 @@ if TYPE_CHECKING:
 
 
 def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> dict[str, Any]:
-    """What a job's processes run with, for `relay.environments.node` and `prepare` here; JSON for `run.json`.
+    """The description of the environment that a job's processes run in, ready to be written into `run.json`.
 
-    `site`: None where no scheduler is used: the driver's own environment. `device`: cpu or cuda, the run's.
+    Both `prepare` and `relay.environments.node` read it. `site` is None for runs without a scheduler: they use the
+    driver's own environment. `device` is the run's, cpu or cuda.
     Keys: mode, stack, build (of torch), python, wheelhouse, site_wheels, packages, conda, image, modules, nvidia,
-    lock_sha256. Raises UserError where the site's file has nothing for this stack.
+    lock_sha256. Raises UserError where the site's file has no entry for this stack.
     """
     lock = root / "envs" / f"{stack}.txt"
-    found: dict[str, Any] = {"mode": "current", "stack": stack, "build": None, "python": None, "wheelhouse": None}
-    found |= {"site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
-    found |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
+    described: dict[str, Any] = {"mode": "current", "stack": stack, "build": None, "python": None, "wheelhouse": None}
+    described |= {"site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
+    described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
     if site is None:
-        return found
-    given = site.environment
-    found |= {"mode": given.mode, "build": given.torch, "modules": list(site.modules)}
-    if given.mode == "wheels":
-        found["site_wheels"] = given.wheels_from == "site"
-        found["python"] = _own(given.python) or wheelhouse.base_python()
-        if found["site_wheels"]:
-            found["packages"] = list(_of_stack(site, "packages", stack))
+        return described
+    declared = site.environment
+    described |= {"mode": declared.mode, "build": declared.torch, "modules": list(site.modules)}
+    if declared.mode == "wheels":
+        described["site_wheels"] = declared.wheels_from == "site"
+        described["python"] = _own(declared.python) or wheelhouse.base_python()
+        if described["site_wheels"]:
+            described["packages"] = list(_of_stack(site, "packages", stack))
         else:
-            found["wheelhouse"] = str(wheelhouse.order(root, stack, given.torch, _own(given.python)).folder)
-    elif given.mode == "conda":
-        found["conda"] = conda_of(site, stack, root)
-    elif given.mode == "apptainer":
-        found["image"] = _own(given.image)
-    return found
+            described["wheelhouse"] = str(wheelhouse.order(root, stack, declared.torch, _own(declared.python)).folder)
+    elif declared.mode == "conda":
+        described["conda"] = conda_of(site, stack, root)
+    elif declared.mode == "apptainer":
+        described["image"] = _own(declared.image)
+    return described
 
 
 def _own(path: str | None) -> str | None:
-    """A path as the site's file gives it, with `~` as this user's home."""
+    """A path of the site's file, with `~` expanded to this user's home."""
     return str(Path(path).expanduser()) if path else None
 
 
 def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
-    """An environment's name, or the absolute path of its folder or of a file that creates it.
+    """The stack's conda environment: its name, the absolute path of its folder, or that of a file that creates it.
 
-    In the other modes it is the lock's conda twin: `--lint` then finds the software documented, and Snakemake
-    leaves it alone unless `--software-deployment-method conda` is given. None for a stack without a twin.
+    In every other mode this is `envs/<stack>.yaml`, the conda version of the lock, or None where there is no such file.
+    It documents the software for `snakemake --lint`. Snakemake does not use it unless
+    `--software-deployment-method conda` is given. Raises UserError for a path that does not exist.
     """
     if site is None or site.environment.mode != "conda":
-        twin = root / "envs" / f"{stack}.yaml"
-        return str(twin.resolve()) if twin.is_file() else None
-    given: str = _of_stack(site, "conda", stack)
-    if "/" not in given and not given.endswith((".yaml", ".yml")):
-        return given
-    path = Path(given).expanduser()
+        conda_lock = root / "envs" / f"{stack}.yaml"
+        return str(conda_lock.resolve()) if conda_lock.is_file() else None
+    declared: str = _of_stack(site, "conda", stack)
+    if "/" not in declared and not declared.endswith((".yaml", ".yml")):
+        return declared
+    path = Path(declared).expanduser()
     path = path if path.is_absolute() else (root / path).resolve()
     if not path.exists():
-        raise UserError(f"{site.file}: environment.conda.{stack}: {given!r}: no such file or folder ({path})")
+        raise UserError(f"{site.file}: environment.conda.{stack}: {declared!r}: no such file or folder ({path})")
     return str(path)
 
 
 def conda_directive(site: Site | None, stack: str, root: Path) -> str | None:
-    """For a rule's `conda:`: what `conda_of` says.
+    """The value of a rule's `conda:`, which is that of `conda_of`.
 
-    None where the site's mode is conda and this machine has none: Snakemake would not even plan. `unready` tells of it,
-    and in a job `node_environment.interpreter` does.
+    None where the site's mode is conda and this machine has no conda: with a value, Snakemake could not even plan. The
+    user learns of the missing command from `unready`, and in a job from `relay.environments.node.interpreter`.
     """
     return None if site and unready(site) else conda_of(site, stack, root)
 
 
 def unready(site: Site) -> list[str]:
-    """What is missing on this machine before jobs can have the site's environment, a line for each."""
+    """What this machine lacks before jobs can use the site's environment, one line for each thing."""
     if site.environment.mode != "conda" or shutil.which("conda"):
         return []
     module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
@@ -89,27 +91,27 @@ def unready(site: Site) -> list[str]:
 
 
 def modules_of(site: Site | None) -> list[str]:
-    """For a rule's `envmodules:`. None in mode conda, where the driver's shell has loaded them.
+    """The value of a rule's `envmodules:`. Empty in mode conda, where the user loads the modules before the driver.
 
-    Snakemake activates conda first, purges all modules after that, and loads the rule's: a module that brings conda
-    comes too late, and takes the environment away again.
+    Snakemake activates conda first, then purges all modules and loads the rule's. A module that provides conda would
+    be loaded too late, and loading it would undo the activation.
     """
     return [] if site is None or site.environment.mode == "conda" else list(site.modules)
 
 
 def _of_stack(site: Site, key: str, stack: str) -> Any:
-    found = getattr(site.environment, key).get(stack)
-    if not found:
+    entry = getattr(site.environment, key).get(stack)
+    if not entry:
         raise UserError(f"{site.file}: environment.{key}: nothing for stack {stack!r}; add {stack}: …")
-    return found
+    return entry
 
 
 def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
-    """Do what the login node has to do for an environment, and return its record.
+    """Prepare an environment on the login node, and return a record of it.
 
-    Wheels are fetched; the driver's own environment is compared with the lock. What the site itself provides is
-    recorded as asked: jobs record the versions that they really find.
-    Raises UserError for what cannot be fetched, and for packages that the driver's environment lacks.
+    Mode `wheels` fetches the wheels. Mode `current` compares the driver's own environment with the lock. The other
+    modes need no preparation: the site provides the software, and each job records the versions that it finds.
+    Raises UserError for wheels that cannot be fetched, and for packages that the driver's environment lacks.
     """
     record: dict[str, Any] = {"asked": environment, "lock": lock.name, "lock_sha256": sha256(lock)}
     if environment["mode"] == "current":
@@ -124,20 +126,20 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
 
 
 def _current(lock: Path) -> dict[str, Any]:
-    found = describe(lock)
-    missing = [name for name in found["differs"] if found["installed"][name] is None]
+    described = describe(lock)
+    missing = [name for name in described["differs"] if described["installed"][name] is None]
     if missing:
         raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
-    for name in found["differs"]:
-        print(f"note: {name} is {found['installed'][name]}, the lock pins {' or '.join(found['pinned'][name])}")
-    return found
+    for name in described["differs"]:
+        print(f"note: {name} is {described['installed'][name]}, the lock pins {' or '.join(described['pinned'][name])}")
+    return described
 
 
 def describe(lock: Path) -> dict[str, Any]:
-    """The interpreter, the lock's hash, and for each package of the lock the versions pinned and the one installed.
+    """The interpreter, the lock's hash, and the versions pinned and installed of each package in the lock.
 
-    A lock may pin another version for another Python. Another version than the lock's is recorded, not refused;
-    `differs` names those packages.
+    A package can have several pinned versions, one for each Python. Key `differs` names the packages whose installed
+    version is not pinned, or that are not installed. They are recorded here, not refused.
     """
     pinned: dict[str, list[str]] = {}
     for line in lock_lines(lock):
@@ -145,7 +147,7 @@ def describe(lock: Path) -> dict[str, Any]:
         pinned.setdefault(name, []).append(pin)
     installed = {name: _installed(name) for name in pinned}
     # "2.13.0+cpu" is a build of 2.13.0.
-    differs = sorted(n for n, found in installed.items() if found is None or found.split("+")[0] not in pinned[n])
+    differs = sorted(name for name, v in installed.items() if v is None or v.split("+")[0] not in pinned[name])
     return {
         "lock": lock.name,
         "lock_sha256": sha256(lock),

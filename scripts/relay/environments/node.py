@@ -1,8 +1,9 @@
-"""The Python that a job's processes run with: found on the node, or built on the node's own disk. Torch-free.
+"""The Python that a job's processes run with: found on the node, or built on the node's own disk.
 
-`prepare` runs once on each node, by the driver's Python, and needs no network; the ranks then ask `interpreter`.
-What both read is the `environment` of a run's job (`relay.environments.login_node.asked`): `mode`, `stack`, `python`,
-`wheelhouse`, `site_wheels`, `packages`, `image`, `nvidia`.
+`prepare` runs once on each node, in the driver's Python, and needs no network. After that, each rank calls
+`interpreter`. Both read the `environment` of a run's job, made by `relay.environments.login_node.asked`. Its keys used
+here are `mode`, `stack`, `python`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules` and `nvidia`.
+This module does not import torch, because torch need not be installed where it runs.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, 
 
 __all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
-MARKER = "relay-environment.json"  # in an environment that is complete; written last
-# Wheels of torch unpack to up to four times their size; files are linked from uv's cache, not copied.
+MARKER = "relay-environment.json"  # written last, so only a complete environment has it
+# Wheels of torch unpack to up to four times their size. uv links the files from its cache, so they count once.
 UNPACKED = 4
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
 
@@ -49,9 +50,9 @@ def needs_preparation(environment: Mapping[str, Any]) -> bool:
 
 
 def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
-    """The command line's beginning that runs a job's Python on this node, without its arguments.
+    """The words that start a job's Python on this node; the program and its arguments follow them.
 
-    Raises UserError where the mode's Python is not there, or is the driver's though another was promised.
+    Raises UserError where this node lacks that Python, or has only the driver's and the mode asks for another.
     """
     mode = environment["mode"]
     _check_modules(environment)
@@ -71,11 +72,11 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
 
 
 def prepare(environment: Mapping[str, Any], disk: Path) -> None:
-    """Make the environment of mode `wheels` on this node's disk, or keep the one there; other modes: nothing.
+    """Install the environment of mode `wheels` on this node's disk, unless a complete one is there. No other mode acts.
 
-    Jobs on one node wait for each other. What was cut short, or has lost files since, is made anew, beside the old
-    one: a job that runs from it keeps its files.
-    Raises UserError for a missing wheelhouse, an unfit Python, a full or broken disk, and what the installer says.
+    Jobs on one node wait for each other. An incomplete environment is replaced by a new one in a folder beside it, so
+    that a job that still runs from the old one keeps its files.
+    Raises UserError for a missing wheelhouse, an unfit Python, a full or broken disk, and a failed installer.
     """
     if not needs_preparation(environment):
         return
@@ -84,14 +85,14 @@ def prepare(environment: Mapping[str, Any], disk: Path) -> None:
         if whole := _is_whole(place):
             print(f"environment: {place.resolve()} is there", flush=True)
         elif place.is_symlink() or versions(place):
-            print(f"environment: {place} is incomplete, and made anew", flush=True)
+            print(f"environment: {place} is incomplete; it is installed again", flush=True)
         clear(place, but=place.resolve() if whole else None)
         if not whole:
             _make(environment, place, lock)
 
 
 def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
-    """Build a new version, and have it used from now on. What cannot be finished is removed."""
+    """Install a new version and point the link at it. A version that cannot be completed is removed."""
     started = time.monotonic()
     folder = new_version(place)
     install = _from_site if environment["site_wheels"] else _from_wheelhouse
@@ -107,21 +108,21 @@ def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
 
 
 def _check_modules(environment: Mapping[str, Any]) -> None:
-    """Refuse to go on where a module of the site is not loaded: Snakemake goes on after a `module load` that failed.
+    """Raise UserError where a module of the site is not loaded: Snakemake does not stop when `module load` fails.
 
-    Conda's are loaded before Snakemake is started.
+    Mode conda is left out, because its modules are loaded before Snakemake is started.
     """
     wanted = environment.get("modules", []) if environment["mode"] != "conda" else []
     loaded = [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name]
     for name in wanted:
-        if not any(f"{found}/".startswith(f"{name}/") for found in loaded):
+        if not any(f"{module}/".startswith(f"{name}/") for module in loaded):
             where = f"not loaded on node {os.uname().nodename} (loaded: {', '.join(loaded) or 'none'})"
-            remedy = "`bash -c 'module list'` must work there, and the site's file name it as that does"
-            raise UserError(f"modules: {name!r} is {where}: {remedy}; the log above has the words of `module load`")
+            remedy = "read what `module load` printed above, and name the module as `bash -c 'module list'` does there"
+            raise UserError(f"modules: {name!r} is {where}; {remedy}")
 
 
 def _place(environment: Mapping[str, Any], disk: Path) -> Path:
-    """Where the environment belongs: a link in this user's folder, named by what is installed and with which Python."""
+    """The link to the environment, in this user's folder. Its name is a hash of what is installed and its Python."""
     if environment["site_wheels"]:
         content: Any = list(environment["packages"])
     else:
@@ -139,15 +140,16 @@ def _requirements(environment: Mapping[str, Any]) -> Path:
 
 
 def _python(environment: Mapping[str, Any]) -> Path:
-    """The Python that the environment is made with: the one named, or the one that the driver's was made with."""
+    """The Python that the environment is made with: the declared one, or the base of the driver's own environment."""
     python = Path(environment["python"] or base_python())
     if not os.access(python, os.X_OK) or python.is_dir():
-        raise UserError(f"environment.python: {str(python)!r} is no program on node {os.uname().nodename}")
+        where = f"on node {os.uname().nodename}"
+        raise UserError(f"environment.python: {str(python)!r} is not a program {where}; name a Python that is there")
     return python
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether the environment was completed and still has every file: cleaners of /tmp take files one by one."""
+    """Whether the environment was completed and still has every file. Cleaners of /tmp delete files one by one."""
     try:
         packages = json.loads((place / MARKER).read_text(encoding="utf-8"))["packages"]
         site_packages = next(place.glob("lib/python3*/site-packages"))
@@ -158,9 +160,12 @@ def _is_whole(place: Path) -> bool:
 
 
 def _has_files(folder: Path, record: str) -> bool:
-    """Whether a package's files are there in their sizes. Files without one (bytecode) may come and go."""
+    """Whether all of a package's files exist with their recorded sizes. Files without a size (bytecode) do not count.
+
+    `record` is the text of the package's RECORD file.
+    """
     try:
-        # As text: pathlib would take a second for torch's 15,000 files.
+        # Paths are plain text here, because pathlib would take a second for torch's 15,000 files.
         sized = [(f"{folder}/{path}", int(size)) for path, _, size in csv.reader(record.splitlines()) if size]
         return all(os.stat(path).st_size == size for path, size in sized)  # noqa: PTH116
     except (OSError, ValueError):
@@ -168,10 +173,11 @@ def _has_files(folder: Path, record: str) -> bool:
 
 
 def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> None:
-    """Install exactly the wheelhouse's wheels, every hash checked, by uv.
+    """Install exactly the wheels of the wheelhouse with uv, which checks every hash.
 
-    uv's cache is on the same disk, so that files are linked and not copied, and goes afterwards: one that a cleaner
-    of /tmp has thinned out would give broken environments.
+    uv's cache is on the same disk, so that files are linked and not copied. It is removed afterwards, because cleaners
+    of /tmp delete single files, and a cache with missing files would give broken environments.
+    Raises UserError for a disk that is too small, damaged wheels, and a failed installation.
     """
     requirements = _requirements(environment)
     _check_python(environment)
@@ -191,7 +197,7 @@ def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> 
     try:
         _run([uv, "pip", "install", *quietly, "--python", python, *wheels, "--requirement", str(requirements)], lock)
     except UserError:
-        # uv's words for a damaged wheel depend on what is damaged in it.
+        # uv reports a damaged wheel in many different ways, so the hashes decide which message the user sees.
         if bad := damaged(requirements.parent):
             raise UserError(f"{requirements.parent}: {', '.join(bad)}: missing or damaged; {FETCH_AGAIN}") from None
         raise
@@ -200,37 +206,37 @@ def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> 
 
 
 def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
-    """Install the site's own wheels by name: its pip knows where they lie (PIP_CONFIG_FILE, set by its modules)."""
+    """Install the site's own wheels by name. Its modules set PIP_CONFIG_FILE, so that pip finds them."""
     _run([str(_python(environment)), "-m", "venv", str(place)], lock)
     pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
     _run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], lock)
 
 
 def _check_python(environment: Mapping[str, Any]) -> None:
-    """Refuse a Python that the wheels do not fit: uv's own words for that fill a page."""
+    """Raise UserError for a Python that the wheels do not fit. uv's own message would fill a page."""
     fits = re.findall(rf"(?m)^{MADE_WITH} (\d+\.\d+)$", _requirements(environment).read_text(encoding="utf-8"))
     python = _python(environment)
-    found = python_version(python)
-    if fits and found not in fits:
+    version = python_version(python)
+    if fits and version not in fits:
         remedy = "name the Python that the wheels were fetched for"
-        raise UserError(f"environment.python: {python} is Python {found}, the wheelhouse is for {fits[0]}; {remedy}")
+        raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[0]}; {remedy}")
 
 
 def _uv() -> str:
-    """uv beside the driver's Python, or on the PATH."""
+    """The path of uv: the one beside the driver's Python, or else the one on PATH. Raises UserError without either."""
     beside = Path(sys.executable).with_name("uv")
-    found = str(beside) if beside.exists() else shutil.which("uv")
-    if found is None:
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
         raise UserError(f"uv is not beside {sys.executable}, nor on the PATH: run `make install`")
-    return found
+    return uv
 
 
 def _run(command: list[str], lock: int) -> None:
-    """Run an installer's step, which inherits the lock: if it outlives this process, it is waited for.
+    """Run one step of the installation. Raises UserError with the end of the output where it fails.
 
-    Raises UserError with its words.
+    The step inherits the descriptor `lock`. If it outlives this process, other jobs therefore still wait for it.
     """
-    # The user's settings for uv must not reach it; pip's are the site's way to its wheels.
+    # The user's settings for uv must not change what is installed. Those for pip stay: they name the site's wheels.
     settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     where = f"the environment could not be made on node {os.uname().nodename}"
     try:
@@ -242,21 +248,27 @@ def _run(command: list[str], lock: int) -> None:
 
 
 def _on_path(mode: str) -> str:
-    """The Python first on the PATH, where conda or a module has put it."""
-    found = shutil.which("python") or shutil.which("python3")
+    """The first Python on the PATH, where conda or a module has put it.
+
+    Raises UserError where there is none, or where it is the driver's.
+    """
+    python = shutil.which("python") or shutil.which("python3")
     where = f"environment.mode: {mode!r} on node {os.uname().nodename}"
-    if found is None:
+    if python is None:
         raise UserError(f"{where}: no python is on the PATH; name the site's modules or its conda environment")
-    if Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+    if Path(python).parent.resolve() == Path(sys.executable).parent.resolve():
         option = f"--software-deployment-method {'conda' if mode == 'conda' else 'env-modules'}"
         raise UserError(
-            f"{where}: {found}, first on the PATH, is the driver's own: nothing was activated; use {option}"
+            f"{where}: {python}, first on the PATH, is the driver's own: nothing was activated; use {option}"
         )
-    return found
+    return python
 
 
 def _contained(environment: Mapping[str, Any], disk: Path) -> list[str]:
-    """`apptainer exec`, with this folder, the code and the node's disk bound in at their own paths."""
+    """The words of `apptainer exec`. This folder, the code and the node's disk keep their paths in the container.
+
+    Raises UserError where the program or the image is missing, and for a folder that apptainer cannot bind.
+    """
     program = shutil.which("apptainer") or shutil.which("singularity")
     where = f"on node {os.uname().nodename}"
     if program is None:

@@ -1,7 +1,8 @@
-"""Folders on a node's own disk that outlive a job: of one user, replaced while they are in use. Standard library only.
+"""Folders on a node's own disk that outlive a job and can be replaced while other jobs use them.
 
-What others may be using is never changed: a folder's versions stand side by side (`name.<time in ns>`), and the link
-`name` leads to the one to use now. Whoever uses a version holds it by a lock, which the kernel gives back.
+A folder is never changed once others may use it. Its versions stand side by side, named `name.<time in ns>`, and the
+link `name` points at the version to use now. A process that uses a version holds a lock on it, and the kernel releases
+that lock when the process ends. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from relay.base.errors import UserError
 
 
 def node_disk(text: str) -> Path:
-    """The node's own disk from the site's text, such as `$SLURM_TMPDIR` or `/tmp`; its variables are read here.
+    """The folder on the node's own disk. `text` is the site's, such as `$SLURM_TMPDIR` or `/tmp`.
 
-    Raises UserError for a variable that is not set, and for a folder that is not there or not writable.
+    Variables are expanded on this node. Raises UserError for a variable that is not set, and for a folder that is
+    missing, not absolute or not writable.
     """
     expanded = os.path.expandvars(text)
     unset = re.search(r"\$\{?(\w+)", expanded)
@@ -31,7 +33,7 @@ def node_disk(text: str) -> Path:
         raise UserError(f"{where}: the variable {unset[1]} is not set there; name another folder in the site's file")
     disk = Path(expanded)
     if not disk.is_absolute() or not disk.is_dir():
-        raise UserError(f"{where}: {expanded!r} is no folder there; name an absolute one, such as /tmp")
+        raise UserError(f"{where}: {expanded!r} is not an absolute folder there; name one, such as /tmp")
     if not os.access(disk, os.W_OK | os.X_OK):
         raise UserError(f"{where}: {expanded} is not writable; name another folder in the site's file")
     return disk
@@ -39,39 +41,42 @@ def node_disk(text: str) -> Path:
 
 @contextlib.contextmanager
 def in_one_line(path: Path) -> Iterator[None]:
-    """A disk that is full, read-only or broken is no fault of the project: raises UserError for an OSError."""
+    """Raise UserError for an OSError: the user, not this project, can mend a full, read-only or broken disk."""
     try:
         yield
     except OSError as error:
         where = f"{error.filename or path} on node {os.uname().nodename}"
-        remedy = "mend that, or name another folder as `node_disk` in the site's file"
+        remedy = "free or repair the disk, or name another folder as `node_disk` in the site's file"
         raise UserError(f"{where}: {error.strerror or error}; {remedy}") from None
 
 
 def own_folder(disk: Path) -> Path:
-    """This user's folder on the disk, made where it is missing. On a disk for all users, another's is never taken.
+    """This user's folder on a disk that all users may share; it is created where it is missing.
 
-    Raises UserError where it cannot be made, or others can write to it.
+    Raises UserError where it cannot be created, belongs to another user, or others can write to it.
     """
     folder = disk / f"relay-{os.getuid()}"
     with in_one_line(folder):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: remove it")
     return folder
 
 
 @contextlib.contextmanager
 def only_one(link: Path) -> Iterator[int]:
-    """Holds a lock that the kernel gives back when this process, and the installer that inherits it, have ended."""
+    """Let one process on this node work on `link` at a time; yields the lock's descriptor.
+
+    The kernel releases the lock when this process has ended and so has the installer that inherits the descriptor.
+    """
     descriptor = os.open(f"{link}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"environment: another job on this node makes {link.name}; waiting", flush=True)
+            print(f"environment: another job on this node is installing {link.name}; waiting for it", flush=True)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
@@ -79,17 +84,17 @@ def only_one(link: Path) -> Iterator[int]:
 
 
 def new_version(link: Path) -> Path:
-    """A path for a new version, where nothing is yet."""
+    """An unused path for a new version."""
     return link.with_name(f"{link.name}.{time.time_ns()}")
 
 
 def versions(link: Path) -> list[Path]:
-    """All versions that are there, half-built ones as well."""
+    """All versions that exist, incomplete ones included."""
     return sorted(link.parent.glob(f"{link.name}.[0-9]*"))
 
 
 def point(link: Path, version: Path) -> None:
-    """Let the link lead to that version from now on, at no moment to none."""
+    """Point the link at a version. The link is replaced in one step, so that it always points at some version."""
     new = link.with_name(f"{link.name}.link")
     new.unlink(missing_ok=True)
     new.symlink_to(version.name)
@@ -97,9 +102,9 @@ def point(link: Path, version: Path) -> None:
 
 
 def use(link: Path) -> Path | None:
-    """The version that the link leads to; None where there is none.
+    """The version that the link points at, or None.
 
-    It is held until this process ends, and what this process becomes (`exec`) has ended.
+    Its lock is held until this process ends, also after `exec`.
     """
     while True:
         try:
@@ -108,15 +113,15 @@ def use(link: Path) -> Path | None:
         except OSError:
             return None
         os.set_inheritable(descriptor, True)
-        with contextlib.suppress(OSError):  # a disk without locks: there, `clear` removes nothing
+        with contextlib.suppress(OSError):  # this disk may have no locks; `clear` then removes nothing
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if version.exists():  # else it was replaced and removed meanwhile
+        if version.exists():  # another job may have replaced and removed it before it was locked
             return version
         os.close(descriptor)
 
 
 def clear(link: Path, *, but: Path | None) -> None:
-    """Remove the versions, `but` one, that nobody uses. For who holds `only_one`."""
+    """Remove all versions that no process uses, except `but`. The caller must hold `only_one`."""
     for version in versions(link):
         if but and version.name == but.name:
             continue
@@ -124,7 +129,7 @@ def clear(link: Path, *, but: Path | None) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(version, ignore_errors=True)
-        except OSError:  # in use, or a disk without locks
+        except OSError:  # another process uses it, or this disk has no locks
             pass
         finally:
             os.close(descriptor)

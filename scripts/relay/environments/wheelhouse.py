@@ -1,7 +1,8 @@
-"""A stack's wheels, fetched on the login node for nodes without network: locked, hash-checked, complete or absent.
+"""A stack's wheels, fetched on the login node for nodes without network.
 
-The folder holds the wheels, `requirements.txt` (what to install, with hashes) and `SHA256SUMS`, in the form of
-`sha256sum`. pip fetches, so that its own configuration (mirrors, folders, proxies, certificates) is respected.
+The folder holds the wheels, `requirements.txt` (what to install, with hashes) and `SHA256SUMS`, in the format of
+`sha256sum`. Every hash is checked against the lock, and the folder is either complete or absent. pip fetches the
+wheels, so that the user's own configuration of pip applies (mirrors, folders, proxies, certificates).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from relay.base.errors import UserError
 from relay.base.files import sha256
 
 FOLDER = Path("results/wheelhouses")
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own CPU builds; the registry has CUDA's alone
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
 PROBE_SECONDS = 15
 REQUIREMENTS = "requirements.txt"
-MADE_WITH = "# Python"  # begins that file's line that tells which Python the wheels fit
+MADE_WITH = "# Python"  # the line of REQUIREMENTS that begins so names the Python version of the wheels
 SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a wheelhouse is to hold: a stack's locked wheels for one Python and one build of torch (cpu or cuda)."""
+    """What a wheelhouse must hold: a stack's locked wheels for one Python and one build of torch (cpu or cuda)."""
 
     stack: str
     build: str
@@ -42,7 +43,10 @@ class Order:
 
     @property
     def folder(self) -> Path:
-        """Where its wheels belong, named by all that decides what they are; relative to the results' folder."""
+        """The folder of the wheels. Its name is a hash of everything that selects them: build, Python, machine, locks.
+
+        The path is relative to the working directory of the workflow.
+        """
         digest = hashlib.sha256(f"{self.build} {_version(self.python)} {platform.machine()}\n".encode())
         for lock in self.locks:
             digest.update(lock.read_bytes())
@@ -50,9 +54,9 @@ class Order:
 
     @property
     def requirements(self) -> str:
-        """The locks' text, narrowed to one build of torch, so that another is never taken by accident.
+        """The text of the locks, with torch restricted to one build.
 
-        `===` takes plain versions only, where `==2.13.0` would also take a `2.13.0+cpu` that lies in a local folder.
+        pip would accept a `2.13.0+cpu` in a local folder for `==2.13.0`. For `===2.13.0` it does not.
         """
         text = "\n".join(lock.read_text(encoding="utf-8") for lock in self.locks)
         if self.build == "cpu":
@@ -61,7 +65,7 @@ class Order:
 
 
 def order(root: Path, stack: str, build: str, python: str | None = None) -> Order:
-    """The order for a stack of the project in `root`; `python`: a Python's path, None for the driver's base.
+    """The order for a stack of the project in `root`. `python` is a path; None means the driver's base Python.
 
     Raises UserError for a build without locked hashes, and for a stack without a lock.
     """
@@ -82,7 +86,7 @@ def base_python() -> str:
 
 
 def python_version(python: Path) -> str:
-    """Such as `3.11`. Raises UserError for a program that is no Python."""
+    """The version of a Python program, such as `3.11`. Raises UserError for a program that does not run as Python."""
     ask = "import sys; print('{}.{}'.format(*sys.version_info))"
     try:
         answer = subprocess.run([str(python), "-I", "-c", ask], check=True, capture_output=True, text=True, timeout=60)
@@ -99,9 +103,9 @@ def _version(python: Path) -> str:
 
 
 def fetch(wanted: Order) -> Path:
-    """Bring the wheelhouse in step with the order: nothing where it is whole, else only what is missing or damaged.
+    """Complete the wheelhouse of an order and return its folder. Only wheels that are missing or damaged are fetched.
 
-    Raises UserError with one line where a wheel cannot be had, and where its hash is not the lock's.
+    Raises UserError where a wheel cannot be fetched, or its hash is not in the lock.
     """
     place = wanted.folder
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +115,7 @@ def fetch(wanted: Order) -> Path:
             print(f"{place} is up to date", flush=True)
             return place
         for name in bad or ():
-            print(f"{place}: {name} is missing or damaged; fetched anew", flush=True)
+            print(f"{place}: {name} is missing or damaged; it is fetched again", flush=True)
         with _partial(place) as partial:
             _keep_good(place, partial, bad)
             _download(wanted, partial)
@@ -123,14 +127,14 @@ def fetch(wanted: Order) -> Path:
 
 
 def damaged(place: Path) -> list[str] | None:
-    """Names of files that are missing or whose hash is wrong; None where there is no wheelhouse."""
+    """Names of the files that are missing or have a wrong hash; None where there is no wheelhouse."""
     sums = _sums(place)
     bad = [name for name, digest in sums.items() if not (place / name).is_file() or sha256(place / name) != digest]
     return bad if sums else None
 
 
 def _sums(place: Path) -> dict[str, str]:
-    """File names and their hashes, as they were noted; none where there is no wheelhouse."""
+    """The hash of each file, read from SHA256SUMS; empty where there is no wheelhouse."""
     try:
         text = (place / SUMS).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -140,16 +144,16 @@ def _sums(place: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Lets one call at a time fetch; the kernel gives the lock back, whatever ends the call."""
+    """Let one call at a time fetch into `folder`. The kernel releases the lock, however the call ends."""
     with (folder / ".lock").open("w") as stream:
-        with contextlib.suppress(OSError):  # some network filesystems lock nothing: then nobody is waited for
+        with contextlib.suppress(OSError):  # some network filesystems have no locks; calls then do not wait
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 @contextlib.contextmanager
 def _partial(place: Path) -> Iterator[Path]:
-    """An empty folder beside the place, gone afterwards; also what a killed call has left of it."""
+    """An empty folder beside `place`, removed at the end. What a killed call left there is removed first."""
     partial = place.with_name(f".{place.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -160,7 +164,7 @@ def _partial(place: Path) -> Iterator[Path]:
 
 
 def _keep_good(place: Path, partial: Path, bad: list[str] | None) -> None:
-    """Links the good wheels over, so that pip finds them there (and checks them again)."""
+    """Link the undamaged wheels into the new folder, so that pip finds them there and checks them again."""
     for name in _sums(place):
         if name.endswith(".whl") and name not in (bad or ()):
             os.link(place / name, partial / name)
@@ -185,12 +189,12 @@ def _download(wanted: Order, partial: Path) -> None:
 
 
 def _pip(wanted: Order) -> list[str]:
-    """The driver's pip, looking for what fits the order's Python."""
+    """The driver's pip, which selects wheels for the order's Python."""
     return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(wanted.python)]
 
 
 def _pip_download(wanted: Order, requirements: Path, folder: Path, *options: str) -> str:
-    """Download as the requirements' hashes allow; '' or, if that fails, pip's words on one line."""
+    """Download the wheels that the requirements pin. Returns '' or, where that fails, pip's error on one line."""
     safety = ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
     place = ["--dest", str(folder), "--requirement", str(requirements)]
     words: list[str] = []
@@ -206,13 +210,13 @@ def _pip_download(wanted: Order, requirements: Path, folder: Path, *options: str
     if pip.returncode == 0:
         return ""
     error = next((n for n, line in enumerate(words) if line.startswith("ERROR:")), -1)
-    # A hash's mismatch is told over several lines; "from versions:" would list hundreds.
-    told = " ".join(" ".join(words[error:]).removeprefix("ERROR:").split())
-    return re.sub(r"\(from versions: [^)]*\)", "", told)[-500:] if "HASHES" not in told else told[:700]
+    # pip reports a wrong hash over several lines. "from versions:" would list hundreds of them.
+    message = " ".join(" ".join(words[error:]).removeprefix("ERROR:").split())
+    return re.sub(r"\(from versions: [^)]*\)", "", message)[-500:] if "HASHES" not in message else message[:700]
 
 
 def _index_offers(wanted: Order, torch: str) -> bool:
-    """Whether PyTorch's index answers in time and has that version; pip asks, with its proxy and certificates."""
+    """Whether PyTorch's index answers in time and has that version. pip asks, so that its proxy settings apply."""
     ask = [*_pip(wanted), "index", "versions", "torch", "--index-url", CPU_INDEX, "--retries=0"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=PROBE_SECONDS)
@@ -222,9 +226,9 @@ def _index_offers(wanted: Order, torch: str) -> bool:
 
 
 def _describe(wanted: Order, folder: Path) -> None:
-    """Writes what to install, each with the hash of the one wheel that is there, and the sums of all files.
+    """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`.
 
-    Raises UserError for a wheel whose hash no lock has: nothing but pip may have put wheels there.
+    Raises UserError for a wheel whose hash is in no lock.
     """
     lines = [f"{MADE_WITH} {_version(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
@@ -240,7 +244,7 @@ def _describe(wanted: Order, folder: Path) -> None:
 
 
 def _move(partial: Path, place: Path) -> None:
-    """Puts the new folder in its place; where one is, file by file, so that it is never gone for a running job."""
+    """Move the new folder to `place`. An existing one is updated file by file, because a job may be reading it."""
     if not place.exists():
         partial.rename(place)
         return

@@ -1,4 +1,4 @@
-"""The command line that starts a run's processes on one node, and how those of several nodes find each other."""
+"""The command line that starts a run's processes on one node, and the address where several nodes meet."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from relay.base.errors import UserError
 from relay.spec.run import Specification
 
-SHUTDOWN_SECONDS = 600  # torchrun's 30 would cut off the save of a large model
+SHUTDOWN_SECONDS = 600  # torchrun's default of 30 would cut off the save of a large model
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the processes of several nodes meet: rank 0's node, and this node's place among them."""
+    """Where the processes of several nodes meet: address and port on rank 0's node. `node` is this node's index."""
 
     address: str
     port: int
@@ -23,10 +23,11 @@ class Meeting:
 
     @classmethod
     def of_slurm(cls, environment: Mapping[str, str], nodes: int) -> Meeting:
-        """From the variables of one of srun's tasks.
+        """The meeting, from the environment variables of one of srun's tasks.
 
-        The address is the launching node's: node names need not resolve. The port follows from the job's id, so that
-        all nodes know it and two jobs on a node differ. Raises UserError where the other nodes could not reach it.
+        The address is an IP address of the launching node, because node names need not resolve. The port is computed
+        from the job's id, so that all nodes know it and two jobs on a node have different ports.
+        Raises UserError for an address that other nodes cannot reach.
         """
         address = environment.get("SLURM_LAUNCH_NODE_IPADDR", "")
         if not address or (nodes > 1 and address.startswith("127.")):
@@ -41,10 +42,10 @@ class Meeting:
 def command(
     run: Specification, python: Sequence[str], program: Sequence[str], meeting: Meeting | None = None
 ) -> list[str]:
-    """The command line for one node; `program` is what `relay.launch.worker` takes: role, work and arguments.
+    """The command line for one node, or for one process with launcher `srun` or `none`.
 
-    `python` starts the interpreter of the run's environment. With launcher `srun` it is one process's, as without any.
-    `meeting` is needed for torchrun on several nodes.
+    `python` are the words that start the interpreter of the run's environment. `program` are the arguments of
+    `relay.launch.worker`: role, work and the role's arguments. `meeting` is needed for torchrun on several nodes.
     """
     if run.shape.launcher == "spawn":
         return [*python, "-m", "relay.launch.spawn", str(run.shape.processes_per_node), *program]
@@ -53,17 +54,17 @@ def command(
         return [*python, *worker]
     torchrun = ["-m", "relay.launch.torchrun", f"--nproc-per-node={run.shape.processes_per_node}"]
     if run.shape.nodes == 1:
-        torchrun.append("--standalone")  # a free port of this node, so that two runs on it never meet
+        torchrun.append("--standalone")  # uses a free port, so that two runs on one node do not meet
     else:
         assert meeting is not None
-        # Static: ranks follow the nodes' order, and rank 0 is where the address is.
+        # With the static backend, ranks follow the order of the nodes, so that rank 0 is at the address.
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, f"--shutdown-timeout={SHUTDOWN_SECONDS}", *worker]
 
 
 def rank_variables(run: Specification, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:
-    """What torchrun would tell a process, for one that srun has started itself."""
+    """The environment variables of a process that srun starts; torchrun sets the same ones."""
     return {
         "RANK": environment["SLURM_PROCID"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],

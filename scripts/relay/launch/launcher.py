@@ -1,4 +1,4 @@
-"""Starts a run's processes and waits for them: on this machine, or on all nodes of the Slurm job that this runs in."""
+"""Starts a run's processes and waits for them, on this machine or on all nodes of the current Slurm job."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ USAGE = 2  # what programs exit with that do not understand their arguments
 
 
 def launch(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
-    """Run the processes to their end and return the launcher's exit status (negative: the signal that killed it).
+    """Run the processes to their end. Returns the exit status; a negative one is the signal that killed the launcher.
 
-    `specification` is a run.json, gate.json or reference.json; `role` is the worker's; faults are recorded in `work`.
+    `specification` is the file of a run, gate, reference, probe or preflight. `role` is the module that a worker runs.
+    Faults are recorded in `work`. `code` is the folder with the package `relay`.
     SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and end by themselves.
     """
     commands.restore_configuration()
     run, job = Specification.read(specification), Job.read(specification)
     program = [role, str(work), *arguments]
-    # What modules have put there is a part of the environment that they give.
+    # Modules may set PYTHONPATH, which is then part of the software environment. Otherwise the user's is dropped.
     others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
-    # torchrun would warn that it sets OMP_NUM_THREADS to 1; Snakemake exports its own idea of it.
+    # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     if job is None:
         return _wait_for(command(run, [sys.executable], program), environment)
     try:
         return _launch_steps(specification, job, program, work, environment)
-    except Unavailable as error:  # a busy controller is no fault of the run's
+    except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
         print(error, file=sys.stderr)
         return INTERRUPTED
     except UserError as error:
@@ -51,13 +52,13 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
 
 
 def _launch_steps(specification: Path, job: Job, program: list[str], work: Path, environment: Mapping[str, str]) -> int:
-    """The job's steps, after a look at what was granted: the environment once on each node, then the processes.
+    """Check what was granted, then run the job's steps: prepare the environment on each node, start the processes.
 
-    Raises UserError where the job is not the one declared.
+    Returns the exit status. Raises UserError outside of a Slurm job, and where Slurm granted too little.
     """
     job_id = os.environ.get("SLURM_JOB_ID")
     if job_id is None:
-        raise UserError(f"{specification}: is for a Slurm job, and this runs in none: submit it through the workflow")
+        raise UserError(f"{specification}: needs a Slurm job, but SLURM_JOB_ID is not set; submit it with the workflow")
     allocation.check(job, commands.show_job(job_id))
     environment = {**environment, **allocation.end_variables(job)}
     step = [sys.executable, "-m", "relay.launch.step"]
@@ -71,20 +72,20 @@ def _launch_steps(specification: Path, job: Job, program: list[str], work: Path,
 
 
 def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end, passing signals on; its exit status."""
+    """Run a command to its end, pass signals on to it, and return its exit status."""
     child = subprocess.Popen(
         words,
         env=environment,
-        preexec_fn=end_with_parent,  # noqa: PLW1509  # this process has one thread
+        preexec_fn=end_with_parent,  # noqa: PLW1509  # safe, because this process has one thread
     )
 
     passed: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        if passed:  # a second one would end torchrun's wait for processes that save
+        if passed:  # on a second signal, torchrun would not wait any longer for processes that save
             return
         passed.append(number)
-        # torchrun knows no SIGUSR2, and srun only shows its tasks on SIGINT; both hand SIGTERM to their processes.
+        # torchrun does not handle SIGUSR2, and srun only prints its tasks' state on SIGINT. Both forward SIGTERM.
         child.send_signal(number if number == signal.SIGINT and words[0] != "srun" else signal.SIGTERM)
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}

@@ -1,4 +1,4 @@
-"""One process that starts the others of its node by torch.multiprocessing (document 004's way): launcher `spawn`.
+"""Launcher `spawn`: one process starts all processes of its node with torch.multiprocessing, as in document 004.
 
     python -m relay.launch.spawn COUNT ROLE WORK [arguments of the role]
 
@@ -21,10 +21,10 @@ from relay.process.interruption import SIGNALS
 
 
 def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:
-    """One of the run's processes, told what torchrun would tell it."""
+    """Run one of the processes, with the environment variables that torchrun would set."""
     end_with_parent()
-    told = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    os.environ.update({name: str(value) for name, value in told.items()})
+    variables = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     worker.work(program)
 
@@ -37,9 +37,9 @@ def _free_port() -> int:
 
 
 def main(count: int, program: list[str]) -> int:
-    """Start `count` processes and wait for them; 1 where one of them fails, and the others are ended."""
+    """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     context = mp.start_processes(_process, (count, _free_port(), program), count, join=False, start_method="spawn")
-    assert context is not None  # only with join=True there is none
+    assert context is not None  # it is None only with join=True
 
     def pass_on(number: int, _: FrameType | None) -> None:
         for process in context.processes:

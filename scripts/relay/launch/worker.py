@@ -1,8 +1,8 @@
 """One process of a job: `python -m relay.launch.worker training.trainer WORK --help`.
 
 The role is the module below `relay` that the process runs: `training.trainer`, `equivalence.gate`,
-`equivalence.reference`, `probe.process` or `preflight.facts`. It is imported under guard, so that a stack that cannot
-be imported is a recorded fault as well.
+`equivalence.reference`, `probe.process` or `preflight.facts`. It is imported inside the guard, so that a failed import
+of the stack is recorded as a fault, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relay.run_folder import faults
 
 
 def work(program: list[str]) -> None:
-    """Run the role's main function: `program` is the role, its work directory, and its arguments."""
+    """Run the role's `main`. `program` has the role, its work directory, and its arguments."""
     role, directory, *arguments = program
     cpus.settle()
     faults.guarded(Path(directory), lambda: imported(role).main(arguments))

@@ -1,7 +1,7 @@
-"""One file for each network: `build(input_shape, classes, **options)` returns a named `nn.Sequential`.
+"""The networks, one file each: `build(input_shape, classes, **options)` returns an `nn.Sequential` of named layers.
 
-A flat sequence of named layers is what any pipeline can cut and any strategy can wrap without renaming a parameter.
-Networks end in logits; the seeds' `log_softmax` with `nll_loss` is the same function as `cross_entropy` on these.
+Pipelines can cut such a flat sequence, and strategies can wrap it, without renaming a parameter. Networks end in
+logits. `cross_entropy` of logits is the same function as the seeds' `log_softmax` with `nll_loss`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from torch import nn
 
 
 def build(name: str, input_shape: tuple[int, ...], classes: int | None, options: Mapping[str, Any]) -> nn.Sequential:
-    """The network of that name, freshly initialised from torch's global generator."""
+    """The network of this name, initialised with torch's global random generator."""
     network: nn.Sequential = import_module(f"{__name__}.{name}").build(input_shape, classes, **options)
     return network

@@ -1,7 +1,8 @@
 """A GPT (Radford et al. 2019): learned positions, norms before each half of a block, GELU; no dropout, an untied head.
 
-With `experts`, each block's feed-forward half is a mixture of experts (Shazeer et al. 2017): each token goes to the two
-that its router likes best. None is ever full, so that the result does not depend on how tokens are batched.
+With `experts`, each block's feed-forward half is a mixture of experts (Shazeer et al. 2017). The router sends each
+token to the two experts with the highest scores. Experts have no capacity limit, so that the result does not depend on
+how tokens are batched.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ CHOSEN = 2
 
 
 class Embed(nn.Module):
-    """What a token is, plus where it stands."""
+    """The sum of a token's embedding and its position's."""
 
-    # How tensor parallelism splits the parts: both by columns of the table, their outputs put together again.
+    # Tensor parallelism splits both tables by columns and gathers their outputs.
     tensor_plan: ClassVar[Mapping[str, str]] = {"token": "embedding", "position": "embedding"}
 
     def __init__(self, classes: int, length: int, width: int) -> None:
@@ -39,9 +40,9 @@ class Embed(nn.Module):
 
 
 class Attention(nn.Module):
-    """The first half of a block: every token looks at those up to itself."""
+    """The first half of a block: causal self-attention."""
 
-    # Heads are columns of query, key and value, and rows of out.
+    # A head has columns of query, key and value, and rows of out.
     tensor_plan: ClassVar[Mapping[str, str]] = {"query": "column", "key": "column", "value": "column", "out": "row"}
 
     def __init__(self, width: int, heads: int) -> None:
@@ -57,7 +58,7 @@ class Attention(nn.Module):
     def attend(self, inputs: torch.Tensor) -> torch.Tensor:
         """(N, L, width) to the same shape."""
         normed = self.norm1(inputs)
-        # However many heads are here: tensor parallelism leaves each process some of them.
+        # -1 is the number of heads on this process, because tensor parallelism splits the heads.
         query, key, value = (
             project(normed).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
             for project in (self.query, self.key, self.value)
@@ -68,7 +69,7 @@ class Attention(nn.Module):
 
 
 class Block(Attention):
-    """Attention, then two layers for each token by itself."""
+    """Attention, then a feed-forward network of two layers for each token."""
 
     tensor_plan: ClassVar[Mapping[str, str]] = {**Attention.tensor_plan, "up": "column", "down": "row"}
 
@@ -101,10 +102,10 @@ class ExpertBlock(Attention):
 
 
 class MoE(nn.Module):
-    """A mixture of experts, whose parameters are stacked: expert e is entry e of each.
+    """A mixture of experts with stacked parameters: expert e has entry e of each.
 
-    `chosen` experts compute each token. `compute` runs all of them here; expert parallelism replaces it by one that
-    sends tokens to where their experts are, and there calls `run_experts`.
+    Each token is computed by `chosen` experts. `compute` runs all experts on this process. Expert parallelism replaces
+    it by a function that sends tokens to the processes with their experts and calls `run_experts` there.
     """
 
     def __init__(self, width: int, experts: int) -> None:
@@ -117,25 +118,28 @@ class MoE(nn.Module):
         self.down_bias = nn.Parameter(torch.empty(experts, width))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(..., width) to the same shape: what a token's experts say, weighed by how much the router likes them."""
+        """(..., width) to the same shape: the sum of the experts' outputs, weighted by the router's probabilities."""
         tokens = inputs.flatten(0, -2)
-        liking, chosen = self.router(tokens).softmax(-1).topk(self.chosen)  # both (tokens, chosen)
-        gates = liking / liking.sum(-1, keepdim=True)
-        order = chosen.flatten().argsort(stable=True)  # the assignments of tokens to experts, by expert
+        probabilities, chosen = self.router(tokens).softmax(-1).topk(self.chosen)  # both (tokens, chosen)
+        gates = probabilities / probabilities.sum(-1, keepdim=True)
+        order = chosen.flatten().argsort(stable=True)  # pairs of token and expert, sorted by expert
         counts = (chosen.flatten() == torch.arange(self.experts, device=chosen.device).unsqueeze(1)).sum(1)
         computed = self.compute(tokens[order // self.chosen], counts)
         by_token = computed[order.argsort()].unflatten(0, (-1, self.chosen))
         return (by_token * gates.unsqueeze(-1)).sum(1).view_as(inputs)
 
     def compute(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """(T, width) tokens sorted by expert, `counts` (experts,) int64 of each, to (T, width)."""
+        """The experts' outputs (T, width) for tokens (T, width) sorted by expert.
+
+        `counts` (experts,) int64 are the numbers of tokens of each expert.
+        """
         return self.run_experts(tokens, counts)
 
     def run_experts(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """The same with the experts whose parameters are here: all, or this process's shards (DTensor)."""
-        if tokens.is_meta:  # only the shape is asked for, and how many tokens each expert has is not known
+        """As `compute`, for the experts whose parameters are on this process: all of them, or its shard (DTensor)."""
+        if tokens.is_meta:  # only the shape is wanted, and the meta device does not know the counts
             return torch.empty_like(tokens)
-        mine = zip(
+        experts = zip(
             tokens.split(counts.tolist()),
             *(_local(stacked).unbind() for stacked in (self.up, self.up_bias, self.down, self.down_bias)),
             strict=True,
@@ -143,7 +147,7 @@ class MoE(nn.Module):
         return torch.cat(
             [
                 torch.addmm(down_bias, F.gelu(torch.addmm(up_bias, some, up)), down)
-                for some, up, up_bias, down, down_bias in mine
+                for some, up, up_bias, down, down_bias in experts
             ]
         )
 
@@ -155,7 +159,7 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
 def build(
     input_shape: tuple[int, ...], classes: int | None, width: int, depth: int, heads: int, experts: int = 0
 ) -> nn.Sequential:
-    """(N, L) int64 tokens to (N, L, classes) logits. Raises ValueError where the width is no multiple of the heads."""
+    """(N, L) int64 tokens to (N, L, classes) logits. Raises ValueError where `heads` does not divide `width`."""
     if width % heads:
         raise ValueError(f"width {width} is no multiple of the {heads} heads")
     layers: OrderedDict[str, nn.Module] = OrderedDict(embed=Embed(classes or 1, input_shape[0], width))
@@ -168,7 +172,7 @@ def build(
 
 
 def _initialise(network: nn.Sequential, depth: int) -> None:
-    """As GPT-2: normal weights, smaller where they add to the residual stream; no biases; norms as torch makes them."""
+    """Initialise as GPT-2: normal weights, smaller ones where a layer adds to the residual stream, and zero biases."""
     for name, parameter in network.named_parameters():
         layer, _, leaf = name.rpartition(".")
         part = layer.rpartition(".")[2]

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-GROUPS = 4  # divides every width down to the gate's 4 channels
+GROUPS = 4  # divides the channels of every layer, also of the gate's network, whose first layer has 4
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
 
 
 def build(input_shape: tuple[int, ...], classes: int | None, norm: str = "batch", width: int = 64) -> nn.Sequential:
-    """(N, 3, 32, 32) images to (N, classes) logits; `norm` is "batch" or "group", `width` the first stage's."""
+    """(N, 3, 32, 32) images to (N, classes) logits. `norm` is "batch" or "group", `width` the channels of conv1."""
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         conv1=nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False),
         norm1=_norm(norm, width),

@@ -1,4 +1,4 @@
-"""What the planner warns of: settings that can run, and tell little or cost much."""
+"""The planner's warnings: settings that can run, but whose results say little or cost much."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from relay.spec.setting import Shape
 
 
 def cautions(planned: PlannedSetting, config: Config, here: Here) -> Iterator[str]:
-    """What the user should know of a setting before it runs, each a text that follows the setting's name."""
+    """Warnings about a setting, each a text that follows the setting's name."""
     shape = planned.setting.shape
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_spread(shape, config, here))
 
 
 def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:
     if planned.segment and planned.segment.minutes:
-        return  # its steps are not known yet, and are many
+        return  # the number of steps is not known yet; it will be large
     length = segments.steps_in_a_job(
         planned.segment,
         steps_per_epoch=planned.setting.length.steps_per_epoch,
@@ -28,11 +28,11 @@ def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:
         seconds_per_step=None,
     )
     if length <= config.warmup_steps:
-        yield f"has jobs of {length} steps: warmup_steps {config.warmup_steps} leave nothing to time"
+        yield f"has jobs of {length} steps: warmup_steps {config.warmup_steps} leave no step to be timed"
 
 
 def _crowd(shape: Shape, here: Here) -> Iterator[str]:
-    """More busy threads than CPUs: no error, and no measurement of what so many CPUs would do either."""
+    """Warn of more busy threads than CPUs: the run works, but it does not show the speed of that many CPUs."""
     busy = shape.world_size * shape.threads
     if shape.device == "cpu" and here.cpus is not None and busy > here.cpus:
         yield (
@@ -42,7 +42,7 @@ def _crowd(shape: Shape, here: Here) -> Iterator[str]:
 
 
 def _spread(shape: Shape, config: Config, here: Here) -> Iterator[str]:
-    """A second node before the first one's GPUs are taken costs network and queue (document 003)."""
+    """Warn of several partly used nodes: they cost network traffic and time in the queue (document 003)."""
     if here.site is None or shape.nodes == 1 or shape.device != "cuda":
         return
     partition, _ = shapes.partition_for(shape, here.site, config)

@@ -1,4 +1,4 @@
-"""From a setting to the gate that it goes through, the reference of that, and the preflight of its shape."""
+"""From a setting to the checks before it: its gate, the gate's reference, and the preflight of its shape."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ Kind = TypeVar("Kind", bound=Training)
 
 
 def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
-    """The setting as a run, gate, reference or probe: with a name, a seed, and what else that kind has."""
+    """A run, gate, reference or probe of the setting. `more` has its id, its seed and the other fields of `kind`."""
     return kind(**{each.name: getattr(setting, each.name) for each in fields(Setting)}, **more)
 
 
 def gated(setting: Setting, steps: int) -> Setting:
-    """The setting as its gate trains it: all that does not bear on the arithmetic has its default."""
+    """The setting as its gate trains it for `steps` steps. Fields that do not bear on the gate have their defaults.
+
+    Settings that differ in such fields only therefore share a gate.
+    """
     per_epoch = setting.length.steps_per_epoch
     return replace(
         setting,
@@ -39,7 +42,7 @@ def gated(setting: Setting, steps: int) -> Setting:
 
 
 def referred(gate: Setting) -> Setting:
-    """The single process that computes what the gate's processes should, on one device of the same kind."""
+    """The setting of a gate's reference: a plain loop in a single process, on one device of the same kind."""
     device = gate.shape.device
     return replace(
         gate,
@@ -50,11 +53,10 @@ def referred(gate: Setting) -> Setting:
 
 
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:
-    """What a preflight looks at: settings that agree in it share one."""
+    """The values that a preflight depends on. Settings with equal values share a preflight."""
     groups = (setting.shape, setting.place, setting.computation)
-    asked = {name: value for group in groups for name, value in bearing(group, "job").items()}
-    # Named only where they are not the default: a run that needs less has a preflight of its own, and does not fail for
-    # what another run needs.
+    values = {name: value for group in groups for name, value in bearing(group, "job").items()}
+    # Runs with special needs have a preflight of their own, so that other runs do not fail for these needs.
     special: dict[str, Any] = {"loader": setting.feeding.loader} if setting.feeding.loader != Feeding.loader else {}
     special |= {"node_needs": setting.strategy.node_needs} if setting.strategy.node_needs else {}
-    return {**asked, **special, "stack": setting.strategy.stack}
+    return {**values, **special, "stack": setting.strategy.stack}

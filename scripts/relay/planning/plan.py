@@ -1,6 +1,6 @@
-"""What there is to do: runs, gates, references, preflights, their chains and jobs; `planner` makes it of the config.
+"""The plan: all runs, gates, references and preflights, with their chains and jobs. `planner` makes it from the config.
 
-It imports no torch, and takes milliseconds: it is made again inside every job.
+Every job makes the plan again. Therefore this module does not import torch, and planning takes milliseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PREFLIGHT_MINUTES = 10
 
 @dataclass(frozen=True)
 class PlannedSetting:
-    """A setting that can run, with its id; `comparison` is its place in the config."""
+    """A setting that can run, with its id. `comparison` is the index of its comparison in the config."""
 
     id: str
     setting: Setting
@@ -43,7 +43,7 @@ class PlannedSetting:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A setting that cannot run, and why."""
+    """A setting that cannot run, and the reasons."""
 
     setting: Setting
     reasons: tuple[str, ...]
@@ -51,7 +51,10 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ExpectedStart:
-    """When the queue would start a job of a shape if it were submitted now; `refused`: Slurm would not take it."""
+    """A line for the user: when the queue would start a job of some shape if it were submitted now.
+
+    `refused` is true where Slurm would not accept the job; the line then has Slurm's reason.
+    """
 
     line: str
     refused: bool = False
@@ -59,13 +62,13 @@ class ExpectedStart:
 
 @dataclass
 class Plan:
-    """What there is to do, in the order of submission.
+    """All that a config asks for, in the order of submission.
 
-    `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1, so that a slow
-    hour hits all alike. `gates`, `references` and `preflights` are by id; `gate_of` leads from a setting's id to its
-    gate's, `reference_of` from a gate's id to its reference's; `preflight_of` from the id of a setting, gate or
-    reference to that of the preflight of its shape and stack. `strategies` are the names in the config, those skipped
-    included. `site` is None where the runs go to this machine.
+    `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1. A slow hour of the cluster
+    therefore affects all settings alike.
+    `gates`, `references` and `preflights` are by id. `gate_of` maps a setting's id to its gate's. `reference_of` maps a
+    gate's id to its reference's. `preflight_of` maps the id of a setting, gate or reference to its preflight's.
+    `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     """
 
     config: Config
@@ -87,26 +90,26 @@ class Plan:
     _environments: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def gate(self, run: Run) -> str:
-        """The id of the gate that a run goes through."""
+        """The id of the gate that a run has to pass first."""
         return self.gate_of[run.setting_id]
 
     def preflight(self, specification: Specification) -> str:
-        """The id of the preflight that a run, gate or reference waits for, on a cluster."""
+        """The id of the preflight that a run, gate or reference waits for on a cluster."""
         return self.preflight_of[specification.setting_id if isinstance(specification, Run) else specification.id]
 
     def job(self, specification: Specification) -> Job | None:
-        """What a job of a run, gate, reference, probe or preflight asks of Slurm; None on this machine."""
+        """What a specification's job asks Slurm for; None where it runs on this machine."""
         if self.site is None:
             return None
         minutes = PREFLIGHT_MINUTES if isinstance(specification, Preflight) else self.config.runtime_minutes
-        found = self._environment(specification.stack, specification.shape.device)
-        return shapes.job(specification.shape, self.site, self.config, minutes, found)
+        environment = self._environment(specification.stack, specification.shape.device)
+        return shapes.job(specification.shape, self.site, self.config, minutes, environment)
 
     def prepare(self) -> None:
-        """Before anything runs: ask whether Slurm would take the jobs, and write down all that they have to know.
+        """Check that Slurm would accept the jobs, then write the specifications of runs, gates and references.
 
-        The specifications are no outputs of a rule: Snakemake would not make what depends on a file that is made again,
-        and would not say so. Raises UserError where Slurm refuses a job, and for results of another version.
+        The specifications are not the outputs of a rule. If they were, Snakemake would skip the jobs that depend on a
+        changed one, without a message. Raises UserError where Slurm refuses a job, and for results of another version.
         """
         check_layout(RESULTS)
         if refused := self.refused:
@@ -122,12 +125,12 @@ class Plan:
 
     @property
     def refused(self) -> list[str]:
-        """Why Slurm would not take a job, a line for each shape."""
+        """Why Slurm would refuse a job, one line for each shape."""
         return [start.line for start in self.expected_starts if start.refused]
 
     @cached_property
     def expected_starts(self) -> list[ExpectedStart]:
-        """When the queue would start a job of each shape if it were submitted now; why it would refuse it, if so."""
+        """For a job of each shape: when the queue would start it if it were submitted now, or why Slurm refuses it."""
         return list(self._asked_starts())
 
     def _asked_starts(self) -> Iterator[ExpectedStart]:
@@ -149,21 +152,21 @@ class Plan:
                 yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
 
     def _environment(self, stack: str, device: str) -> dict[str, Any]:
-        """What the nodes are told of a stack's environment; asked for every job, and the same for all."""
+        """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
         if (stack, device) not in self._environments:
             self._environments[stack, device] = login_node.asked(self.site, stack, self.root, device=device)
         return self._environments[stack, device]
 
     @property
     def unready(self) -> list[str]:
-        """What must be filled in before anything is submitted, a line for each; the plan stands without it."""
+        """What the user must fill in before jobs can be submitted, one line for each thing."""
         if self.site is None:
             return []
-        asking = [planned.setting.shape for planned in self.settings]
-        asking += [gate.shape for gate in self.gates.values()]
-        asking += [reference.shape for reference in self.references.values()]
-        found = (shapes.partition_for(shape, self.site, self.config)[0] for shape in asking)
-        used = [partition for partition in found if partition]
+        needed = [planned.setting.shape for planned in self.settings]
+        needed += [gate.shape for gate in self.gates.values()]
+        needed += [reference.shape for reference in self.references.values()]
+        partitions = (shapes.partition_for(shape, self.site, self.config)[0] for shape in needed)
+        used = [partition for partition in partitions if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
         return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
 
@@ -183,7 +186,7 @@ class Plan:
         return self._ends[run.setting_id]
 
     def steps_in_a_job(self, planned: PlannedSetting) -> int:
-        """How many steps each job of a setting's runs does. Raises UserError where a speed is missing."""
+        """The number of steps in each job of a setting's runs. Raises UserError where a speed is missing."""
         segment, length = planned.segment, planned.setting.length
         return segments.steps_in_a_job(
             segment,
@@ -193,7 +196,10 @@ class Plan:
         )
 
     def previous_end(self, run: Run, end: int) -> int:
-        """Where the job before the one that ends at `end` ended, 0 for the first. ValueError if none does."""
+        """The step at which the job that ends at `end` starts; 0 for the first job.
+
+        Raises ValueError where no job ends at `end`.
+        """
         ends = self.segments(run)
         place = ends.index(end)
         return ends[place - 1] if place else 0
@@ -201,17 +207,17 @@ class Plan:
     @property
     def unmeasured(self) -> list[Run]:
         """The first run of each setting whose segment is in minutes and whose speed is not measured yet."""
-        waiting = {planned.id for planned in self.settings if planned.segment and planned.segment.minutes}
-        missing = waiting - set(self._measured)
+        in_minutes = {planned.id for planned in self.settings if planned.segment and planned.segment.minutes}
+        missing = in_minutes - set(self._measured)
         return [run for run in self.runs if run.setting_id in missing and run.repeat == 0]
 
     def check_measured(self) -> None:
-        """Raises UserError where jobs are given in minutes and what a step takes is not known yet."""
+        """Raise UserError where a segment is in minutes and the time of a step is not measured yet."""
         for run in self.runs:
             self.segments(run)
 
     def runs_of(self, strategy: str) -> list[Run]:
-        """The strategy's runs, in the order of submission; none where it is skipped."""
+        """The strategy's runs, in the order of submission; empty where the strategy is skipped."""
         return [run for run in self.runs if run.strategy.name == strategy]
 
     def skipped_of(self, strategy: str) -> list[Skipped]:
@@ -219,7 +225,7 @@ class Plan:
         return [skipped for skipped in self.skipped if skipped.setting.strategy.name == strategy]
 
     def to_json(self) -> dict[str, Any]:
-        """What `results/plan.json` holds: for the comparison, which knows nothing of the config."""
+        """The content of `results/plan.json`, from which the comparison learns what was planned."""
         runs = [
             {
                 "id": run.id,

@@ -1,4 +1,4 @@
-"""From the config to the plan: which runs there are, in which order, through which gate each goes, what is skipped."""
+"""From the config to the plan: the runs and their order, each setting's gate, and which settings are skipped."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def plan(
 ) -> Plan:
     """The plan of a config.
 
-    `root` is the project's folder (locks, the tasks' source); `gpus` and `cpus` are how many this machine has, by
-    default those that are found; `speeds` is the file with measured seconds per step; `site` is the cluster whose nodes
-    the runs go to.
+    `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
+    this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
+    cluster that the runs go to; None means this machine.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
@@ -56,20 +56,20 @@ def plan(
 
 
 def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int, cpus: int, site: Site | None) -> Here:
-    """Where the runs go. `auto` is settled here, once: a job must not find another answer on its node."""
+    """Where the runs go. Device `auto` is decided here, because a job on another machine might decide otherwise."""
     if site is not None:
         chosen: Device = "cuda" if any(p.device == "cuda" for p in site.partitions) else "cpu"
         return Here(device=chosen if device == "auto" else device, gpus=None, cpus=None, site=site)
     if device == "cpu":
         return Here(device=device, gpus=None, cpus=cpus)
-    found = gpus if isinstance(gpus, int) else gpus()
-    if device == "cuda":  # believed where none is found: `here.check` asks nvidia-smi as well
-        return Here(device=device, gpus=found or None, cpus=cpus)
-    return Here(device="cuda" if found else "cpu", gpus=found, cpus=cpus)
+    count = gpus if isinstance(gpus, int) else gpus()
+    if device == "cuda":  # accepted even if no GPU was counted, because `here.check` also asks nvidia-smi
+        return Here(device=device, gpus=count or None, cpus=cpus)
+    return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
 
 
 class _Planner:
-    """Goes through the combinations once, and fills the plan."""
+    """Fills the plan in one pass over all combinations of the config."""
 
     def __init__(self, plan: Plan, strategies: Mapping[str, StrategyFile], here: Here) -> None:
         self.plan, self.config, self.root = plan, plan.config, plan.root
@@ -98,12 +98,12 @@ class _Planner:
         return self.locks[stack]
 
     def identity(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:
-        """The fingerprint of a setting with the task's source, its stack's lock, and further sources."""
+        """The fingerprint of a setting, with the digests of the task's source, the stack's lock and `sources`."""
         known = {"task": self.task_source, "lock": self.lock(setting.strategy.stack)}
         return identity.identity(setting, sources=known | dict(sources), **more)
 
     def add_settings(self) -> None:
-        """Every combination of the config becomes a setting with its gate, or is skipped."""
+        """Add every combination of the config to the plan: as a setting with its gate, or as skipped with reasons."""
         for asked in settings.expand(self.config.comparisons):
             strategy = self.strategies[asked.strategy]
             setting = settings.resolve(
@@ -152,7 +152,7 @@ class _Planner:
         self.plan.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
 
     def _placed(self, setting: Setting) -> Setting:
-        """The setting with what the site says of its nodes: the kind of GPU, and the software."""
+        """The setting with the kind of GPU and the software that the site declares for its nodes."""
         site = self.here.site
         if site is None:
             return setting
@@ -167,22 +167,23 @@ class _Planner:
         return replace(setting, place=place)
 
     def _add_checks(self, planned: PlannedSetting) -> None:
-        """The gate that a setting goes through, the gate's reference, and the preflight of its shape."""
+        """Add the setting's gate, the gate's reference, and the preflight of the setting's shape to the plan."""
         plan = self.plan
         gate = plan.gate_of[planned.id] = self._gate(planned.setting)
         preflight = plan.preflight_of[planned.id] = self._preflight(planned.setting)
-        # A gate's own shape differs in what does not bear on it: CPUs, threads and the loader.
+        # A gate needs no preflight of its own: its shape differs from the setting's in CPUs and threads only.
         self._lead(gate, preflight)
-        # A fault of a large shape, or a need of one strategy, keeps no reference from its training.
+        # A reference waits for the least demanding preflight of its gates, so that a failed preflight of a larger shape
+        # does not stop it.
         self._lead(plan.reference_of[gate], preflight)
 
     def _lead(self, specification: str, preflight: str) -> None:
-        """Let a gate or a reference depend on this preflight, unless it has one that asks less of the nodes."""
+        """Make a gate or reference wait for this preflight, unless it already waits for one with lower demands."""
         candidates = [self.plan.preflight_of.get(specification, preflight), preflight]
         self.plan.preflight_of[specification] = min(candidates, key=lambda name: _demands(self.plan.preflights[name]))
 
     def _gate(self, setting: Setting) -> str:
-        """The id of the gate that the setting goes through; it and its reference are entered into the plan."""
+        """The id of the setting's gate. The gate and its reference are added to the plan."""
         gated, seed = checks.gated(setting, self.config.gate.steps), self.config.gate.seed
         sources = {"strategy": self.strategy_source[setting.strategy.name], "gate": self.gate_source}
         name = f"{setting.strategy.name}-{self.identity(gated, sources=sources, seed=seed)}"
@@ -192,14 +193,14 @@ class _Planner:
         return name
 
     def _reference(self, referred: Setting, seed: int) -> str:
-        """The id of the single process that a gate compares with, on the same kind of device."""
+        """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
         digest = self.identity(referred, sources={"reference": self.reference_source}, seed=seed)
         name = f"{referred.task.name}-{digest}"
         self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
         return name
 
     def _preflight(self, setting: Setting) -> str:
-        """The id of the preflight of the setting's shape and stack; it is entered into the plan."""
+        """The id of the preflight of the setting's shape and stack. The preflight is added to the plan."""
         shape = setting.shape
         digest = identity.fingerprint(checks.asked_of_nodes(setting))
         name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
@@ -218,7 +219,7 @@ class _Planner:
         return name
 
     def add_runs(self) -> None:
-        """The repeats of all settings, in their order: random within each repeat."""
+        """Add the repeats of all settings to the plan. Within each repeat, their order is random."""
         order, seed = random.Random(self.config.seed), self.config.seed
         for repeat in range(max((planned.repeats for planned in self.plan.settings), default=0)):
             repeated = [planned for planned in self.plan.settings if repeat < planned.repeats]

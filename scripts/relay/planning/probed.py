@@ -1,6 +1,6 @@
-"""Which settings are probed for the largest batch that fits, and the config that says what was found.
+"""The plan of `snakemake probe`: which settings are probed for the largest batch that fits, and the config made of it.
 
-It imports no torch: the planner reads it.
+The planner imports this module, so that it does not import torch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Probe, Setting, setting_fields, value_of
 
 HEADER = """\
-# The config with the largest batches that fit, by `snakemake probe`; each setting is a comparison of its own. Use it by
+# Made by `snakemake probe`: the config with the largest batches that fit, one comparison for each setting. To use it:
 #   snakemake --profile … --configfile {path}
-# A larger batch is another training: mind learning_rate and learning_rate_scaling.
+# A larger batch changes the training. Check learning_rate and learning_rate_scaling.
 """
 
 
 @dataclass(frozen=True)
 class PlannedProbe:
-    """A probe of a setting, which stands for those that differ in their batch alone: `settings` are their ids."""
+    """One probe for all settings that differ in nothing but their batch size; `settings` are their ids."""
 
     probe: Probe
     limits: Limits
@@ -39,21 +39,22 @@ class PlannedProbe:
 
 
 def probes(plan: Plan) -> dict[str, PlannedProbe]:
-    """The probes of a plan, by the id of the setting that each is of."""
-    found: dict[str, PlannedProbe] = {}
-    known: dict[str, str] = {}
+    """The probes of a plan, by the id of the first setting that each stands for."""
+    planned_probes: dict[str, PlannedProbe] = {}
+    first_of: dict[str, str] = {}
     for planned in plan.settings:
-        name = known.setdefault(_but_for_its_batch(planned.setting), planned.id)
-        if name in found:
-            found[name] = replace(found[name], settings=(*found[name].settings, planned.id))
+        name = first_of.setdefault(_without_batch(planned.setting), planned.id)
+        if name in planned_probes:
+            known = planned_probes[name]
+            planned_probes[name] = replace(known, settings=(*known.settings, planned.id))
         else:
             probe = named(Probe, planned.setting, id=name, seed=plan.config.seed)
-            found[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
-    return found
+            planned_probes[name] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
+    return planned_probes
 
 
 def refusals(config: Config, targets: Collection[str]) -> list[str]:
-    """Why these targets cannot be asked for: a probe that is longer than its job."""
+    """Why these targets of Snakemake cannot be made: a probe must not take longer than its job may."""
     probing = any(Path(target).name.startswith("probe") or "results/probe" in target for target in targets)
     if not probing or config.probe.minutes <= config.runtime_minutes:
         return []
@@ -61,14 +62,14 @@ def refusals(config: Config, targets: Collection[str]) -> list[str]:
     return [f"config: probe.minutes: {config.probe.minutes:g} is not allowed; allowed: {limit}"]
 
 
-def _but_for_its_batch(setting: Setting) -> str:
-    """What settings have in common that differ in their batch alone."""
+def _without_batch(setting: Setting) -> str:
+    """The fingerprint of a setting without its batch size and length."""
     groups = (setting.shape, setting.place, setting.computation, setting.feeding)
     return fingerprint([setting.task.name, setting.strategy, *groups])
 
 
 def _limits(probe: Probe, config: Config) -> Limits:
-    """What the probe may try: no batch that the planner would then refuse."""
+    """The batches that the probe may try: only those that the planner would accept."""
     unit = batch_unit(probe, requirements.read(Path(probe.strategy.file)))
     most, asked, devices = unit, config.probe, probe.shape.devices
     while most + unit <= asked.most and _leaves_steps((most + unit) * devices, probe, config):
@@ -78,12 +79,15 @@ def _limits(probe: Probe, config: Config) -> Limits:
 
 
 def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
-    """Whether a run with that global batch has steps that are timed."""
+    """Whether a run with the global batch size `batch` has any timed steps after warm-up."""
     return round(config.epochs * (probe.dataset.train_count // batch)) > config.warmup_steps
 
 
 def batch_unit(setting: Setting, needs: Requirements) -> int:
-    """Samples per device of which every batch must be a multiple: for whole slices, in whole parts."""
+    """The samples per device of which every batch must be a multiple, so that it divides evenly.
+
+    It divides among replicas or devices, and each slice into the parts that the strategy's options ask for.
+    """
     shape, options = setting.shape, setting.strategy.options
     replicas = shape.world_size // needs.group_size(shape.world_size, options)
     slices = shape.devices if needs.processes == "one" else replicas
@@ -93,7 +97,7 @@ def batch_unit(setting: Setting, needs: Requirements) -> int:
 
 
 def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
-    """The plan's config as YAML, with the batch that was found in each setting. `found`: the answers, by setting."""
+    """The plan's config as YAML, with the largest batch of each setting. `found` maps a probe's id to its answer."""
     batch_of = {setting: found[name]["batch_per_device"] for name, p in probes(plan).items() for setting in p.settings}
     entries = []
     for planned in plan.settings:
@@ -108,22 +112,29 @@ def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -
 
 
 def _comparison(setting: Setting, batch_per_device: int | None) -> dict[str, Any]:
-    """A setting as a comparison of one: what differs from the defaults. Without a batch, it keeps its own."""
+    """A comparison with this setting alone; values that are the defaults are left out.
+
+    Without `batch_per_device` it keeps the setting's batch size.
+    """
     axes = {each.name: value_of(setting, each) for each in setting_fields() if each.about.axis is not None}
     if batch_per_device is not None:
         axes |= {"global_batch_size": None, "batch_per_device": batch_per_device}
-    given = {name: value for name, value in axes.items() if [value] != Comparison.model_fields[name].default}
+    changed = {name: value for name, value in axes.items() if [value] != Comparison.model_fields[name].default}
     options = requirements.chosen(Path(setting.strategy.file), setting.strategy.options)
-    return {"strategy": setting.strategy.name, **given} | ({"options": options} if options else {})
+    return {"strategy": setting.strategy.name, **changed} | ({"options": options} if options else {})
 
 
 def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:
-    """What was found, a line for each setting, and what to do with it."""
+    """The probes' answers for the terminal: a line for each setting, and the command that uses them."""
     lines = []
     for name, planned in probes(plan).items():
         answer, shape = found[name], planned.probe.shape
         what = f"{shape.nodes} × {shape.devices_per_node} {shape.device}, {planned.probe.computation.precision}"
-        limits = {"memory": "", "most": ", the most that was to be tried", "minutes": ", as far as the time allowed"}
+        limits = {
+            "memory": "",
+            "most": ", the largest batch to try",
+            "minutes": ", the largest tried in the time allowed",
+        }
         size = f"{answer['batch_per_device']} samples per device{limits[answer['limited_by']]}"
         lines.append(f"{name} ({what}): {answer['reason'] or size}")
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]

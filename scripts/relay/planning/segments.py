@@ -9,23 +9,23 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.planning.config import Segment
 
-# Until a job's own start is measured: the interpreter, torch, the processes, the data, the compiled kernels.
+# An estimate of a job's start: the interpreter, torch, the processes, the data, the compiled kernels.
 STARTUP_SECONDS = 60.0
-# Kept free of a job's minutes: for slower hours, for evaluation and for the last save.
+# The part of a job's minutes that stays free for slower hours, evaluation and the last save.
 SPARE_FRACTION = 0.2
 
 
 def ends(total_steps: int, steps_in_a_job: int) -> list[int]:
-    """The steps at which the jobs end, ascending; the last is `total_steps`, and its job may be shorter."""
+    """The steps at which the jobs end, ascending. The last one is `total_steps`; the last job may be shorter."""
     return [*range(steps_in_a_job, total_steps, steps_in_a_job), total_steps]
 
 
 def steps_in_a_job(
     segment: Segment | None, *, steps_per_epoch: int, total_steps: int, seconds_per_step: float | None
 ) -> int:
-    """How many steps a job does, at least 1. `seconds_per_step` is needed only for a segment in minutes.
+    """The number of steps in a job, at least 1. `seconds_per_step` is needed only for a segment in minutes.
 
-    Raises UserError where that is missing, or where the minutes are too few for a step.
+    Raises UserError where that speed is missing, or where the minutes are too few for one step.
     """
     if segment is None:
         return total_steps
@@ -48,9 +48,9 @@ def steps_per_job(
     startup_seconds: float = STARTUP_SECONDS,
     margin: float = SPARE_FRACTION,
 ) -> int:
-    """The steps that fit into a job of so many minutes, of which the fraction `margin` stays free.
+    """The number of steps that fit into a job of `minutes`, when the fraction `margin` of them stays free.
 
-    Raises UserError where not even one does.
+    Raises UserError where no step fits.
     """
     steps = math.floor((minutes * 60 * (1 - margin) - startup_seconds) / seconds_per_step)
     if steps < 1:
@@ -63,15 +63,15 @@ def steps_per_job(
 
 
 def read_speeds(path: Path) -> dict[str, float]:
-    """Measured seconds per step by setting, as the `plan` target wrote them; empty where it did not run yet.
+    """Measured seconds per step by setting's id, from the file of `snakemake plan`; empty without that file.
 
     Raises UserError for a damaged file.
     """
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        speeds = {str(setting): float(seconds) for setting, seconds in found.items()}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        speeds = {str(setting): float(seconds) for setting, seconds in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         raise UserError(f"{path}: damaged; delete it and run 'snakemake plan' again") from None
     for setting, seconds in speeds.items():

@@ -1,4 +1,4 @@
-"""From the config's axes to settings: every combination, with every default filled in."""
+"""From the config's comparisons to settings: one for each combination of axes, with all defaults filled in."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ from relay.spec.setting import (
 from relay.spec.site import Site
 from relay.spec.tasks import TaskSpec
 
-# The backends that a device offers, the preferred one first.
+# The backends of each device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One combination of what a comparison asks for, with nulls; `comparison` is its place in the config."""
+    """One combination of a comparison's axes and options, before defaults are filled in.
+
+    `comparison` is the index of the comparison in the config. An axis is None where the config gives no value.
+    """
 
     comparison: int
     strategy: str
@@ -48,9 +51,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class StrategyFile:
-    """A strategy's file and what it states; the path is relative to the working directory where it lies below it.
+    """A strategy's file and its requirements.
 
-    `needs`: the functions that its requirements name, which tell what a task or a shape lacks.
+    The path is relative to the working directory if the file lies below it, else absolute. `needs` are the functions
+    that the requirements name; each returns a reason why a setting cannot run, or None.
     """
 
     file: Path
@@ -59,17 +63,17 @@ class StrategyFile:
 
     @classmethod
     def of(cls, path: Path) -> StrategyFile:
-        """Read a strategy's file. Raises UserError where it states nothing, or names what is not there."""
-        stated, here = requirements.read(path), Path.cwd()
-        short = (here / path).relative_to(here) if (here / path).is_relative_to(here) else path
-        return cls(short, stated, requirements.needs(path, stated))
+        """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
+        declared, folder = requirements.read(path), Path.cwd()
+        short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
+        return cls(short, declared, requirements.needs(path, declared))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Here:
-    """Where the runs go: this machine, or a site's nodes.
+    """Where the runs go: this machine, or the nodes of a site.
 
-    `gpus` and `cpus` are how many this machine has, None where that is for the jobs to find out.
+    `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them.
     """
 
     device: Device
@@ -79,7 +83,7 @@ class Here:
 
 
 def count_gpus() -> int:
-    """NVIDIA GPUs of this machine, without torch or the driver's library."""
+    """The number of NVIDIA GPUs of this machine, counted in /dev without torch or NVIDIA's libraries."""
     return sum(p.name.removeprefix("nvidia").isdigit() for p in Path("/dev").glob("nvidia*"))
 
 
@@ -95,12 +99,12 @@ def expand(comparisons: Sequence[Comparison]) -> Iterator[Asked]:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """The values without those that are named twice; 1 and True are two."""
+    """The values without duplicates. 1 and True are different values."""
     return list({(type(value), value): value for value in values}.values())
 
 
 def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
-    """Raises UserError with a line for each comparison whose strategy has no file."""
+    """Raise UserError with one line for each comparison whose strategy has no file."""
     wrong = [
         f"config: comparisons[{i}].strategy: " + unknown(f"{show(c.strategy)} is unknown", c.strategy, known)
         for i, c in enumerate(config.comparisons)
@@ -111,14 +115,14 @@ def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
 
 
 def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
-    """Raises UserError with a line for each option that its strategy lacks, or has of another type."""
+    """Raise UserError with one line for each option that its strategy does not have, or whose value is not allowed."""
     wrong = []
     for i, comparison in enumerate(config.comparisons):
         defaults = needs[comparison.strategy].options
         for name, values in comparison.options.items():
             place = f"config: comparisons[{i}].options.{name}: "
             if name not in defaults:
-                text = f"{show(values[0])} is for no option of {comparison.strategy}"
+                text = f"{show(values[0])} is not allowed, {comparison.strategy} has no such option"
                 wrong.append(place + unknown(text, name, defaults))
                 continue
             choices = needs[comparison.strategy].allowed(name)
@@ -158,7 +162,10 @@ def _fits(value: Any, default: Any, least: float | None) -> bool:
 
 
 def task_and_dataset(config: Config) -> tuple[TaskSpec, DatasetSpec]:
-    """The task with the config's learning rate, if any, and its dataset, if synthetic as configured."""
+    """The config's task and its dataset. The config's learning rate replaces the task's, if there is one.
+
+    A synthetic dataset gets the shape, counts and classes of the config's block `synthetic`.
+    """
     task = tasks.task(config.task)
     if config.learning_rate is not None:
         task = replace(task, learning_rate=config.learning_rate)
@@ -166,7 +173,7 @@ def task_and_dataset(config: Config) -> tuple[TaskSpec, DatasetSpec]:
     if changes:
         changes["shape"] = tuple(changes["shape"])
     dataset = catalogue.dataset(task.dataset, **changes)
-    # A misfit is known now, not when jobs have waited for it.
+    # Checked here, so that the user learns of a misfit before jobs have waited in a queue.
     dataset_kinds.load(dataset.kind).check_fit(dataset.shape, task)
     return task, dataset
 
@@ -181,7 +188,7 @@ def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
 def resolve(
     asked: Asked, *, config: Config, strategy: StrategyFile, task: TaskSpec, dataset: DatasetSpec, here: Here
 ) -> Setting:
-    """What is asked for as a setting, with every default filled in."""
+    """The setting of a combination, with every default filled in."""
     needs = strategy.requirements
     shape = _shape(asked, needs, here)
     axes = asked.axes
@@ -218,14 +225,14 @@ def resolve(
 def _shape(asked: Asked, needs: Requirements, here: Here) -> Shape:
     axes, device = asked.axes, here.device
     if device not in needs.devices and "cpu" in needs.devices:
-        device = "cpu"  # a strategy for CPUs runs beside those for GPUs
+        device = "cpu"  # so that one config can compare a strategy for CPUs with strategies for GPUs
     one = needs.processes == "one"
     shape = Shape(
         device=device,
         nodes=axes["nodes"],
         devices_per_node=axes["devices_per_node"],
         processes_per_device=axes["processes_per_device"],
-        # One process holds all devices of its node, however many processes are asked for.
+        # A strategy with one process uses all devices of its node.
         devices_per_process=axes["devices_per_node"] * axes["processes_per_device"] if one else 1,
         interop_threads=axes["interop_threads"],
     )
@@ -254,14 +261,14 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
 
 
 def _workers(axes: Mapping[str, Any], shape: Shape) -> int:
-    """Worker processes of a dataloader where the config gives none: on CPUs they would compete with the training."""
+    """The number of a dataloader's worker processes. On CPUs the default is 0: workers would compete with training."""
     if axes["data_workers"] is not None:
         return int(axes["data_workers"])
     return shape.cpus_per_task if axes["loader"] == "dataloader" and shape.device == "cuda" else 0
 
 
 def _share_of_cpus(shape: Shape, site: Site | None) -> int:
-    """CPUs of a process where the config gives none: the site's share of its GPUs; 1 without any."""
+    """The default number of CPUs of a process: those that the site gives with the process's GPUs, else 1."""
     if shape.device == "cpu" or site is None or site.cpus_per_gpu is None:
         return 1
     return max(1, shape.devices_per_node * site.cpus_per_gpu // shape.processes_per_node)

@@ -1,4 +1,4 @@
-"""From a shape to what its jobs ask of a site: nodes, tasks, CPUs, memory, GPUs; and these as Snakemake's resources."""
+"""What jobs of a shape ask a site for: nodes, tasks, CPUs, memory, GPUs; also as Snakemake's resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relay.spec.job import Job
 from relay.spec.setting import Shape
 from relay.spec.site import Partition, Site
 
-# What `resources` may say of a job.
+# All keys that `resources` may return.
 RESOURCES = (
     *("mpi", "nodes", "tasks", "cpus_per_task", "mem_mb", "runtime", "slurm_extra"),
     *("slurm_partition", "slurm_account", "qos", "constraint"),
@@ -17,7 +17,7 @@ RESOURCES = (
 
 
 def partition_for(shape: Shape, site: Site, config: Config) -> tuple[Partition | None, str]:
-    """Where jobs of this shape go, or None and the reason why no partition takes them."""
+    """The partition for jobs of this shape and '', or None and the reason why no partition fits."""
     return site.partition_for(
         shape.device,
         shape.gpus_per_node,
@@ -29,11 +29,11 @@ def partition_for(shape: Shape, site: Site, config: Config) -> tuple[Partition |
 
 
 def job(shape: Shape, site: Site, config: Config, minutes: int, environment: dict[str, Any]) -> Job:
-    """What a job of this shape asks for, for so many minutes. `environment` is the stack's, as the nodes find it."""
+    """What a job of this shape asks for. `minutes` is the time limit, `environment` that of the job's stack."""
     partition, reason = partition_for(shape, site, config)
-    assert partition is not None, reason  # the planner has skipped what no partition takes
+    assert partition is not None, reason  # the planner skips settings that fit into no partition
     gpus, cpus = shape.gpus_per_node, shape.cpus_per_node
-    # With srun every process is a task; else one task starts its node's processes, and has the CPUs of all of them.
+    # With srun every process is a task. Otherwise one task starts all processes of its node, and needs all their CPUs.
     tasks_per_node = shape.processes_per_node if shape.launcher == "srun" else 1
     return Job(
         nodes=shape.nodes,
@@ -58,8 +58,8 @@ def job(shape: Shape, site: Site, config: Config, minutes: int, environment: dic
 def resources(job: Job, site: Site) -> dict[str, Any]:
     """The job as resources of a Snakemake rule, for the Slurm executor.
 
-    `mpi` is there and empty: then the rule's shell runs once, on the first node, and starts its steps itself. Without
-    it the executor would wrap that shell into a step of one task, in which no other step can start.
+    With an empty `mpi`, the executor runs the rule's shell once, on the first node, and the shell starts the job's
+    steps. Without it, the executor would start the shell as a step of one task, in which no other step can start.
     """
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
     extra += [job.gpus_flag] if job.gpus_flag else []
@@ -85,9 +85,9 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
 
 
 def sbatch_flags(job: Job, site: Site) -> list[str]:
-    """The same as flags of sbatch: to ask for the expected start, and for a job script of one's own."""
-    given = resources(job, site)
-    named = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
-    flags = [f"--{flag}={given[name]}" for name, flag in named.items() if name in given]
+    """The job as flags of sbatch, for asking when it would start, and for batch scripts that this project submits."""
+    values = resources(job, site)
+    flag_of = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
+    flags = [f"--{flag}={values[name]}" for name, flag in flag_of.items() if name in values]
     flags += [f"--nodes={job.nodes}", f"--ntasks={job.tasks}", f"--cpus-per-task={job.cpus_per_task}"]
-    return [*flags, f"--mem={job.memory_mb}M", f"--time={job.minutes}", *str(given["slurm_extra"]).split()]
+    return [*flags, f"--mem={job.memory_mb}M", f"--time={job.minutes}", *str(values["slurm_extra"]).split()]

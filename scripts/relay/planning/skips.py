@@ -1,4 +1,4 @@
-"""Why a setting cannot run where it is asked for: known at planning time, from data alone."""
+"""The reasons why a setting cannot run. All are known at planning time, without torch and without a job."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
     """Why the setting cannot run, each reason with its remedy; empty where it can."""
     needs = strategy.requirements
     if setting.shape.device not in needs.devices:
-        twin = f"; {needs.twin} is its twin" if needs.twin else ""
+        remedy = f"; use {needs.twin} instead" if needs.twin else ""
         wanted = " or ".join(DEVICE_NAMES.get(d, d) for d in needs.devices)
-        return [f"{setting.strategy.name} needs {wanted}, device is {setting.shape.device}{twin}"]
+        return [f"{setting.strategy.name} needs {wanted}, device is {setting.shape.device}{remedy}"]
     return [
         *_device_problems(setting, needs, here),
         *_process_problems(setting, needs, here),
@@ -55,7 +55,7 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
     if shape.threads > shape.cpus_per_task:
         yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
     if feeding.data_workers and feeding.loader == "resident":
-        yield f"data_workers {feeding.data_workers} have nothing to do with loader resident; use loader dataloader"
+        yield f"data_workers {feeding.data_workers} have no work with loader resident; use loader dataloader"
     if launcher != "none" and world_size == 1:
         yield f"launcher {launcher} is for several processes, this is one; use launcher none"
     if launcher == "none" and world_size > 1:
@@ -63,7 +63,7 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
     if launcher == "srun" and here.site is None:
         yield "launcher srun needs a cluster profile; use launcher torchrun"
     if launcher == "spawn" and shape.nodes > 1:
-        yield f"launcher spawn starts the processes of one node, these are {shape.nodes}; use launcher torchrun"
+        yield f"launcher spawn works on one node only, nodes is {shape.nodes}; use launcher torchrun"
     shared = shape.processes_per_device
     if shared == 1 and needs.processes == "several per device":
         yield f"{setting.strategy.name} is for several processes on a device; give processes_per_device, such as 2"
@@ -86,10 +86,10 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
                 yield f"{name} is for precision bf16 or fp16, precision is {precision}"
     for name, precisions in needs.not_in.items():
         if precision in precisions.get(options[name], ()):
-            yield f"{name} {options[name]} cannot be in precision {precision}"
+            yield f"{name} {options[name]} does not work in precision {precision}"
     for name, (other, value) in needs.part_of.items():
         if options[name] != needs.options[name] and options[other] != value:
-            yield f"{name} {options[name]} means nothing beside {other} {options[other]}; use {other} {value}"
+            yield f"{name} {options[name]} has no effect with {other} {options[other]}; use {other} {value}"
     if setting.computation.compile and not needs.compiles:
         yield f"{setting.strategy.name} cannot be compiled"
     if setting.computation.channels_last and not kinds.load(setting.dataset.kind).channels_last:
@@ -102,7 +102,7 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
 
 
 def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
-    """Why the processes cannot share out what the strategy splits."""
+    """Why the strategy cannot divide its work among the processes."""
     needs, world_size, options = strategy.requirements, setting.shape.world_size, setting.strategy.options
     group = needs.group_size(world_size, options)
     if world_size % group:
@@ -114,15 +114,15 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
         yield f"{needs.group} {group} leaves one replica of {world_size} processes; nothing divides the samples"
     if needs.pipelined:
         computed = (setting.computation.compile, setting.computation.channels_last)
-        found = SCHEDULES[options["schedule"]].problems(group, options["micro_batches"], *computed)
-        yield from (f"schedule {options['schedule']} {problem}" for problem in found)
+        unfit = SCHEDULES[options["schedule"]].problems(group, options["micro_batches"], *computed)
+        yield from (f"schedule {options['schedule']} {problem}" for problem in unfit)
     stages = group * needs.stages_per_process(options)
     yield from filter(None, (need(setting, group, stages) for need in strategy.needs))
 
 
 def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
-    # One process with several devices gives each a part; else each replica has its own.
+    # One process with several devices gives each device a part of the batch. Otherwise each replica gets a part.
     replicas = max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
     parts = shape.devices if needs.processes == "one" else replicas
     if asked.axes["global_batch_size"] is not None and asked.axes["batch_per_device"] is not None:
@@ -143,6 +143,6 @@ def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requi
         return
     steps, per_epoch = setting.length.total_steps, setting.length.steps_per_epoch
     if steps < 1:
-        yield f"epochs {config.epochs:g} make no whole step of {per_epoch} in an epoch"
+        yield f"epochs {config.epochs:g} are less than one step; an epoch has {per_epoch} steps"
     elif steps <= config.warmup_steps:
-        yield f"warmup_steps {config.warmup_steps} leave nothing to time of {steps} steps"
+        yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed"

@@ -1,4 +1,4 @@
-"""The plan as a table for the terminal: jobs, processors, and the hours that they cost at most."""
+"""The plan as a table for the terminal: jobs, processors, and the hours that they may cost at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relay.spec.setting import Shape
 
 @dataclass(frozen=True)
 class Cost:
-    """Jobs, and the most that one try of each may spend: its declared time limit on all its processors."""
+    """A number of jobs, and the most that one attempt of each may cost: its time limit times its processors."""
 
     jobs: int = 0
     cpu_hours: float = 0.0
@@ -31,7 +31,7 @@ class Cost:
 
 
 def cost(plan: Plan) -> Cost:
-    """The whole plan's cost, gates and references included, without settings whose speed is not measured."""
+    """The cost of the whole plan, with gates, references and preflights, without settings of unknown speed."""
     unmeasured = {run.setting_id for run in plan.unmeasured}
     jobs: list[Shape] = [check.shape for check in (*plan.references.values(), *plan.gates.values())]
     jobs += [run.shape for run in plan.runs if run.setting_id not in unmeasured for _ in plan.segments(run)]
@@ -41,13 +41,13 @@ def cost(plan: Plan) -> Cost:
 
 
 def _cost(shape: Shape, minutes: float) -> Cost:
-    """What one job of that shape may spend at most."""
+    """The most that one job of a shape may cost in `minutes`."""
     hours = minutes / 60
     return Cost(1, hours * shape.nodes * shape.cpus_per_node, hours * shape.nodes * shape.gpus_per_node)
 
 
 def render(plan: Plan, width: int = 80) -> str:
-    """The table, the totals, what is skipped and why, and the warnings, in lines of at most `width`."""
+    """The table, the totals, the skipped settings with reasons, and the warnings, in lines of at most `width`."""
     table = Table(expand=False, pad_edge=False)
     table.add_column("what", overflow="fold")
     for name in ("runs", "segments", "jobs", "steps", "CPUs", "GPUs"):
@@ -64,7 +64,7 @@ def render(plan: Plan, width: int = 80) -> str:
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:
-    """Preflights, references and gates, one job each, then the settings with all their repeats."""
+    """Rows of preflights, references and gates, with one job each, then of the settings, with all their repeats."""
     looks = list(plan.preflights.values()) if plan.site else []
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         yield _row(f"preflight {label}", look.shape, "1", "1", "1", "–")
@@ -88,25 +88,25 @@ def _row(what: str, shape: Shape, *counts: str) -> list[str]:
 
 
 def described(setting: Setting) -> dict[str, Any]:
-    """A setting as a row that `setting_labels` names."""
+    """A setting as a row for `setting_labels`."""
     return flat(setting) | {
         "chosen_options": options_text(chosen(Path(setting.strategy.file), setting.strategy.options))
     }
 
 
 def _proven(check: Setting) -> dict[str, Any]:
-    """A gate or a reference as such a row, without what does not bear on it."""
+    """A gate or reference as a row for `setting_labels`, without the fields that do not bear on gates."""
     row = described(check) if check.strategy.file else flat(check) | {"chosen_options": None}
     return row | {each.name: None for each in setting_fields() if "gate" not in each.about.bears_on}
 
 
 def _looked_at(look: Preflight) -> dict[str, Any]:
-    """A preflight as such a row: its shape alone."""
+    """A preflight as a row for `setting_labels`, with nothing but its shape."""
     return {**_unknown(), **vars(look.shape), "world_size": look.shape.world_size}
 
 
 def _unknown() -> dict[str, Any]:
-    """A row of which nothing is known."""
+    """A row for `setting_labels` whose fields are all unknown."""
     return {each.name: None for each in setting_fields()} | {"task": "", "strategy": "", "chosen_options": None}
 
 
@@ -126,26 +126,29 @@ def _totals(plan: Plan) -> str:
 
 
 def words_by_id(plan: Plan) -> dict[str, str]:
-    """Each run, setting, gate, reference and preflight of the plan in words: what tells it from the others."""
-    found = {}
+    """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
+    names = {}
     labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
     for planned, label in zip(plan.settings, labels, strict=True):
-        found[planned.id] = f"{planned.setting.strategy.name} ({label})"
+        names[planned.id] = f"{planned.setting.strategy.name} ({label})"
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
-        found[run.id] = found[run.setting_id] + repeat
+        names[run.id] = names[run.setting_id] + repeat
     for checks in (plan.gates, plan.references):
         proven = list(checks.values())
         for check, label in zip(proven, setting_labels([_proven(check) for check in proven]), strict=True):
-            found[check.id] = f"{check.strategy.name or 'reference'} ({label})"
+            names[check.id] = f"{check.strategy.name or 'reference'} ({label})"
     looks = list(plan.preflights.values())
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
-        found[look.id] = label
-    return found
+        names[look.id] = label
+    return names
 
 
 def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:
-    """Why nothing can run for these targets of Snakemake, in one message; '' where something can, or may be wanted."""
+    """Why nothing can run for these targets of Snakemake, in one message; '' where something can run.
+
+    Targets that are not all strategies of the plan count as a request for the whole plan.
+    """
     strategies = [target for target in targets if target in plan.strategies]
     asked = strategies if strategies and len(strategies) == len(targets) else plan.strategies
     if any(plan.runs_of(strategy) for strategy in asked):
@@ -155,13 +158,13 @@ def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:
 
 
 def skipped(plan: Plan) -> Iterator[str]:
-    """A line for each reason of each skipped setting, with what tells it from its strategy's others."""
+    """A line for each reason of each skipped setting. Several settings of a strategy are told apart by their labels."""
     for strategy in plan.strategies:
         yield from _skipped_of(plan, strategy)
 
 
 def _skipped_of(plan: Plan, strategy: str) -> Iterator[str]:
-    found = plan.skipped_of(strategy)
-    for each, label in zip(found, setting_labels([described(each.setting) for each in found]), strict=True):
-        named = f"{strategy} ({label})" if len(found) > 1 else strategy
+    settings = plan.skipped_of(strategy)
+    for each, label in zip(settings, setting_labels([described(each.setting) for each in settings]), strict=True):
+        named = f"{strategy} ({label})" if len(settings) > 1 else strategy
         yield from (f"skipped: {named}: {reason.removeprefix(f'{strategy} ')}" for reason in each.reasons)

@@ -1,6 +1,7 @@
-"""The CPUs of this process. Settled before torch is imported: OpenMP, once loaded, binds the process to one of them.
+"""The CPUs of this process.
 
-From then on the affinity mask says where the main thread is bound, no longer what the process may use.
+They must be settled before torch is imported. When OpenMP is loaded, it may bind the main thread to one CPU; after
+that, the affinity mask no longer shows which CPUs the process may use.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# CPUs of each process, where all processes of a node were given one mask together.
+# The number of CPUs of each process, for nodes where all processes start with the same affinity mask.
 SHARE = "TORCH_RELAY_CPUS_PER_PROCESS"
-# OpenMP's variables travel under other names past a launcher that imports torch itself: it would be bound to the first
-# core, and its processes with it.
+# OpenMP's variables get this prefix on their way through a launcher that imports torch. Otherwise OpenMP would bind the
+# launcher to the first core, and its processes would inherit that.
 VEILED = "TORCH_RELAY_"
 BINDING = ("OMP_PLACES", "OMP_PROC_BIND")
 
@@ -22,28 +23,28 @@ _granted: set[int] | None = None
 
 
 def granted() -> set[int]:
-    """The CPUs that this process may use; all there are where the system knows no affinity."""
+    """The CPUs that this process may use; all CPUs on systems without affinity masks."""
     if _granted is not None:
         return _granted
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def settle() -> None:
-    """Keep to this process's own CPUs of those that the node's processes have together, and remember them."""
-    global _granted  # noqa: PLW0603  # the kernel's own record is overwritten by OpenMP
+    """Restrict this process to its own part of the node's CPUs, and remember them. Sets OpenMP's variables."""
+    global _granted  # noqa: PLW0603  # OpenMP overwrites the kernel's record
     for name in BINDING:
         if value := os.environ.pop(VEILED + name, None):
             os.environ[name] = value
     if share := os.environ.get(SHARE):
         processes, local_rank = (int(os.environ.get(name, default)) for name, default in _PLACE)
-        # Where each process has a mask of its own, there is nothing to divide.
+        # If the launcher gave each process its own mask, there is nothing to divide.
         if len(granted()) >= int(share) * processes > int(share):
             os.sched_setaffinity(0, _neighbours(granted())[local_rank * int(share) : (local_rank + 1) * int(share)])
     _granted = granted()
 
 
 def _neighbours(cpus: Iterable[int]) -> list[int]:
-    """In an order in which the hardware threads of a core, and the cores of a package, stand side by side."""
+    """The CPUs sorted so that the hardware threads of a core, and the cores of a package, are neighbours."""
 
     def place(cpu: int) -> tuple[int, int, int]:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -57,6 +58,6 @@ def _neighbours(cpus: Iterable[int]) -> list[int]:
 
 
 def unbind() -> None:
-    """Give this process all its CPUs again: a child inherits the core that its parent was bound to."""
+    """Allow this process all its CPUs again, because a child inherits its parent's binding to one core."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, granted())

@@ -1,4 +1,4 @@
-"""When to stop early: a signal, the job's end, or a launcher that is gone."""
+"""The reasons to stop a run early: a signal, the end of the job's time, or a launcher that has died."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 @dataclass
 class Interruption:
-    """Watches for the reasons to stop; the ranks agree on it at a step boundary.
+    """Watches for a reason to stop. The ranks agree on it at the end of a step.
 
-    `deadline` is in Unix seconds: SLURM_JOB_END_TIME, which `allocation` sets where Slurm does not.
-    `margin_seconds` covers a save, and what lies between two looks at the clock: it grows with the longest ones seen.
+    `deadline` is SLURM_JOB_END_TIME in Unix seconds; `relay.slurm.allocation` sets it where Slurm does not.
+    `margin_seconds` is the time to keep free before the deadline. It grows with the longest save and step measured.
     """
 
     deadline: float | None = None
@@ -26,7 +26,7 @@ class Interruption:
 
     @classmethod
     def watch(cls) -> Interruption:
-        """Install the handlers; each only notes the signal."""
+        """Install the handlers. A handler only records the signal."""
         end = os.environ.get("SLURM_JOB_END_TIME")
         watching = cls(deadline=float(end) if end else None)
         for number in SIGNALS:
@@ -34,17 +34,17 @@ class Interruption:
         return watching
 
     def leave_room(self, save_seconds: float, step_seconds: float) -> None:
-        """Saves took so long at most, and a step with its evaluation: leave room for two saves and one of these."""
+        """Keep enough time free for two saves and one step with its evaluation. Both arguments are longest times."""
         self.margin_seconds = max(self.margin_seconds, 2 * save_seconds + step_seconds + LEAST_MARGIN_SECONDS)
 
     @property
     def reason(self) -> str | None:
-        """Why this rank has to stop; None while it has not."""
+        """Why this rank has to stop, or None."""
         if self.received:
             return self.received[0]
         if self.deadline is not None and time.time() > self.deadline - self.margin_seconds:
             return "deadline"
-        # A killed launcher leaves its processes behind: they must not train beside the next attempt.
+        # The processes of a killed launcher live on. They must not train while the next attempt does.
         if os.getppid() != self.parent:
             return "the launcher is gone"
         return None

@@ -1,4 +1,4 @@
-"""One process of a run among its peers, from its first step to its end: the same whatever its role."""
+"""What every process of a run does around its work, whatever its role: join the others, and leave with them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ Service = Callable[[Training], AbstractContextManager[None]]
 
 @contextmanager
 def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ranks]]:
-    """The run of a specification, and this process's place in it, once it has what the run declares. Collective.
+    """Read the run of a specification, join its processes, and check what was granted. Collective.
 
-    `service` is what the run's strategy needs on the node as long as its processes are there. At the end all wait for
-    each other, and the process ends. Raises UserError where what was granted is not what was declared.
+    Yields the run and this process's ranks. At the end, all processes wait for each other; then this process exits.
+    `service` is a context that the run's strategy needs on the node while its processes live.
+    Raises UserError where nodes, devices, CPUs or memory are not those declared.
     """
     run = Training.read(specification)
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
@@ -33,7 +34,7 @@ def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ra
         machine.check_granted(run, ranks, Job.read(specification))
         with _not_ended_within():
             yield run, ranks
-        ranks.barrier()  # nobody needs the service, or a device, any more
+        ranks.barrier()  # after it, no process needs the service or a device any more
     ranks.leave()
 
 

@@ -1,4 +1,4 @@
-"""What this process runs on: whether it got what the run declared, and the facts that stand beside every figure."""
+"""The machine that this process runs on: a check of what was granted, and the facts to record with the results."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from relay.process.ranks import Ranks
 from relay.spec.job import Job
 from relay.spec.run import Specification
 
-# Variables that tell a process who it is, and what it may use: kept with the run.
+# Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
 TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
-_UNLIMITED = 2**62  # version 1 of control groups says about 2**63
+_UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
-    """PyTorch's thread pools, before their first use."""
+    """Set the sizes of PyTorch's thread pools. Must be called before their first use."""
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(interop_threads)
 
 
 def set_precision(precision: str) -> None:
-    """Whether GPUs may compute float32 in TF32: for `tf32` alone, and for both kinds of operation.
+    """Allow TF32 on GPUs for precision `tf32`, and forbid it for every other.
 
-    Both are set, because PyTorch's defaults differ: off for matrix products, on for convolutions since 1.12.
+    PyTorch's defaults differ: since 1.12, TF32 is off for matrix products and on for convolutions. Both are set here.
     """
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> None:
-    """Raises UserError where processes, nodes, devices, CPUs or memory are not those declared, naming both. Collective.
+    """Raise UserError where processes, nodes, devices, CPUs or memory are not those declared. Collective.
 
-    What a `job` declares for a process is checked where its site keeps processes to it; elsewhere `facts` records it.
+    CPUs and memory of a `job` are checked only where the site confines processes to them. Elsewhere `facts` only
+    records the CPUs.
     """
     if ranks.world_size != run.shape.world_size:
         raise UserError(f"run {run.id}: world size is {ranks.world_size}, the run declares {run.shape.world_size}")
@@ -55,11 +56,11 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
     if run.shape.threads > own:
         raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
     if run.shape.device == "cuda":
-        found, needed = torch.cuda.device_count(), run.shape.devices_per_node
-        if found < needed or (job and job.confined and found > needed):
-            raise UserError(f"run {run.id}: devices_per_node is {needed}, but {found} GPUs are visible")
+        visible, needed = torch.cuda.device_count(), run.shape.devices_per_node
+        if visible < needed or (job and job.confined and visible > needed):
+            raise UserError(f"run {run.id}: devices_per_node is {needed}, but {visible} GPUs are visible")
     if job and job.confined:
-        if own < run.shape.cpus_per_task:  # Slurm gives whole cores: more than asked for is no fault
+        if own < run.shape.cpus_per_task:  # more is no error, because Slurm grants whole cores
             raise UserError(
                 f"run {run.id}: cpus_per_task is {run.shape.cpus_per_task}, but the process may use only {own}"
             )
@@ -71,7 +72,7 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
 
 
 def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
-    """What this process's control group, or one above it, allows of memory, in MB of 2**20 bytes; None for no limit."""
+    """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
     try:
         lines = [line.split(":", 2) for line in groups.read_text(encoding="utf-8").splitlines()]
     except OSError:  # not Linux
@@ -88,7 +89,7 @@ def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
 
 
 def held_bytes() -> dict[str, int]:
-    """This process's memory by the names of /proc/self/status (`VmRSS`, `VmHWM`, `VmData`...); empty but on Linux."""
+    """This process's memory by the names in /proc/self/status (`VmRSS`, `VmHWM`, `VmData`…); empty without Linux."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -98,11 +99,10 @@ def held_bytes() -> dict[str, int]:
 
 
 def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
-    """The most memory this process has held: of the fullest of its GPUs, else resident memory of the process."""
+    """The most memory this process has used: on the fullest of its GPUs, or, without GPUs, in main memory."""
     if devices[0].type == "cuda":
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
-    # Linux hands the peak that getrusage tells on to a program started in a process's place: a small process would
-    # report that of the larger one which started it.
+    # On Linux, getrusage's peak survives `exec`: a small program would report the peak of the one that started it.
     if (peak := held_bytes().get("VmHWM")) is not None:
         return peak
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -120,7 +120,7 @@ def _processor() -> str:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """Host, device, versions and numeric settings, for the record."""
+    """Host, device, versions and numeric settings, to be recorded with the run's results."""
     cuda = device.type == "cuda"
     return {
         "host": socket.gethostname(),

@@ -1,4 +1,4 @@
-"""Who this process is among the run's processes, and the small group through which they agree."""
+"""This process's rank among the processes of the run, and the process groups that all of them share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
 
-# Longer than any pause between two collectives of a healthy run, short enough that a lost peer ends the job soon.
+# Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
 TIMEOUT = timedelta(minutes=5)
-# A checkpoint's slowest rank may write for long after the fastest. That a peer is lost shows in the other groups.
+# The slowest rank may need much longer than the fastest to write its part of a checkpoint. This long timeout hides no
+# lost peer, because the other groups detect it.
 SAVING_TIMEOUT = timedelta(hours=2)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place. `devices` are its own: one, or several where one process holds them all.
+    """This process's rank, devices and process groups. A process has several devices only if it is the node's only one.
 
-    `control` is a gloo group of all processes, whatever backend the strategy itself uses. `saving` is another one, for
-    checkpoints that a thread writes in the background: collectives of two threads must not meet in one group.
+    `control` is a gloo group of all processes, for any backend that the strategy uses. `saving` is a second gloo group,
+    for checkpoints that a thread writes in the background: two threads must not use one group at the same time.
     """
 
     rank: int
@@ -39,11 +40,10 @@ class Ranks:
 
     @classmethod
     def join(cls, device: str, backend: str, devices: int = 1) -> Ranks:
-        """Join the process groups that the launcher's environment describes; alone where there is none.
+        """Join the process groups that the launcher's environment variables describe. Without these, join alone.
 
-        `device` is a kind of device, of which this process takes as many as `devices` says.
-
-        Raises UserError where there is no GPU to use, and RuntimeError where the peers do not come within the timeout.
+        `device` is the kind of device, and `devices` is how many of them this process uses.
+        Raises UserError where no GPU is usable, and RuntimeError where the peers do not join within the timeout.
         """
         rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -51,7 +51,7 @@ class Ranks:
         if device == "cuda":
             if not torch.cuda.is_available():
                 raise UserError("device: 'cuda' is not allowed here; torch sees no GPU (driver, build, or allocation)")
-            # A launcher may show each rank one GPU or all of the node's: the remainder is right in both cases.
+            # A launcher may show each rank one GPU, or all GPUs of the node. The remainder is right in both cases.
             seen = torch.cuda.device_count()
             own = tuple(torch.device("cuda", (local_rank + place) % seen) for place in range(devices))
             torch.cuda.set_device(own[0])
@@ -59,7 +59,7 @@ class Ranks:
             backend = "gloo"
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         else:
-            # Beside NCCL gloo, for what lies in the CPUs' memory: shards that are offloaded.
+            # With NCCL, gloo is added for tensors in main memory, such as offloaded shards.
             dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else backend, timeout=TIMEOUT)
         control = dist.new_group(backend="gloo", timeout=TIMEOUT)
         saving = dist.new_group(backend="gloo", timeout=SAVING_TIMEOUT)
@@ -67,13 +67,13 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """The first of its devices, where inputs and losses are."""
+        """The first of this process's devices; inputs and losses are there."""
         return self.devices[0]
 
     def mesh(self, *sizes: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
-        """The ranks in so many dimensions, neighbours in the last one; lost peers show there in time. Collective."""
+        """A mesh of all ranks with these sizes; neighbouring ranks are neighbours in the last dimension. Collective."""
         mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
-        for group in mesh.get_all_groups():  # to which torch gives a timeout of its own, of half an hour
+        for group in mesh.get_all_groups():  # torch's own timeout of half an hour would detect a lost peer too late
             _set_pg_timeout(TIMEOUT, group)
         return mesh
 
@@ -84,23 +84,23 @@ class Ranks:
         return values
 
     def collect(self, value: Any) -> list[Any]:
-        """Every rank's value, in the order of ranks, on rank 0; nothing on the others. Collective."""
+        """Every rank's value, in the order of ranks, on rank 0; an empty list on the others. Collective."""
         values: list[Any] = [None] * self.world_size
         dist.gather_object(value, values if self.rank == 0 else None, group=self.control)
         return values if self.rank == 0 else []
 
     def largest(self, values: list[float]) -> list[float]:
-        """The element-wise maximum over the ranks, on every rank. Collective, and cheaper than `gather`."""
+        """The element-wise maximum over all ranks, on every rank. Cheaper than `gather`. Collective."""
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
         return tensor.tolist()
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait for all ranks. Collective."""
         dist.barrier(group=self.control)
 
     def leave(self, code: int = 0) -> NoReturn:
-        """End the process after all ranks have come this far, without running gloo's destructors: they may abort."""
+        """Wait for all ranks, then end this process. Gloo's destructors do not run, because they may abort."""
         self.barrier()
         dist.destroy_process_group()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Bytes that this process has really sent, from the kernel's TCP counters: whatever framework sent them."""
+"""The bytes that this process has sent over TCP, from the kernel's counters, so that all frameworks are counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES_SENT_OFFSET = 200  # tcpi_bytes_sent in struct tcp_info of linux/tcp.h, s
 
 
 def by_socket() -> dict[str, int]:
-    """Bytes sent over each of this process's TCP sockets so far; empty where the kernel does not tell."""
+    """The bytes sent so far over each open TCP socket of this process; empty where the kernel has no counters."""
     sent = {}
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -23,10 +23,10 @@ def by_socket() -> dict[str, int]:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             (sent[name],) = struct.unpack_from("Q", info, _BYTES_SENT_OFFSET)
         except (OSError, struct.error):
-            continue  # closed meanwhile, or no TCP socket
+            continue  # the descriptor was closed in the meantime, or is not a TCP socket
     return sent
 
 
 def since(before: dict[str, int]) -> int:
-    """Bytes sent since that `by_socket()`, over sockets old and new."""
+    """The bytes sent since `before`, an earlier result of `by_socket`, over old and new sockets."""
     return sum(count - before.get(name, 0) for name, count in by_socket().items())

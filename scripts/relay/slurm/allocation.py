@@ -1,4 +1,4 @@
-"""The Slurm job that this program runs in: whether it is what was asked for, its end, and its steps."""
+"""The Slurm job that this program runs in: a check of what was granted, the time of its end, and its steps."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ END = "SLURM_JOB_END_TIME"
 
 
 def check(job: Job, granted: Mapping[str, str]) -> None:
-    """Raises UserError, with both numbers, where Slurm granted another shape than the job declares.
+    """Raise UserError, with both numbers, where Slurm granted less than the job declares, or another shape.
 
-    `granted` is what `scontrol show job` says. Snakemake shrinks a job in silence to fit `--resources` or `--cores`,
-    and sites have filters of their own. More than was asked for (whole cores, whole nodes) is no fault; what this
-    Slurm does not tell cannot be compared.
+    `granted` is the output of `scontrol show job`. The two can differ, because Snakemake shrinks a job to fit
+    `--resources` or `--cores` without a message, and because sites have filters. More CPUs or memory than declared
+    (whole cores, whole nodes) is no error. Values that this version of Slurm does not show are not compared.
     """
-    asked = {"nodes": job.nodes, "tasks": job.tasks, "CPUs of a task": job.cpus_per_task}
-    asked |= {"memory_mb of a node": job.memory_mb, "GPUs of a node": job.gpus_per_node}
-    asked |= {"CPUs in all": job.tasks * job.cpus_per_task, "memory_mb in all": job.nodes * job.memory_mb}
-    found = _found(granted)
+    declared = {"nodes": job.nodes, "tasks": job.tasks, "CPUs of a task": job.cpus_per_task}
+    declared |= {"memory_mb of a node": job.memory_mb, "GPUs of a node": job.gpus_per_node}
+    declared |= {"CPUs in all": job.tasks * job.cpus_per_task, "memory_mb in all": job.nodes * job.memory_mb}
+    numbers = _numbers(granted)
     wrong = [
-        f"{name}: {found[name]}, the run declares {value}"
-        for name, value in asked.items()
-        if _short(found, name, value)
+        f"{name}: {numbers[name]}, the run declares {value}"
+        for name, value in declared.items()
+        if _differs(numbers, name, value)
     ]
     if wrong:
         raise UserError(
@@ -37,14 +37,14 @@ def check(job: Job, granted: Mapping[str, str]) -> None:
         )
 
 
-def _short(found: Mapping[str, int | None], name: str, declared: int) -> bool:
-    value = found[name]
-    exact = name in ("nodes", "tasks")  # the shape itself
+def _differs(numbers: Mapping[str, int | None], name: str, declared: int) -> bool:
+    value = numbers[name]
+    exact = name in ("nodes", "tasks")  # the shape must be equal; of everything else, more is allowed
     return value is not None and (value != declared if exact else value < declared)
 
 
-def _found(granted: Mapping[str, str]) -> dict[str, int | None]:
-    """The numbers in Slurm's words, None for what it does not tell: of the request, and of what was allocated."""
+def _numbers(granted: Mapping[str, str]) -> dict[str, int | None]:
+    """The numbers of the request and of the allocation; None for those that Slurm does not show."""
     allocated = dict(part.split("=", 1) for part in _allocated(granted).split(",") if "=" in part)
     return {
         "nodes": _number(granted.get("NumNodes", "").split("-")[0]),
@@ -58,7 +58,7 @@ def _found(granted: Mapping[str, str]) -> dict[str, int | None]:
 
 
 def _allocated(granted: Mapping[str, str]) -> str:
-    """What was allocated: AllocTRES from 23.02 on, TRES before."""
+    """What was allocated. Slurm calls it AllocTRES from version 23.02 on, and TRES before."""
     return granted.get("AllocTRES") or granted.get("TRES") or ""
 
 
@@ -67,7 +67,7 @@ def _number(text: str) -> int | None:
 
 
 def _megabytes(text: str) -> int | None:
-    """Slurm's memory, such as 4000M, 62.50G or 8000, in its own MB of 1,024 KB; 0, all of the node, tells nothing."""
+    """Slurm's memory, such as 4000M, 62.50G or 8000, in MB of 1,024 KB. None for 0, which means all of the node's."""
     match = re.fullmatch(r"([0-9.]+)([KMGT]?)", text)
     if match is None or float(match[1]) == 0:
         return None
@@ -76,7 +76,7 @@ def _megabytes(text: str) -> int | None:
 
 
 def _gpus(text: str) -> int | None:
-    """The GPUs of a node in Slurm's words: gres:gpu:a100:4, gres/gpu:4, gpu:2; 0 where no resource is named."""
+    """The number of GPUs in a text such as gres:gpu:a100:4, gres/gpu:4 or gpu:2; 0 where it names no GPU."""
     gpus = [part.split("(")[0] for part in text.split(",") if "gpu" in part]
     if not gpus:
         return 0
@@ -85,24 +85,27 @@ def _gpus(text: str) -> int | None:
 
 
 def end_variables(job: Job) -> dict[str, str]:
-    """When this job ends, in Unix seconds: Slurm 22.05 does not tell its steps."""
+    """SLURM_JOB_END_TIME, in Unix seconds, for the job's steps; empty where it is set. Slurm 22.05 does not set it."""
     if END in os.environ:
         return {}
     try:
         end = commands.end_time(os.environ["SLURM_JOB_ID"])
-    except UserError:  # a busy controller: the declared time, counted from now, is a little late
+    except UserError:  # a busy controller: use the declared time from now on, which is a little too late
         end = None
     return {END: str(int(end or time.time() + job.minutes * 60))}
 
 
 def srun(job: Job, tasks_per_node: int, cpus_per_task: int) -> list[str]:
-    """The start of a step's command line on all nodes of the job. Everything is said again: the executor strips what
-    the job's steps would inherit, and from Slurm 22.05 on a step does not inherit --cpus-per-task.
+    """The start of the command line of a step on all nodes of the job.
+
+    It repeats the job's whole request, for two reasons. Snakemake's executor removes the variables that steps would
+    inherit it from, and from Slurm 22.05 on, steps do not inherit --cpus-per-task.
     """
     words = ["srun", f"--nodes={job.nodes}", f"--ntasks={job.nodes * tasks_per_node}"]
     words += [f"--ntasks-per-node={tasks_per_node}", f"--cpus-per-task={cpus_per_task}"]
-    # Ranks of a node are neighbours, one's end is everybody's, and each sees all of the node's GPUs, which NCCL needs.
+    # Block distribution gives neighbouring ranks to each node. If one task fails, the others are ended too.
     words += ["--distribution=block", "--kill-on-bad-exit=1"]
     words += ["--cpu-bind=cores"] if job.confined else []
-    # No --gpu-bind=none: it takes CUDA_VISIBLE_DEVICES away, and with it other jobs' GPUs come into sight.
+    # Without --gpu-bind, each task sees all of its node's GPUs, as NCCL needs. --gpu-bind=none would unset
+    # CUDA_VISIBLE_DEVICES, so that tasks would also see the GPUs of other jobs.
     return [*words, *([job.gpus_flag] if job.gpus_flag else [])]

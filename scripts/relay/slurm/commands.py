@@ -1,7 +1,7 @@
-"""The one place that calls Slurm's commands. Standard library only: jobs read their end here, too.
+"""All calls of Slurm's commands.
 
-Every function raises UserError, one line, where a command is missing or refuses, and its subclass Unavailable where
-Slurm's controller gives no answer in time.
+Every function raises UserError, with one line, where a command is missing or fails. It raises Unavailable, a subclass,
+where Slurm's controller gives no answer in time. Standard library only, because jobs use this module as well.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 
 from relay.base.errors import NoCluster, Unavailable, UserError
 
-TIMEOUT_SECONDS = 60.0  # for all tries of a command; a busy controller answers late, one that is down never
+TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
 PAUSE_SECONDS = 5.0
-#: What the commands say where nothing is wrong with what was asked. scontrol's word for it is the last one.
+# Messages of a controller that is down or busy; the request itself is right. The last one is scontrol's.
 _TRANSIENT = re.compile(
     "unable to contact|timed out|connection refused|socket|zero bytes|in standby mode|unexpected message received", re.I
 )
-#: Slurm's commands are installed here, and no cluster is configured: to ask again would change nothing.
+# The message of Slurm's commands on a machine without a configured cluster, where another try would not help.
 _UNCONFIGURED = re.compile("could not establish a configuration source", re.I)
 KEPT_CONFIGURATION = "TORCH_RELAY_SLURM_CONF"
-_SEPARATOR = "\x1f"  # ASCII's unit separator: in no path, name or comment
+_SEPARATOR = "\x1f"  # ASCII's unit separator does not occur in paths, names or comments
 _ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 _ENDED |= {"REVOKED", "TIMEOUT"}
 _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
@@ -40,7 +40,7 @@ _UNKNOWN_JOB = "Invalid job id"
 class QueuedJob:
     """A job that waits, runs or is ending.
 
-    `comment` is what the executor plugin puts there: rule and wildcards. `reason` is why it waits, in Slurm's words.
+    `comment` comes from Snakemake's executor: the rule and its wildcards. `reason` is Slurm's reason why a job waits.
     """
 
     id: str
@@ -71,16 +71,13 @@ def available() -> bool:
 
 
 def end_time(job_id: str) -> float | None:
-    """When the job's time is up, in seconds since 1970, or None where the queue tells none (pending, or no limit).
-
-    Asked of the queue because SLURM_JOB_END_TIME is not set in the steps of older versions.
-    """
-    told = _of_job(job_id, "%e")
-    return _seconds(told) if told else None
+    """The end of the job's time limit, in seconds since 1970; None for a pending job, and for one without a limit."""
+    text = _of_job(job_id, "%e")
+    return _seconds(text) if text else None
 
 
 def state(job_id: str) -> str | None:
-    """The state of a job that waits, runs, or ended a while ago; None where Slurm does not know it any more."""
+    """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it."""
     return _of_job(job_id, "%T")
 
 
@@ -95,17 +92,17 @@ def _of_job(job_id: str, field: str) -> str | None:
 
 
 def seconds_remembered() -> float | None:
-    """How long Slurm lists a job after its end at least; None where it forgets none."""
+    """The shortest time for which Slurm lists a job after its end; None where it never forgets one."""
     for line in _output(["scontrol", "show", "config"]).splitlines():
-        if found := re.match(r"MinJobAge\s*=\s*(\d+)", line):
-            return float(found.group(1)) or None
+        if match := re.match(r"MinJobAge\s*=\s*(\d+)", line):
+            return float(match.group(1)) or None
     return None
 
 
 def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]:
-    """The user's own jobs that are not over, named `{prefix}_…` and submitted for `folder`; oldest first."""
+    """The user's unfinished jobs whose name is `{prefix}_…` and whose working directory is `folder`; oldest first."""
     fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r"])
-    # All states, because the names of those that are not over differ between versions.
+    # All states are asked for, because the names of unfinished states differ between versions.
     command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
     lines = _call(command, tries=tries).stdout.splitlines()
     jobs = [QueuedJob(*line.replace("(null)", "").split(_SEPARATOR)) for line in lines if line.strip()]
@@ -118,7 +115,7 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 
 def waiting(name: str) -> list[WaitingJob]:
-    """The user's own jobs of this name that have not started, or are suspended; oldest first. Asked once."""
+    """The user's jobs of this name that have not started, or are suspended; oldest first. Tried once."""
     fields = _SEPARATOR.join(["%i", "%T", "%r"])
     command = ["squeue", "--noheader", "--me", f"--name={name}", "--sort=i", f"--format={fields}"]
     lines = _call(command, tries=1).stdout.splitlines()
@@ -127,12 +124,12 @@ def waiting(name: str) -> list[WaitingJob]:
 
 
 def waits(state: str) -> bool:
-    """Whether a job in this state has not started, or was interrupted and is not over."""
+    """Whether a job in this state waits: it has not started, or was interrupted and may go on."""
     return state not in _STARTED | _ENDED
 
 
 def expected_start(flags: Sequence[str]) -> datetime | None:
-    """When a job with these flags of `sbatch` would start if it were submitted now; nothing is submitted.
+    """When a job with these flags of `sbatch` would start if it were submitted now. Nothing is submitted.
 
     None where Slurm accepts the job and names no time. Raises UserError with Slurm's reason where it would refuse it.
     """
@@ -143,13 +140,13 @@ def expected_start(flags: Sequence[str]) -> datetime | None:
 
 
 def show_job(job_id: str) -> dict[str, str]:
-    """What `scontrol show job` says of a job: NumNodes, NumTasks, CPUs/Task, MinMemoryNode, TresPerNode and so on."""
+    """The values of `scontrol show job` by name: NumNodes, NumTasks, CPUs/Task, MinMemoryNode, TresPerNode, …"""
     words = _output(["scontrol", "--oneliner", "show", "job", job_id]).split()
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:
-    """Cancel these jobs; those that are over already are no error."""
+    """Cancel these jobs. Jobs that have already ended are no error."""
     for start in range(0, len(ids), _IDS_PER_CALL):
         try:
             _call(["scancel", *ids[start : start + _IDS_PER_CALL]], tries=tries)
@@ -159,12 +156,15 @@ def cancel(ids: Sequence[str], tries: int = TRIES) -> None:
 
 
 def requeue(job_id: str) -> None:
-    """Let Slurm end this batch job and start it again from its script, under the same id. Tried once."""
+    """Make Slurm end a batch job and start its script again under the same id. Tried once."""
     _call(["scontrol", "requeue", job_id], tries=1)
 
 
 def submit(script: str, flags: Sequence[str]) -> str:
-    """Submit a batch script (its text) with these flags of `sbatch`; returns the job's id. Tried once."""
+    """Submit the text of a batch script with these flags of `sbatch`, and return the job's id.
+
+    Tried once: a second try could submit the job twice.
+    """
     try:
         return _call(["sbatch", "--parsable", *flags], script, tries=1).stdout.strip().split(";")[0]
     except Unavailable as error:
@@ -172,13 +172,13 @@ def submit(script: str, flags: Sequence[str]) -> str:
 
 
 def keep_configuration() -> None:
-    """Let the jobs that this process submits know its SLURM_CONF, which Snakemake's step in a job removes."""
+    """Copy SLURM_CONF to a variable that reaches the jobs: inside a job, Snakemake's executor removes SLURM_CONF."""
     if "SLURM_CONF" in os.environ:
         os.environ[KEPT_CONFIGURATION] = os.environ["SLURM_CONF"]
 
 
 def restore_configuration() -> None:
-    """Put back the SLURM_CONF that `keep_configuration` kept, where there is none."""
+    """Set SLURM_CONF to the value that `keep_configuration` kept, unless SLURM_CONF is set."""
     if KEPT_CONFIGURATION in os.environ:
         os.environ.setdefault("SLURM_CONF", os.environ[KEPT_CONFIGURATION])
 
@@ -188,13 +188,13 @@ def _seconds(text: str) -> float | None:
     if text.isdigit():
         return float(text)
     try:
-        return datetime.fromisoformat(text).timestamp()  # local time, from a version that ignores SLURM_TIME_FORMAT
+        return datetime.fromisoformat(text).timestamp()  # versions that ignore SLURM_TIME_FORMAT print local time
     except ValueError:
         return None
 
 
 def _environment() -> dict[str, str]:
-    """Without the user's defaults that filter or reshape what the commands print; times as seconds since 1970."""
+    """The environment of Slurm's commands: times in seconds since 1970, without the user's defaults for the output."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCANCEL_"))}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
@@ -204,7 +204,7 @@ def _output(command: Sequence[str]) -> str:
 
 
 def _call(command: Sequence[str], stdin: str = "", tries: int = TRIES) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands to its end, again where its controller gives no answer, and there is time for it."""
+    """Run one of Slurm's commands. Where the controller gives no answer, try again while tries and time are left."""
     end = time.monotonic() + TIMEOUT_SECONDS
     while True:
         started = time.monotonic()
@@ -221,7 +221,7 @@ def _call(command: Sequence[str], stdin: str = "", tries: int = TRIES) -> subpro
 
 
 def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands once. Raises UserError in all the ways it can fail."""
+    """Run one of Slurm's commands once. Raises UserError, however it fails."""
     program = command[0]
     try:
         result = subprocess.run(
@@ -243,10 +243,10 @@ def _run(command: Sequence[str], stdin: str, seconds: float) -> subprocess.Compl
         raise Unavailable(f"{program}: no answer within {TIMEOUT_SECONDS:g} s; {remedy}") from None
     if result.returncode:
         lines = [re.sub(rf"^{program}: (error: )?", "", line.strip()) for line in result.stderr.splitlines()]
-        said = "; ".join(line for line in lines if line) or f"exit status {result.returncode}"
-        if _UNCONFIGURED.search(said):
+        message = "; ".join(line for line in lines if line) or f"exit status {result.returncode}"
+        if _UNCONFIGURED.search(message):
             raise NoCluster(
                 f"{program}: no cluster is configured on this machine (no slurm.conf); log in to the cluster"
             )
-        raise (Unavailable if _TRANSIENT.search(said) else UserError)(f"{program} failed: {said}")
+        raise (Unavailable if _TRANSIENT.search(message) else UserError)(f"{program} failed: {message}")
     return result

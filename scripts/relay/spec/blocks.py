@@ -1,4 +1,4 @@
-"""What the typed files of the project, the config and the sites', have in common."""
+"""The types that the models of the config and of the sites' files share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Block(BaseModel):
-    """What all blocks share: unknown keys and YAML's accidents ('0.1' as text, yes as 1) are refused."""
+    """The base of all blocks. Unknown keys are refused, and so are values of a wrong type, such as '0.1' or yes."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

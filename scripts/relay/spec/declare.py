@@ -1,7 +1,8 @@
-"""How a field declares itself: its meaning, default, limits and label, and what it bears on.
+"""The declaration of a field: its meaning, default, limits and label, and what it bears on.
 
-The config's axes, a run's identity, its gate, the plan's table, the columns and labels of the comparison, and the
-reference in `config/README.md` are made from these declarations. Plain dataclasses: a job reads them with Python alone.
+These declarations are the source of the config's axes, a run's identity, its gate, the plan's table, the columns and
+labels of the comparison, and the reference in `config/README.md`. They are plain dataclasses, so that a job can read
+them with Python alone.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ Group = TypeVar("Group")
 
 @dataclass(frozen=True)
 class Axis:
-    """How the config may ask for a field: one value, or a list of which each makes a setting.
+    """Makes a field a key of a comparison in the config: it takes one value, or a list with one setting for each value.
 
-    `null` says what stands in for a value that is not given; without it, the field's own default does. `type` is the
-    type of a value in the config where it is not the field's own.
+    `null` describes the value used where the config gives none; without it, that is the field's default. `type` is the
+    type of the value in the config, where that differs from the field's own type.
     """
 
     null: str | None = None
@@ -29,12 +30,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class About:
-    """What a field says of itself.
+    """What a field declares.
 
-    `means` completes "the field is …". `label` is how tables name a value: a text with `{}` for the value, for numbers
-    "one form|form for several", for booleans "form for true|form for false"; empty for what no table names. `bears_on`:
-    "identity" (another value is another result), "gate" (another value is another arithmetic, to be proven on its own),
-    "job" (another value asks the cluster for something else). `limits` are those of pydantic's Field, such as ge=1.
+    `means` completes the sentence "the field is …". `limits` are keywords of pydantic's Field, such as ge=1.
+    `label` is the text that names a value in tables, with `{}` for the value. A number's label has two forms,
+    "for one|for several", and so has a boolean's, "for true|for false". Fields without a label are in no table.
+    `bears_on` lists what depends on the value: "identity" (the run's result), "gate" (the arithmetic that a gate has to
+    prove) and "job" (what the cluster is asked for).
     """
 
     means: str
@@ -53,7 +55,7 @@ class About:
 
 @dataclass(frozen=True)
 class Declared:
-    """A declared field: the group that it stands in, its name, type and default, and what it says of itself."""
+    """A declared field: its group, name, type and default, and what it declares."""
 
     group: str
     name: str
@@ -71,7 +73,7 @@ def declare(
     axis: Axis | None = None,
     **limits: Any,
 ) -> Any:
-    """A dataclass field that declares itself; without a default it has to be given."""
+    """A dataclass field with its declaration. Without `default`, the dataclass requires a value."""
     about = About(means, label, frozenset(bears_on.split()), axis, limits)
     return field(default=default, metadata={"about": about})
 
@@ -97,7 +99,7 @@ def _declared(groups: tuple[tuple[str, type], ...]) -> Iterator[Declared]:
 
 
 def reset(group: Group, bearing: Bearing) -> Group:
-    """The group with every field at its default that does not bear on this."""
+    """The group, with every field that does not bear on `bearing` set to its default."""
     changes = {
         each.name: each.default
         for each in fields(group)  # type: ignore[arg-type]  # a dataclass
@@ -107,7 +109,7 @@ def reset(group: Group, bearing: Bearing) -> Group:
 
 
 def bearing(group: Any, on: Bearing) -> dict[str, Any]:
-    """The group's values that bear on this, by name."""
+    """The values of the group's fields that bear on `on`, by name."""
     return {
         each.name: getattr(group, each.name)
         for each in fields(group)

@@ -1,4 +1,7 @@
-"""Identity: what is declared and changes a result, as a short hash. Comments and layout do not."""
+"""The identity of a run: a short hash of everything that is declared and changes its result.
+
+Code counts as its syntax tree, without docstrings: comments and layout do not change an identity.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from relay.spec.requirements import BUILT_IN
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-# The packages whose code is a part of the strategy, or of the network, that imports it.
+# Code in these packages counts as part of the strategy or network that imports it.
 COMPUTING = ("relay.networks", "relay.strategies", "relay.task")
-# Such as `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`: name and version count.
+# Name and version, as in `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`.
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
 
@@ -35,13 +38,13 @@ def _members(value: Any) -> dict[str, Any]:
         return {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{value!r} has no place in an identity")
+    raise TypeError(f"{value!r} cannot be part of an identity; allowed: JSON values, mappings and dataclasses")
 
 
 def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> str:
-    """The fingerprint of what a setting declares to bear on its result, of its sources, and of what a run adds.
+    """The fingerprint of a setting: its fields that bear on the result, its sources' digests, and `more` from a run.
 
-    Left out are names, paths, what a node must have, and the schedule of saving, evaluation and warm-up.
+    Fields left out: names, paths, what a node must have, and the schedule of saving, evaluation and warm-up.
     """
     strategy = {name: value for name, value in vars(setting.strategy).items() if name not in ("file", "node_needs")}
     declared = {"task": setting.task, "dataset": setting.dataset, "strategy": strategy}
@@ -50,7 +53,7 @@ def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> st
 
 
 def task_sources(root: Path, network: str) -> list[Path]:
-    """The files whose code is a task: its network's, and how model, loss and optimiser are made of it."""
+    """The files whose code defines a task: its network, `task.py` with loss and optimiser, and what they import."""
     package = root / "scripts" / "relay"
     return sorted(_with_imported({package / "networks" / f"{network}.py", package / "task" / "task.py"}, COMPUTING))
 
@@ -58,35 +61,40 @@ def task_sources(root: Path, network: str) -> list[Path]:
 def module_sources(root: Path, *modules: str) -> list[Path]:
     """The files of these modules, such as `equivalence.gate`, and of all modules that they import, directly or not.
 
-    Strategies are loaded by name and not imported: `strategy_sources` has those of one.
+    Strategies are not among them, because they are loaded by name; see `strategy_sources`.
     """
     package = root / "scripts" / "relay"
     return sorted(_with_imported({package / f"{module.replace('.', '/')}.py" for module in modules}, ("relay",)))
 
 
 def strategy_sources(path: Path) -> list[Path]:
-    """A strategy's file, the contract, its folder's `_*.py`, and what they import of the packages that compute."""
+    """The files whose code defines a strategy: its own, `base.py`, and what they import from COMPUTING.
+
+    For a strategy outside this project, they include every helper `_*.py` beside it.
+    """
     path = path.resolve()
-    found = {path, BUILT_IN.resolve() / "base.py"}
-    if path.parent != BUILT_IN.resolve():  # whose helpers are found below it only in a run's snapshot of the code
-        found.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
-    return sorted(_with_imported(found, COMPUTING))
+    sources = {path, BUILT_IN.resolve() / "base.py"}
+    # The helpers of an outside strategy are below `relay` only in a run's snapshot of the code. Elsewhere their imports
+    # cannot be followed, so all of them count.
+    if path.parent != BUILT_IN.resolve():
+        sources.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
+    return sorted(_with_imported(sources, COMPUTING))
 
 
 def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
     """The files, and all files of these packages that they import, directly or through each other."""
-    # A strategy of another folder imports the project's own package.
+    # A strategy outside this project imports this project's package.
     folder = next((p for path in sorted(paths) for p in path.parents if p.name == "relay"), BUILT_IN.parent)
-    found, waiting = set(paths), sorted(paths)
-    while waiting:
-        more = _imported(_read(waiting.pop()), folder, packages) - found
-        found |= more
-        waiting += sorted(more)
-    return found
+    sources, unread = set(paths), sorted(paths)
+    while unread:
+        more = _imported(_read(unread.pop()), folder, packages) - sources
+        sources |= more
+        unread += sorted(more)
+    return sources
 
 
 def _imported(source: str, folder: Path, packages: Sequence[str]) -> set[Path]:
-    """Files of the package in `folder` that the source imports by name, such as `relay.strategies.ddp`."""
+    """The files of these packages that the source imports. `folder` is that of the package `relay`."""
     nodes = list(ast.walk(ast.parse(source)))
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
     modules |= {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
@@ -99,7 +107,7 @@ def _imported(source: str, folder: Path, packages: Sequence[str]) -> set[Path]:
 def source_digest(paths: Iterable[Path]) -> str:
     """SHA-256 (hex) of Python files as syntax trees; the same on every Python version and in every folder.
 
-    Raises UserError for a file that is missing or is no Python.
+    Raises UserError for a file that is missing or is not valid Python.
     """
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda p: (p.name, str(p))):
@@ -125,7 +133,7 @@ def _tree(source: str) -> str:
 
 
 def _plain(node: Any) -> Any:
-    """A syntax tree as nested lists. Not `ast.dump`: its text and its empty fields differ between Pythons."""
+    """A syntax tree as nested lists, without docstrings. `ast.dump` gives other texts on other versions of Python."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, ast.AST):
@@ -133,17 +141,17 @@ def _plain(node: Any) -> Any:
     members = {name: value for name, value in ast.iter_fields(node) if name not in ("kind", "type_comment")}
     if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         members["body"] = node.body[1:]
-    given = {name: _plain(value) for name, value in sorted(members.items()) if value is not None and value != []}
-    return [type(node).__name__, given]
+    present = {name: _plain(value) for name, value in sorted(members.items()) if value is not None and value != []}
+    return [type(node).__name__, present]
 
 
 def lock_lines(path: Path) -> list[str]:
-    """The `name==version` lines of a stack's lock, sorted; hashes say where it comes from, not what it is.
+    """The `name==version` lines of a stack's lock, sorted. Hashes are left out: several files have the same version.
 
-    Raises UserError where there is none.
+    Raises UserError where there is no such line.
     """
-    found = (_PINNED.match(line) for line in _read(path).splitlines())
-    lines = sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in found if m)
+    matches = (_PINNED.match(line) for line in _read(path).splitlines())
+    lines = sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in matches if m)
     if not lines:
-        raise UserError(f"{path}: no line of the form name==version; make the lock again")
+        raise UserError(f"{path}: no line of the form name==version; run `make lock`")
     return lines

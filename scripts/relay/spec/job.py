@@ -1,7 +1,7 @@
-"""What a specification's job asks of Slurm, and the environment that it finds on the nodes.
+"""What a job asks Slurm for, and the software environment that it uses on the nodes.
 
-It stands in `run.json` under the key `job`, beside the run and out of its identity: another account or another time
-limit is no reason to train again. There is none where no scheduler is asked.
+In `run.json` it stands under the key `job`, beside the run. It is not part of the run's identity: another account or
+another time limit is no reason to train again. Runs without a scheduler have no job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One Slurm job. A task is Slurm's: a process of the run with launcher srun, else what starts a node's processes.
+    """One Slurm job.
 
-    `memory_mb` is for each node. `confined`: the site keeps a task to the CPUs, memory and GPUs it was given.
-    `node_disk` may name variables of the step's environment. `environment` is `node_environment`'s.
+    A task is a task of Slurm: with launcher srun it is one process of the run, else it starts a node's processes.
+    `memory_mb` is for each node. `confined` says that the site keeps a task to its CPUs, memory and GPUs.
+    `node_disk` may contain variables, which each node expands. `environment` is described in
+    `relay.environments.login_node.asked`.
     """
 
     nodes: int = 1
@@ -40,12 +42,12 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """Slurm's tasks on all nodes."""
+        """The number of Slurm's tasks on all nodes."""
         return self.nodes * self.tasks_per_node
 
     @property
     def gpus_flag(self) -> str | None:
-        """Slurm's flag for the GPUs of each node, the same for sbatch and srun; None for a job without any."""
+        """Slurm's flag for the GPUs of each node, the same for sbatch and srun; None for a job without GPUs."""
         if not self.gpus_per_node:
             return None
         kind = f"{self.gpu_name}:" if self.gpu_name else ""
@@ -53,11 +55,11 @@ class Job:
 
     @classmethod
     def read(cls, specification: Path) -> Job | None:
-        """The job of a `run.json`; None where the run needs no scheduler."""
+        """The job in a `run.json`, or None for a run without a scheduler."""
         return cls.of(json.loads(specification.read_text(encoding="utf-8")))
 
     @classmethod
     def of(cls, specification: Mapping[str, Any]) -> Job | None:
-        """The same of what such a file holds."""
-        given = specification.get("job")
-        return cls(**given) if given else None
+        """The job in the content of a `run.json`, or None for a run without a scheduler."""
+        job = specification.get("job")
+        return cls(**job) if job else None

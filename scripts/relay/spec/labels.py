@@ -1,4 +1,4 @@
-"""Short names for settings: what tells them apart, in the words that their fields declare."""
+"""Short names for settings, made from the labels of the fields in which they differ."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from relay.spec.run import Setting, setting_fields, value_of
 
 Row = Mapping[str, Any]
 
-# Groups whose values are named wherever they differ within a task; those of the others only where two settings of a
-# strategy would otherwise have the same name.
+# Values of these groups are named wherever they differ within a task. Values of the other groups are named only where
+# two settings of a strategy would otherwise have the same name.
 ALWAYS_NAMED = ("computation", "batch", "length")
 
 
 def flat(setting: Setting) -> dict[str, Any]:
-    """A setting as a row: every declared field by its name, with its task's and its strategy's names."""
+    """A setting as a row: every declared field by name, and the names of task, strategy and stack."""
     row = {each.name: value_of(setting, each) for each in setting_fields()}
     row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
     return row | {"world_size": setting.shape.world_size}
 
 
 def setting_labels(rows: Sequence[Row]) -> list[str]:
-    """A short name for each row's setting: '2 procs, 1 thread, resident', and what else tells it apart.
+    """A short name for each row's setting, such as '2 procs, 1 thread, resident', with what tells it from the others.
 
-    A row has the declared fields by name (None: not known), `task`, `strategy`, `world_size`, and `chosen_options`, the
-    strategy's options that are not its defaults, as a text. `setting` is the last resort.
+    A row has the declared fields by name (None where unknown), `task`, `strategy`, `world_size` and `chosen_options`:
+    the options that differ from the strategy's defaults, as a text. Its id in `setting` is added to the name only where
+    nothing else tells two settings apart.
     """
     named = [each for each in setting_fields() if each.about.label]
     common = [each for each in named if each.group in ALWAYS_NAMED]
@@ -52,7 +53,7 @@ def _told_apart(row: Row, alike: Sequence[Row], more: Sequence[Declared] | None)
 
 
 def _differing(row: Row, rows: Sequence[Row], among: Sequence[Declared]) -> list[str]:
-    """The words for the row's values of the fields in which the rows of its task differ."""
+    """The labels of the row's values in those fields whose values differ between the rows of its task."""
     words = []
     for each in among:
         values = {other[each.name] for other in rows if other["task"] == row["task"] and other[each.name] is not None}
@@ -62,7 +63,7 @@ def _differing(row: Row, rows: Sequence[Row], among: Sequence[Declared]) -> list
 
 
 def _base(row: Row) -> list[str]:
-    """What is always named: processes or GPUs, several nodes, threads on CPUs, the loader, options."""
+    """The labels that every name has: processes or GPUs, nodes if several, threads on CPUs, the loader, options."""
     words = {each.name: each.about.word for each in setting_fields()}
     named: list[str] = []
 
@@ -85,11 +86,11 @@ def _base(row: Row) -> list[str]:
 
 
 def options_text(options: Mapping[str, Any]) -> str | None:
-    """A strategy's options as one short text, such as 'accumulation=2; compression=bf16'; None for none."""
+    """A strategy's options as one short text, such as 'accumulation=2; compression=bf16'; None without options."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return "; ".join(f"{name}={text}" for name, text in sorted(texts.items())) or None
 
 
 def counted(number: int, thing: str) -> str:
-    """'1 GPU', '2 GPUs'."""
+    """A number with its noun, such as '1 GPU' or '2 GPUs'."""
     return f"{number} {thing}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""What a probe for the largest batch may try."""
+"""The limits of a probe, which searches for the largest batch that fits into memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """What a probe may try, for so many minutes: multiples of `unit` samples per device, from `first`, up to `most`."""
+    """What a probe may try: multiples of `unit` samples per device, from `first` up to `most`, for at most `minutes`.
+
+    A batch fits where it leaves 1 - `memory_fraction` of the memory free.
+    """
 
     unit: int
     first: int

@@ -1,7 +1,7 @@
-"""What a job is given: a run, a gate, a reference or a probe to train, or a preflight; all resolved on the login node.
+"""The specifications of jobs: a run, gate, reference or probe, which train, and a preflight, which does not.
 
-Each is a kind of its own, written as JSON (`run.json`, `gate.json`, …) and read by every process. Beside it in the same
-file stands the `Job`: what Slurm is asked for, which is no part of it.
+The planner resolves each on the login node and writes it as JSON (`run.json`, `gate.json`, …). Every process of the job
+reads that file. The same file holds the `Job`, with what Slurm is asked for; it is not part of the specification.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ AnySetting = TypeVar("AnySetting", bound="Setting")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One combination of axes' values for one strategy, of one task: what is trained, and how.
+    """One combination of axes' values, for one strategy and one task.
 
-    `task` is already adapted to it: its learning rate is the scaled one.
+    The learning rate in `task` is already scaled for this setting.
     """
 
     task: TaskSpec
@@ -57,18 +57,18 @@ def value_of(setting: Setting, each: Declared) -> Any:
 
 
 def changed(setting: AnySetting, **values: Any) -> AnySetting:
-    """The setting with other values, each by its name: of a declared field, whatever its group, or of its own."""
+    """A copy of the setting with other values. A name is that of a declared field in any group, or of a member."""
     groups = {each.name: each.group for each in setting_fields()}
-    mine = {name: value for name, value in values.items() if name not in groups}
+    members = {name: value for name, value in values.items() if name not in groups}
     for group in {groups[name] for name in values if name in groups}:
         inner = {name: value for name, value in values.items() if groups.get(name) == group}
-        mine[group] = replace(getattr(setting, group), **inner)
-    return replace(setting, **mine)
+        members[group] = replace(getattr(setting, group), **inner)
+    return replace(setting, **members)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Specification:
-    """What every kind has in common: a name, which is a fingerprint of what it declares, and its file."""
+    """What all specifications share: a kind, an id that contains a fingerprint of the content, and a file."""
 
     kind: ClassVar[str]
     id: str
@@ -77,21 +77,24 @@ class Specification:
     @property
     def stack(self) -> str:
         """The software environment that its processes need."""
-        raise NotImplementedError  # each kind says it
+        raise NotImplementedError  # each kind defines it
 
     def to_dict(self, job: Job | None = None) -> dict[str, Any]:
-        """What its file holds: everything that a job has to know."""
+        """The content of the specification's file, ready for JSON."""
         return {"kind": self.kind, **asdict(self)} | ({"job": asdict(job)} if job else {})
 
     def write(self, path: Path, job: Job | None = None) -> None:
-        """Write its file, with the job that it goes to, unless that is what stands there already."""
+        """Write the specification and its job to a file, unless the file has this content already."""
         values = json.loads(json.dumps(self.to_dict(job)))
-        if values != read_json(path):  # each call of the workflow comes here, for every run
+        if values != read_json(path):  # every call of the workflow comes here: unchanged files keep their times
             write_json(path, values)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read its file; raises FileNotFoundError, and UserError where it is none of this kind and version."""
+        """Read a specification of this kind, or a kind derived from it.
+
+        Raises FileNotFoundError, and UserError where the file has another kind or comes from another version.
+        """
         try:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
@@ -99,7 +102,7 @@ class Specification:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict` after a trip through JSON, of this kind or one derived from it."""
+        """The inverse of `to_dict`, for values read from JSON. Raises ValueError, TypeError or KeyError."""
         chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
         if chosen is None or not issubclass(chosen, cls):
             raise ValueError(f"its kind is {values['kind']!r}")
@@ -108,7 +111,7 @@ class Specification:
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Setting, Specification):
-    """A setting that processes train: with a name and a seed."""
+    """A setting to train, with an id and a seed."""
 
     kind: ClassVar[str] = "training"
     seed: int
@@ -120,7 +123,7 @@ class Training(Setting, Specification):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Training):
-    """One repeat of a setting: the training that is measured. `setting_id` names what its repeats have in common."""
+    """One repeat of a setting: the training that is measured. All repeats of a setting share `setting_id`."""
 
     kind: ClassVar[str] = "run"
     setting_id: str
@@ -129,30 +132,30 @@ class Run(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(Training):
-    """A short training under a setting's strategy, which has to compute what its reference computes."""
+    """A short training with a setting's strategy. Its losses and parameters must agree with those of its reference."""
 
     kind: ClassVar[str] = "gate"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference(Training):
-    """The single process that gates are compared with: a plain loop, which knows nothing of strategies."""
+    """The training that gates are compared with: a plain loop in a single process, without any strategy."""
 
     kind: ClassVar[str] = "reference"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Training):
-    """A few steps of a setting at some batch: does it fit into the memory?"""
+    """A few steps of a setting at a chosen batch size, to see whether it fits into memory."""
 
     kind: ClassVar[str] = "probe"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight(Specification):
-    """A look at the nodes that runs of one shape and stack will use.
+    """A check of the nodes, before the runs of one shape and stack use them.
 
-    `node_needs` is what the runs' strategies require of each node; `feeding` has the most data workers of the runs.
+    `node_needs` is what the runs' strategies require of each node. `feeding` has the largest number of data workers.
     """
 
     kind: ClassVar[str] = "preflight"
@@ -171,9 +174,9 @@ KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, Preflight
 
 
 def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
-    """A dataclass of nested dataclasses from what `asdict` and JSON made of it: lists become tuples again.
+    """A dataclass, with the dataclasses nested in it, from the JSON of its `asdict`. Lists become tuples again.
 
-    Raises TypeError and KeyError where the values are those of another class.
+    Raises KeyError for an unknown name, and TypeError for a missing one.
     """
     types = get_type_hints(kind)
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass

@@ -1,4 +1,4 @@
-"""The schedules of pipelines, as plain data for the planner and for the strategies that use them."""
+"""The schedules of pipeline strategies, as plain data that the planner can read without torch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """One of torch.distributed.pipelining's schedules, `name` being torch's for it.
+    """A schedule of torch.distributed.pipelining; `name` is torch's name for it.
 
-    `stages`: of each process. `v_shaped`: the first process has the first stage and the last one, not every n-th.
-    `parted`: gradients of inputs and of weights are computed apart, the latter in the gaps. `filled`: there are at
-    least as many micro-batches as stages. `rounds`: as many micro-batches in each round over the processes.
+    `stages` is the number of pipeline stages in each process.
+    `v_shaped` places the first and the last stage on the first process; otherwise a process has every n-th stage.
+    `parted` schedules compute the gradients of inputs and of weights separately, the latter while a process would wait.
+    `filled` schedules need at least as many micro-batches as pipeline stages.
+    `rounds` schedules divide the micro-batches into equal rounds over the processes.
     """
 
     name: str
@@ -23,15 +25,15 @@ class Schedule:
     rounds: bool = False
 
     def problems(self, processes: int, micro_batches: int, compiled: bool, channels_last: bool) -> Iterator[str]:
-        """Why torch could not do it so; what the schedule is called here stands before it."""
+        """The reasons why torch cannot run this schedule, each a sentence without its subject, the schedule's name."""
         stages = processes * self.stages
         if self.filled and micro_batches < stages:
             yield f"needs at least {stages} micro_batches for its {stages} stages, has {micro_batches}"
         if self.rounds and micro_batches % max(1, micro_batches // processes):
             rounds = micro_batches // processes
             yield f"works in {rounds} equal rounds, has {micro_batches} micro_batches; a multiple of {processes} fits"
-        # torch.compile makes both kinds of gradients in one pass; and torch 2.13 on CPUs crashes when GroupNorm is
-        # asked for those of its weights alone, in channels_last.
+        # torch.compile computes both kinds of gradients in one pass. In channels_last, torch 2.13 crashes on CPUs when
+        # the gradients of GroupNorm's weights are computed alone.
         if self.parted and (compiled or channels_last):
             yield f"computes gradients in parts, which {'compile' if compiled else 'channels_last'} does not allow"
 

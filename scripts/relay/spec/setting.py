@@ -1,6 +1,7 @@
-"""What a setting consists of, in groups: each field is declared here once, with all that follows from it.
+"""The fields of a setting, in groups. Each field is declared here once, and everything else is made from that.
 
-To add one: a line here, and the code where it acts. `config/README.md` is then made again by `make schema`.
+To add a field, declare it here and write the code where it acts. Then run `make schema`, which updates
+`config/README.md`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySpec:
-    """A strategy as a run uses it: its file, its stack, its options' values, and what its requirements say of these.
+    """A strategy as a run uses it: its file, its stack, and the values of its options.
 
-    `divides`: what it splits over the processes. `lossy`: the options that knowingly round what is sent, each with the
-    part of its length by which an update may then miss the exact one. `file` is relative to the working directory.
-    `node_needs`: what it requires of each node with such devices; no part of the identity.
+    `file` is relative to the working directory. `divides` names what the strategy splits over the processes. `lossy`
+    maps each option that deliberately rounds what is sent to the relative error that it may cause in an update.
+    `node_needs` names what the strategy requires of each node; it is not part of the identity.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Shape:
     )
     devices_per_process: int = declare(
         1,
-        means="devices that each process holds: all of its node, for strategies of one process",
+        means="devices that each process uses: all those of its node, for strategies with one process",
         bears_on="identity gate job",
         ge=1,
     )
@@ -90,7 +91,7 @@ class Shape:
     )
     interop_threads: int = declare(
         1,
-        means="operations at once, per process",
+        means="operations that may run at the same time, per process",
         label="{} inter-op thread|{} inter-op threads",
         bears_on="identity",
         axis=Axis(),
@@ -99,13 +100,15 @@ class Shape:
     )
     launcher: Launcher = declare(
         "none",
-        means="what starts the processes: torchrun (one on each node), srun (each process, on Slurm), "
-        "spawn (the first starts the others of its node)",
+        means="what starts the processes: torchrun (one on each node, which starts the node's processes), "
+        "srun (Slurm starts every process), spawn (torch.multiprocessing, on one node)",
         label="launcher {}",
         bears_on="identity gate job",
         axis=Axis(null="torchrun for several, none for one"),
     )
-    backend: Backend = declare("gloo", means="how processes communicate", label="{}", bears_on="identity gate job")
+    backend: Backend = declare(
+        "gloo", means="the library by which processes communicate", label="{}", bears_on="identity gate job"
+    )
 
     @property
     def processes_per_node(self) -> int:
@@ -119,7 +122,7 @@ class Shape:
 
     @property
     def devices(self) -> int:
-        """Devices of the whole run; they differ from its processes where one process holds several."""
+        """Devices of the whole run. A process may use several of them, or share one with other processes."""
         return self.nodes * self.devices_per_node
 
     @property
@@ -135,11 +138,13 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the processes run, as far as it bears on their speed: the site, its kind of GPU, its software."""
+    """Where the processes run: the site, its kind of GPU, its software."""
 
     site: str = declare("local", means="the cluster, or local", bears_on="identity gate job")
-    gpu_name: str | None = declare(None, means="the site's name of its kind of GPU")
-    software: str = declare("current", means="where Python comes from: the mode and a digest of what it gives")
+    gpu_name: str | None = declare(None, means="the site's name for its kind of GPU")
+    software: str = declare(
+        "current", means="where Python comes from: the environment's mode, and a digest of what is installed"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +153,7 @@ class Computation:
 
     precision: Precision = declare(
         "fp32",
-        means="floating-point numbers of matrix products and convolutions; parameters are fp32 but for fp64",
+        means="floating-point format of matrix products and convolutions; parameters are fp64 with fp64, else fp32",
         label="{}",
         axis=Axis(),
     )
@@ -161,13 +166,13 @@ class Computation:
     )
     channels_last: bool = declare(
         False,
-        means="whether convolutions keep an image's channels side by side in memory",
+        means="whether the channels of each pixel lie side by side in memory, for networks with convolutions",
         label="channels last|channels first",
         axis=Axis(),
     )
     activation_checkpointing: bool = declare(
         False,
-        means="whether a layer's activations are computed again, not kept (less memory)",
+        means="whether activations are computed again in the backward pass, to save memory",
         label="activations recomputed|activations kept",
         axis=Axis(),
     )
@@ -175,11 +180,12 @@ class Computation:
 
 @dataclass(frozen=True, kw_only=True)
 class Feeding:
-    """How batches come to the processes."""
+    """How batches reach the processes."""
 
     loader: Loader = declare(
         "resident",
-        means="dataloader: PyTorch's, torchvision's transforms; resident: the whole set on the device",
+        means="where batches come from: dataloader (PyTorch's DataLoader with torchvision's transforms), "
+        "resident (the whole training set lies on the device)",
         label="{}",
         bears_on="identity",
         axis=Axis(),
@@ -197,7 +203,7 @@ class Feeding:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """How many samples make a step, and how the learning rate follows from it (the task's own rate is scaled)."""
+    """How many samples a step takes, and how the task's learning rate is scaled for that number."""
 
     global_batch_size: int = declare(
         means="samples per step over all devices",
@@ -207,7 +213,7 @@ class Batch:
     )
     learning_rate_scaling: Scaling = declare(
         "none",
-        means="learning-rate scaling of these runs",
+        means="how the learning rate grows with the global batch size",
         label="learning-rate scaling {}",
         bears_on="identity",
         axis=Axis(null="the config's"),
@@ -216,13 +222,10 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long a run is, and when it evaluates, saves and begins to measure.
-
-    `steps_per_epoch` leaves out the last, partial batch.
-    """
+    """How long a run is, and when it evaluates, saves and begins to measure."""
 
     epochs: float = declare(means="passes over the training set", label="{:g} epoch|{:g} epochs", bears_on="identity")
-    steps_per_epoch: int = declare(means="steps of an epoch", ge=1)
+    steps_per_epoch: int = declare(means="steps of an epoch, without the last, partial batch", ge=1)
     total_steps: int = declare(means="steps of the whole run", bears_on="identity", ge=1)
     evaluate_every_steps: int = declare(means="steps between evaluations", bears_on="", ge=1)
     warmup_steps: int = declare(10, means="steps at the start of each job that are not timed", bears_on="", ge=0)

@@ -1,7 +1,7 @@
-"""A cluster as typed code: what `config/sites/*.yaml` may say, and what follows from it for a job.
+"""The model of a cluster's file in `config/sites/`, and what follows from it for a job.
 
-All that differs from one cluster to the next stands there and nowhere else. The planner alone reads it.
-The schema for editors, `config/sites/README.md` and the ready profiles are made from here by `scripts/schema.py`.
+These files hold everything that differs between clusters, and only the planner reads them. `scripts/schema.py` makes
+the editors' schema, `config/sites/README.md` and the ready profiles from this model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MailType = Literal[
     "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
 ]  # fmt: skip
 
-# What these texts may consist of. They end up in command lines, so that nothing else is let through.
+# These texts end up in command lines, so that only the listed characters are allowed.
 NAME = ("letters, digits and . _ + -", r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 FILE_NAME = ("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CONSTRAINT = ("features, with & | * ( ) [ ]", r"[A-Za-z0-9._+&|*()\[\]-]+")
@@ -40,28 +40,28 @@ PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %",
 
 
 class Partition(Block):
-    """A kind of node. The first that fits a job is taken."""
+    """A kind of node. A job uses the first partition that it fits into."""
 
-    name: Text | None = Field(default=None, description="Slurm's name of it; null: Slurm chooses")
+    name: Text | None = Field(default=None, description="Slurm's name for the partition; null: Slurm chooses one")
     device: Device = Field(description="what its jobs compute on")
     gpu_name: Text | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
     gpus_per_node: Whole = Field(default=0, description="GPUs of a node")
     cpus_per_node: Natural = Field(description="CPUs of a node")
     memory_mb_per_node: Natural | None = Field(default=None, description="memory of a node in MB; null: not checked")
-    max_nodes: Natural | None = Field(default=None, description="most nodes of a job; null: not checked")
+    max_nodes: Natural | None = Field(default=None, description="largest number of nodes for a job; null: not checked")
     max_minutes: Natural | None = Field(
         default=None,
-        description="longest time limit of a job; null: not known, which nothing is submitted with",
+        description="longest time limit of a job, in minutes; null: not known, and no job is submitted until it is set",
     )
 
     @property
     def shown(self) -> str:
-        """How messages call it."""
+        """The partition's name in messages."""
         return f"partition {self.name}" if self.name else f"Slurm's default partition ({self.device})"
 
 
 class OpenMP(Block):
-    """OpenMP's placement of threads; what is null is left as the cluster has it."""
+    """OpenMP's placement of threads. Where a value is null, the cluster's own setting stays."""
 
     places: Literal["threads", "cores", "sockets"] | None = Field(default=None, description="OMP_PLACES")
     bind: Literal["close", "spread", "primary"] | None = Field(default=None, description="OMP_PROC_BIND")
@@ -73,60 +73,69 @@ class Environment(Block):
 
     mode: Mode = Field(
         default="wheels",
-        description="wheels: a virtual environment on the node's own disk; conda: an environment of conda's; "
-        "modules: the `python` that the modules give; apptainer: a container; current: the driver's own environment",
+        description="wheels: a virtual environment on the node's own disk; conda: a conda environment; "
+        "modules: the `python` that the modules provide; apptainer: a container; "
+        "current: the environment that Snakemake runs in",
     )
     wheels_from: Literal["download", "site"] = Field(
         default="download",
-        description="download: locked and hash-checked on the login node; site: the cluster's own, by "
-        "`pip install --no-index`",
+        description="download: the locked wheels, downloaded and hash-checked on the login node; "
+        "site: the cluster's own wheels, installed with `pip install --no-index`",
     )
     packages: dict[str, list[Text]] = Field(
         default={}, description="the cluster's own wheels to install: {stack: [packages]}"
     )
     conda: dict[str, Text] = Field(
-        default={}, description="conda's environments: {stack: name, folder, or file that creates it}"
+        default={}, description="conda environments: {stack: its name, its folder, or the file that creates it}"
     )
-    image: Text | None = Field(default=None, description="the container's image file, on a disk that the nodes see")
+    image: Text | None = Field(default=None, description="the container's image file, on a disk that all nodes share")
     python: Text | None = Field(
-        default=None, description="the Python that virtual environments are made with; null: the driver's own"
+        default=None,
+        description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
     torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128"] = Field(default="cpu", description="build of torch")
 
 
 class Site(Block):
-    """Everything that a cluster's file may say."""
+    """A cluster's file."""
 
-    name: Text = Field(description="the cluster's name: that of its file")
+    name: Text = Field(description="the cluster's name, which is also the name of this file")
     description: Text = Field(description="which cluster this is")
     verified: Text = Field(description="where this file was tried, and where its values come from")
-    account: Text | None = Field(default=None, description="whom the cluster charges (sbatch --account)")
-    account_required: bool = Field(default=False, description="whether it refuses jobs without an account")
+    account: Text | None = Field(default=None, description="account that the cluster charges (sbatch --account)")
+    account_required: bool = Field(default=False, description="whether the cluster refuses jobs without an account")
     qos: Text | None = Field(default=None, description="quality of service (sbatch --qos)")
     constraint: Text | None = Field(default=None, description="features that nodes must have (sbatch --constraint)")
     reservation: Text | None = Field(default=None, description="reservation to use (sbatch --reservation)")
     mail_user: Text | None = Field(default=None, description="who gets mail (sbatch --mail-user); null: Slurm decides")
-    mail_type: list[MailType] = Field(default=[], description="what mail is sent about (sbatch --mail-type)")
-    partitions: list[Partition] = Field(default=[], description="kinds of nodes; the first that fits a job is taken")
+    mail_type: list[MailType] = Field(default=[], description="events that send mail (sbatch --mail-type)")
+    partitions: list[Partition] = Field(
+        default=[], description="kinds of nodes; a job uses the first that it fits into"
+    )
     cpus_per_gpu: Natural | None = Field(
-        default=None, description="CPUs that come with each GPU where a comparison names none; null: one a process"
+        default=None,
+        description="CPUs asked for with each GPU where a comparison does not name a number; null: one per process",
     )
     memory_mb_per_gpu: Natural | None = Field(
-        default=None, description="memory asked for with each GPU, in MB; null: by CPUs"
+        default=None, description="memory asked for with each GPU, in MB; null: memory_mb_per_cpu decides"
     )
     memory_mb_per_cpu: Natural = Field(default=2000, description="memory asked for with each CPU, in MB")
     confines_cpus: bool = Field(
-        default=False, description="whether jobs are held to their CPUs and GPUs (cgroups); true: jobs check it"
+        default=False,
+        description="whether the cluster limits jobs to their CPUs and GPUs (cgroups); true: jobs check that it does",
     )
-    node_disk: Text = Field(default="/tmp", description="the node's own disk; variables are read inside the job")
+    node_disk: Text = Field(
+        default="/tmp", description="folder on the node's own disk; variables are expanded inside the job"
+    )
     network_interface: Text | None = Field(
-        default=None, description="interface between nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: they choose"
+        default=None,
+        description="interface between nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME); null: NCCL and gloo choose",
     )
     openmp: OpenMP = Field(default=OpenMP(), description="placement of threads")
     modules: list[Text] = Field(
         default=[],
-        description="environment modules that jobs load, in this order; with mode: conda those that give `conda`, "
-        "to be loaded before Snakemake is started",
+        description="environment modules that jobs load, in this order; with mode: conda, the modules that provide "
+        "`conda`, which you load before you start Snakemake",
     )
     environment: Environment = Field(default=Environment(), description="where a job's packages come from")
 
@@ -134,7 +143,7 @@ class Site(Block):
 
     @model_validator(mode="after")
     def _agrees(self) -> Site:
-        """Keys that depend on each other, and texts that are to be part of a command."""
+        """Check texts that become part of commands, and keys that depend on each other."""
         for line in (*self._unfit_texts(), *self._contradictions()):
             raise PydanticCustomError("exceeds", "{line}", {"line": line})
         return self
@@ -174,7 +183,7 @@ class Site(Block):
             if p.device == "cpu" and (p.gpus_per_node or p.gpu_name):
                 yield f"partitions[{i}].device: cpu is not allowed with gpus_per_node or gpu_name; allowed: cuda"
         if (self.openmp.places or self.openmp.bind) and not self.confines_cpus:
-            # Unconfined, the processes of a node would all be bound to the same cores.
+            # Without confinement, all processes of a node would be bound to the same cores.
             yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
         if self.mail_user and not self.mail_type:
             yield f"mail_user: {show(self.mail_user)} gets no mail without mail_type; give both, such as [END, FAIL]"
@@ -189,16 +198,16 @@ class Site(Block):
 
     @property
     def file(self) -> str:
-        """The file it was read from, as messages show it."""
+        """The file that the site was read from, as messages show it."""
         return self._file or f"site {self.name}"
 
     def partition_for(
         self, device: str, gpus_per_node: int, nodes: int, minutes: int, *, cpus_per_node: int = 1, memory_mb: int = 0
     ) -> tuple[Partition | None, str]:
-        """The first partition that a job fits, or None and why there is none.
+        """The first partition that a job fits into and '', or None and the reason.
 
-        `device` is cpu or cuda, `gpus_per_node` 0 for cpu; `cpus_per_node` and `memory_mb` are the job's on a node.
-        Where all that fit are too short for `minutes`, it is the first of these: `missing` has a line about that.
+        `device` is cpu or cuda. `gpus_per_node` (0 for cpu), `cpus_per_node` and `memory_mb` are per node.
+        Where the job fits except for its `minutes`, the first such partition is returned, and `missing` reports it.
         """
         kind = [p for p in self.partitions if p.device == device]
         if not kind:
@@ -211,7 +220,7 @@ class Site(Block):
 
     @staticmethod
     def _misfit(p: Partition, gpus_per_node: int, nodes: int, cpus_per_node: int, memory_mb: int) -> str:
-        """What a job has too much of, '' if nothing."""
+        """What a job asks for beyond the partition's limits; '' where it fits."""
         compared = (
             ("nodes", nodes, p.max_nodes),
             ("GPUs per node", gpus_per_node, p.gpus_per_node),
@@ -222,10 +231,10 @@ class Site(Block):
         return f"{p.shown}: {', '.join(over)}" if over else ""
 
     def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:
-        """Memory to ask for on a node, in MB: the GPUs' share where the site gives one, else the CPUs'.
+        """Memory to ask for on a node, in MB: by GPUs where the site has `memory_mb_per_gpu`, else by CPUs.
 
-        With GPUs that is at least of the CPUs that go with them: a process on a GPU needs it, however few its threads.
-        Never more than the partition's nodes have: shares are often rounded up.
+        By CPUs, each GPU counts at least its `cpus_per_gpu`, because a process on a GPU needs memory even if it asks
+        for few CPUs. The result is at most a node's memory: sites often round their shares up.
         """
         by_gpus = gpus_per_node * (self.memory_mb_per_gpu or 0)
         cpus = max(cpus_per_node, gpus_per_node * (self.cpus_per_gpu or 1))
@@ -234,9 +243,9 @@ class Site(Block):
         return min(share, most) if most else share
 
     def missing(self, minutes: int, used: Iterable[Partition] | None = None) -> list[str]:
-        """What must be filled in before anything is submitted, a line for each thing.
+        """What must be filled in or corrected before jobs can be submitted, one line for each thing.
 
-        `minutes` is the jobs' time limit, `used` the partitions that they go to (all, if not given).
+        `minutes` is the jobs' time limit. `used` are the partitions of the jobs; by default all partitions.
         """
         lines = []
         if self.account_required and not self.account:
@@ -254,34 +263,35 @@ class Site(Block):
 
 
 def names(root: Path) -> list[str]:
-    """The ready sites of the project in `root`."""
+    """The names of the ready sites of the project in `root`."""
     return sorted(file.stem for file in (root / SITES).glob("*.yaml"))
 
 
 def leave_to_slurm(site: Site, environment: MutableMapping[str, str]) -> None:
-    """Keep Snakemake's executor from naming a default partition where the site leaves the choice to Slurm.
+    """Keep Snakemake's executor from naming a partition where the site leaves the choice to Slurm.
 
-    It asks `sinfo` for the default one, which takes a filter from the `environment`; on a cluster that chooses by a
-    job's size, naming that one would send GPU jobs to nodes without GPUs.
+    The executor asks `sinfo` for the default partition. A filter in `environment` makes `sinfo` name none. With a named
+    partition, a cluster that chooses by a job's size would send GPU jobs to nodes without GPUs.
     """
     if any(p.name is None for p in site.partitions):
         environment["SINFO_PARTITION"] = "none"
 
 
 def site_of(default_resources: Mapping[str, Any]) -> str | None:
-    """The site that a profile names by the default resource `site`, None where there is none.
+    """The site that a profile names with the default resource `site`, or None.
 
-    `default_resources` is Snakemake's `workflow.resource_settings._parsed_default_resources`, whose values are
-    expressions: a text may have quotes of its own.
+    `default_resources` is Snakemake's `workflow.resource_settings._parsed_default_resources`. Its values are Python
+    expressions, so that a text may be quoted.
     """
-    # Not `get`: Snakemake's own mapping answers it with an empty resource.
+    # `get` is of no use here: for a missing key, Snakemake's mapping returns an empty resource.
     return str(default_resources["site"].raw).strip("'\"") if "site" in default_resources else None
 
 
 def load_site(name_or_path: str, root: Path) -> Site:
-    """A ready site by its name, or a file of one's own by its path (with a slash or .yaml, from where one is).
+    """A ready site by its name, or a site's file by its path, which has a slash or ends in .yaml.
 
-    Raises UserError with one line per mistake: the file, the key, its value, and what is allowed.
+    A relative path starts at the working directory. Raises UserError with one line for each mistake: the file, the key,
+    its value, and what is allowed.
     """
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         file, shown = Path(name_or_path).expanduser(), name_or_path

@@ -1,6 +1,6 @@
-"""One file for each strategy, and nothing about a strategy anywhere else; the folder is the registry.
+"""The strategies, one file each. Nothing about a strategy stands anywhere else; this folder is the registry.
 
-A strategy of a further folder is copied here in the run's snapshot of the code: jobs know this one place.
+A strategy from another folder is copied here in the run's snapshot of the code, so that jobs look in one place only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from relay.strategies.base import Strategy
 
 
 def load(name: str) -> type[Strategy]:
-    """The strategy's class: the one of its file that states requirements. Raises UserError where there is none."""
+    """The strategy's class: the one in its file that has `requirements`. Raises UserError where there is none."""
     module = import_module(f"{__name__}.{name}")
     for member in vars(module).values():
-        own = isinstance(member, type) and member.__module__ == module.__name__  # not one that is only imported
+        own = isinstance(member, type) and member.__module__ == module.__name__  # imported classes do not count
         if own and issubclass(member, Strategy) and "requirements" in vars(member):
             return member
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")
 
 
 def service(run: Training) -> AbstractContextManager[None]:
-    """What the run's strategy needs on the node as long as the run's processes are there."""
+    """The context that the run's strategy needs on a node while the run's processes live."""
     return load(run.strategy.name).service(run.id, run.shape.device)

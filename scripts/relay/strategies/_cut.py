@@ -1,4 +1,4 @@
-"""Contiguous stages of a network: what its layers cost, where to cut it, and what passes from stage to stage."""
+"""Cutting a network into contiguous pipeline stages: the cost of layers, the best cuts, the tensors between stages."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ REPETITIONS = 5
 
 
 class Stage(Network):
-    """A part of a network whose outputs, and whose inputs' gradients, can be sent as they are."""
+    """A part of a network. Its outputs, and the gradients of its inputs, are contiguous, so that they can be sent."""
 
     @classmethod
     def of(cls, network: Network, names: Sequence[str]) -> Stage:
-        """The network's layers of these names: the same modules, computed in the same way."""
+        """The network's layers with these names: the same modules, computed in the same way."""
         layers = dict(network.named_children())
         return cls({name: layers[name] for name in names}, network.computation)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Through all layers; the outputs are contiguous, which sending asks for, and no view.
+        """Compute all layers. The outputs are contiguous, so that they can be sent, and no views.
 
-        Schedules that part the gradients of inputs from those of weights detach a stage's outputs in place, which
-        torch refuses for views: a stage that ends in a flattening, or in a linear layer over more than two dimensions.
+        Schedules that compute the gradients of inputs and of weights separately detach a stage's outputs in place.
+        torch refuses that for views, such as the outputs of a flattening, or of a linear layer over three dimensions.
         """
         if inputs.requires_grad:
-            inputs = inputs.view_as(inputs)  # not a hook on the inputs: they are a buffer that every step uses again
+            inputs = inputs.view_as(inputs)  # every step uses the same inputs again, so that their hooks would pile up
             inputs.register_hook(_contiguous)
         outputs = super().forward(inputs)
         return outputs.clone(memory_format=torch.contiguous_format) if outputs._is_view() else outputs.contiguous()
@@ -46,13 +46,13 @@ def _contiguous(gradient: torch.Tensor) -> torch.Tensor:
 def layer_seconds(network: Network, inputs: torch.Tensor) -> dict[str, float]:
     """Seconds that each layer takes for a forward and a backward pass of these inputs, on their device.
 
-    The least of a few repetitions, as whatever disturbs one only adds to it; on copies of the layers, so that neither
-    they nor the random generators change.
+    The result is the least of a few repetitions, because disturbances only add time. The layers are copied first, so
+    that neither they nor the random generators change.
     """
     seconds: dict[str, float] = {}
     with _traceless(inputs.device):
         for name, layer in _copies(network, inputs.device):
-            inputs = inputs.detach().requires_grad_(bool(seconds))  # the first layer's gradient goes nowhere
+            inputs = inputs.detach().requires_grad_(bool(seconds))  # the network's own inputs need no gradient
             times = []
             for _ in range(1 + REPETITIONS):
                 started = _now(inputs.device)
@@ -66,14 +66,14 @@ def layer_seconds(network: Network, inputs: torch.Tensor) -> dict[str, float]:
 
 
 def _now(device: torch.device) -> float:
-    """Seconds of a clock, once the device has done all it was given."""
+    """The time in seconds, after the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def _copies(network: Network, device: torch.device) -> Iterator[tuple[str, Network]]:
-    """Each layer by name as a network of its own, copied to the device one after the other, and not compiled."""
+    """Each layer's name and a network with a copy of that layer alone, not compiled. One copy is made at a time."""
     eager = replace(network.computation, compiled=False)
     for name, layer in network.named_children():
         yield name, Network({name: deepcopy(layer).to(device)}, eager)
@@ -81,21 +81,22 @@ def _copies(network: Network, device: torch.device) -> Iterator[tuple[str, Netwo
 
 @contextmanager
 def _traceless(device: torch.device) -> Iterator[None]:
-    """What runs here moves no random generator that training draws from."""
+    """Restore the random generators of training afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
 
 def trainable(network: Network) -> set[str]:
-    """The layers that have parameters."""
+    """The names of the layers that have parameters."""
     return {name for name, layer in network.named_children() if next(layer.parameters(), None) is not None}
 
 
 def cut(costs: Mapping[str, float], count: int, trainable: Collection[str]) -> list[list[str]]:
-    """The layers, in their order, as `count` stages of which the costliest costs as little as can be.
+    """Divide the layers, in their order, into `count` stages such that the costliest stage costs as little as possible.
 
-    Every stage has a trainable layer: without one it would have no gradient to send back. Among the best cuts, one of
-    even stages (by the sum of their squares) is taken. Raises UserError for more stages than trainable layers.
+    Every stage gets a trainable layer; a stage without one could not send a gradient back. Among equally good
+    divisions, the one with the least sum of squared costs is chosen. Raises UserError for more stages than trainable
+    layers.
     """
     names = list(costs)
     if not 1 <= count <= len(trainable):
@@ -104,18 +105,18 @@ def cut(costs: Mapping[str, float], count: int, trainable: Collection[str]) -> l
         )
     cost = [0.0, *accumulate(costs.values())]
     held = [0, *accumulate(name in trainable for name in names)]
-    # best[end]: costliest stage, sum of squares and cuts of the first `end` layers in the stages made so far.
+    # best[end] is for the first `end` layers: cost of the costliest stage, sum of squared costs, ends of the stages.
     best: dict[int, tuple[float, float, list[int]]] = {0: (0.0, 0.0, [])}
     for _ in range(count):
         longer = {}
         for end in range(1, len(names) + 1):
-            found = [
+            candidates = [
                 (max(most, cost[end] - cost[start]), squares + (cost[end] - cost[start]) ** 2, [*cuts, end])
                 for start, (most, squares, cuts) in best.items()
                 if start < end and held[start] < held[end]
             ]
-            if found:
-                longer[end] = min(found)
+            if candidates:
+                longer[end] = min(candidates)
         best = longer
     ends = best[len(names)][2]
     return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
@@ -124,10 +125,10 @@ def cut(costs: Mapping[str, float], count: int, trainable: Collection[str]) -> l
 @torch.no_grad()
 def flow(network: Network, cuts: Sequence[Sequence[str]], example: torch.Tensor, device: torch.device,
          ) -> list[torch.Tensor]:  # fmt: skip
-    """What enters each stage, and at last what leaves the last one, for inputs like the example: on the meta device.
+    """The inputs of each stage and the outputs of the last one, as tensors on the meta device: shapes and types only.
 
-    One sample of zeros goes through copies of the layers in evaluation mode. Only a real pass tells the types that
-    autocast gives, or the shapes where a layer looks at its data, and this one moves no statistics and no dropout.
+    `example` are a micro-batch's inputs. One sample of zeros is computed by copies of the layers, because only a real
+    pass shows the types that autocast chooses. The copies are in evaluation mode, so that no statistics change.
     """
     last = {stage[-1] for stage in cuts}
     passing = torch.zeros(1, *example.shape[1:], dtype=example.dtype, device=device)

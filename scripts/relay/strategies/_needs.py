@@ -1,8 +1,9 @@
-"""What strategies need of a task: each function says what a setting lacks, in one line, or None.
+"""What strategies need from a task. Each function returns one line that says what a setting lacks, or None.
 
-A strategy names them in its requirements (`needs`); one that it needs alone stands in its own file. The planner takes a
-function out of the file's text, without importing it: it may use nothing but its arguments. `group`: the processes
-that hold one replica together. `stages`: the parts into which the layers are cut.
+A strategy names its functions in `needs` of its requirements. A function that only one strategy needs stands in that
+strategy's file. The planner extracts a function from the file's text and does not import the file, so that a function
+may use nothing but its arguments. `group` is the number of processes that hold one replica together. `stages` is the
+number of pipeline stages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from relay.spec.run import Setting
 
 
 def layers(setting: Setting, group: int, stages: int) -> str | None:
-    """A layer with parameters for each stage."""
+    """Each pipeline stage needs a layer with parameters."""
     task = setting.task
     if stages <= task.layers:
         return None
@@ -20,7 +21,7 @@ def layers(setting: Setting, group: int, stages: int) -> str | None:
 
 
 def heads(setting: Setting, group: int, stages: int) -> str | None:
-    """Attention heads that the processes of a replica divide evenly, where the task has any."""
+    """The number of attention heads, if there are any, must be divisible by the processes of a replica."""
     count = setting.task.network_options.get("heads", group)
     if count % group == 0:
         return None
@@ -28,7 +29,7 @@ def heads(setting: Setting, group: int, stages: int) -> str | None:
 
 
 def matrices(setting: Setting, group: int, stages: int) -> str | None:
-    """Matrices that make up a part of the parameters that is worth splitting."""
+    """A large enough part of the parameters must be in matrices."""
     if setting.task.matrices:
         return None
     return f"{setting.strategy.name} divides matrices, {setting.task.name} has next to none"

@@ -10,10 +10,10 @@ from torch.distributed.tensor import DTensor
 
 
 class LossScaler(ShardedGradScaler):
-    """Scales the loss, so that small gradients do not vanish in fp16; an overflow on any rank is one on all.
+    """Scales the loss, so that small gradients do not vanish in fp16. An overflow on any rank counts on all ranks.
 
-    torch's own refuses whole and sharded gradients, or shards over different ranks, beside each other (tensor
-    parallelism leaves norms whole). Each rank looks at what it holds: whether anyone found an overflow is asked later.
+    torch's own scaler refuses a mix of whole and sharded gradients, which tensor parallelism has: norms stay whole.
+    Here, each rank checks its own gradients. A later exchange tells whether any rank found an overflow.
     """
 
     def _unscale_grads_(
@@ -30,7 +30,7 @@ class LossScaler(ShardedGradScaler):
             held[mine.device, mine.dtype].append(mine)
         with torch.no_grad():
             for (device, _), gradients in held.items():
-                found = torch.zeros_like(found_inf, device=device)
-                torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inv_scale.to(device))
-                found_inf += found.to(found_inf.device)
+                overflow = torch.zeros_like(found_inf, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inv_scale.to(device))
+                found_inf += overflow.to(found_inf.device)
         return {found_inf.device: found_inf}

@@ -1,7 +1,7 @@
-"""How a network is split over the ranks of a tensor-parallel group, by a plan derived from the network itself.
+"""Splits a network over the ranks of a tensor-parallel group, by a plan that is derived from the network.
 
-A matrix by its columns, the next by its rows, and one exchange for both (Shoeybi et al. 2019, "Megatron-LM",
-section 3). Convolutions and norms stay whole on every rank.
+Of two consecutive matrices, the first is split by columns and the second by rows. The pair then needs only one
+exchange (Shoeybi et al. 2019, "Megatron-LM", section 3). Convolutions and norms stay whole on every rank.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from relay.base.errors import UserError
 from relay.networks.gpt import MoE
 from relay.task.network import Network
 
-# What may stand within a pair: each feature on its own. No dropout: ranks that draw alike would drop alike features.
+# Layers that may stand between the two matrices of a pair, because they treat each feature separately. Dropout may not:
+# ranks that draw the same random numbers would drop the same features of their shards.
 ELEMENTWISE = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
-# As in the gate, which fails a strategy that claims to divide what is nearly whole on every rank.
+# The gate uses the same limit: it fails a strategy that claims to divide parameters that are nearly whole on each rank.
 LEAST_SHARE = 0.1
 
 
 class SplitExperts(ParallelStyle):
-    """A mixture of experts: a rank has some of the experts, sees all tokens, and adds its experts' outputs."""
+    """A mixture of experts, split by experts. Each rank computes the tokens of its experts; the outputs are added."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         assert isinstance(module, MoE)
@@ -39,19 +40,19 @@ class SplitExperts(ParallelStyle):
 
     @staticmethod
     def _compute(module: MoE, mesh: DeviceMesh, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """(T, width) tokens in the order of experts, (E,) tokens of each, to the experts' (T, width) outputs."""
+        """The experts' outputs (T, width) for tokens (T, width) sorted by expert; `counts` (E,) are tokens of each."""
         counts_of_ranks, rank = counts.view(mesh.size(), -1), mesh.get_local_rank()
         tokens_of_ranks = counts_of_ranks.sum(1).tolist()
         before, mine, after = sum(tokens_of_ranks[:rank]), tokens_of_ranks[rank], sum(tokens_of_ranks[rank + 1 :])
-        # The gradient of the tokens is the sum of what the ranks' experts say.
-        seen = DTensor.from_local(tokens, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-        outputs = module.run_experts(seen[before : before + mine], counts_of_ranks[rank])
+        # The gradient of the tokens is the sum over all ranks, each with the gradient from its own experts.
+        local = DTensor.from_local(tokens, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+        outputs = module.run_experts(local[before : before + mine], counts_of_ranks[rank])
         summand = DTensor.from_local(F.pad(outputs, (0, 0, before, after)), mesh, [Partial()])
         return summand.redistribute(placements=[Replicate()]).to_local()
 
 
 def shard_experts(module: MoE, mesh: DeviceMesh) -> None:
-    """Leave each rank of the mesh its share of the stacked experts; the router stays whole."""
+    """Keep only this rank's share of the stacked experts. The router stays whole."""
     for name, parameter in list(module.named_parameters(recurse=False)):
         shard = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
         module.register_parameter(name, nn.Parameter(shard))
@@ -68,8 +69,8 @@ STYLES: dict[str, Callable[[], ParallelStyle]] = {
 def split(network: Network, mesh: DeviceMesh, *, classes_sharded: bool = False) -> None:
     """Split the network over the mesh, in place.
 
-    `classes_sharded`: its outputs stay DTensors, sharded over the classes. Raises UserError where nothing of note can
-    be split.
+    With `classes_sharded`, the outputs stay DTensors, sharded over the classes. Raises UserError where less than
+    LEAST_SHARE of the parameters can be split.
     """
     plan = tensor_plan(network, mesh.size(), classes_sharded=classes_sharded)
     parallelize_module(network, mesh, dict(plan))
@@ -84,10 +85,10 @@ def split(network: Network, mesh: DeviceMesh, *, classes_sharded: bool = False) 
 
 
 def agree(network: nn.Module, mesh: DeviceMesh) -> None:
-    """Average the gradients of what is whole on every rank of the tensor-parallel mesh. Collective.
+    """Average the gradients of the parameters that are whole on every rank of the tensor-parallel mesh. Collective.
 
-    They are the same sums, and yet not the same bits where a GPU's kernels add in any order: without this, convolutions
-    and norms would drift apart, and shards be multiplied with different activations.
+    In exact arithmetic they would be equal. GPU kernels add in varying order, so that they differ by rounding. Without
+    the average, convolutions and norms would drift apart between ranks.
     """
     gradients = [_local(p.grad) for p in network.parameters() if p.grad is not None and not _is_split(p, mesh)]
     if not gradients:
@@ -100,7 +101,7 @@ def agree(network: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _is_split(parameter: torch.Tensor, mesh: DeviceMesh) -> bool:
-    """Whether the mesh's ranks hold different parts of it; FSDP's shards are over another dimension."""
+    """Whether the ranks of the tensor-parallel mesh hold different parts of it. FSDP's sharding does not count."""
     if not isinstance(parameter, DTensor):
         return False
     return parameter.device_mesh == mesh or parameter.device_mesh.ndim > 1
@@ -111,15 +112,16 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with all its shards, whose last exchange may still be under way, for use outside of torch."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()  # what copies has to wait
+    """The whole tensor, complete in memory, so that code outside of torch may read it."""
+    # An exchange may still be writing the tensor. `clone` waits for it.
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
 
 def tensor_plan(network: Network, ranks: int, *, classes_sharded: bool = False) -> dict[str, ParallelStyle]:
-    """The style of every module that is split over so many ranks, by its name.
+    """The style of every module that is split over `ranks` ranks, by the module's name.
 
-    Layers may state a plan of their own (`tensor_plan`: a style for each child). Raises UserError where the ranks do
-    not divide what such a plan splits, or where the last layer, whose classes should be sharded, is no matrix.
+    A layer may define its own plan: `tensor_plan` has a style for each child. Raises UserError where the ranks do not
+    divide the heads or experts of such a plan, and where `classes_sharded` is set but the last layer is no matrix.
     """
     layers = dict(network.named_children())
     plan = {f"{name}.{child}": style for name, layer in layers.items() for child, style in _stated(layer, ranks)}
@@ -141,7 +143,7 @@ def tensor_plan(network: Network, ranks: int, *, classes_sharded: bool = False) 
 
 
 def _stated(layer: nn.Module, ranks: int) -> Iterator[tuple[str, ParallelStyle]]:
-    """What modules within a layer state of their children: the child's name within the layer, and its style."""
+    """The plans that modules within a layer define: each child's name within the layer, and its style."""
     for place, module in layer.named_modules():
         for name, style in getattr(module, "tensor_plan", {}).items():
             if hasattr(module, name):
@@ -150,27 +152,27 @@ def _stated(layer: nn.Module, ranks: int) -> Iterator[tuple[str, ParallelStyle]]
 
 
 def _check_divides(module: nn.Module, name: str, style: str, ranks: int) -> None:
-    """Raises UserError where the ranks would get unequal parts of what only equal parts of can be understood."""
+    """Raise UserError where the ranks would get unequal numbers of experts or attention heads."""
     child = getattr(module, name)
     if style == "experts":
         count, what = child.experts, "experts"
     elif style == "column":
         count, what = child.out_features // getattr(module, "head_width", 1), "attention heads"
-    else:  # the rows belong to some columns; an embedding is put together again at once
+    else:  # rows follow the columns of another matrix; an embedding's outputs are gathered at once
         return
     if count % ranks:
         raise UserError(f"tensor parallelism: {ranks} processes do not divide {count} {what} ({name})")
 
 
 def _is_pair(layers: dict[str, nn.Module], name: str, following: str) -> bool:
-    """Whether the columns of one matrix can stay on their ranks as what the rows of the next are multiplied with."""
+    """Whether two matrices form a pair: the outputs of the first can stay split until the second multiplies them."""
     order = list(layers)
     between = order[order.index(name) + 1 : order.index(following)]
     return all(isinstance(layers[other], ELEMENTWISE) for other in between)
 
 
 def _alone(matrix: nn.Linear) -> ParallelStyle:
-    """A matrix without a partner: split along its larger dimension, whole inputs and outputs everywhere."""
+    """The style of a matrix without a pair: split along its larger dimension, with whole inputs and outputs."""
     if matrix.out_features >= matrix.in_features:
         return ColwiseParallel(output_layouts=Replicate())
     return RowwiseParallel(input_layouts=Replicate())

@@ -4,7 +4,7 @@ from relay.strategies.base import Requirements, Strategy
 
 
 class CPU(Strategy):
-    """The whole batch in one process; thread counts are the run's `threads` and `interop_threads`."""
+    """Trains the whole batch in one process, with the run's `threads` and `interop_threads`."""
 
     requirements = Requirements(processes="one", devices=("cpu",), backends=("gloo",))
 

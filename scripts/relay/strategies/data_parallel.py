@@ -1,4 +1,4 @@
-"""One process that holds several GPUs: each step copies the model to all of them (document 002's nn.DataParallel)."""
+"""One process uses several GPUs, and each step copies the model to all of them (document 002's nn.DataParallel)."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ from relay.strategies.base import Requirements, Strategy
 
 
 class DataParallel(Strategy):
-    """PyTorch's DataParallel over the GPUs of the process; parameters, loss and optimiser are on the first."""
+    """PyTorch's DataParallel over the GPUs of the process. Parameters, loss and optimiser are on the first GPU."""
 
     requirements = Requirements(
         processes="one", devices=("cuda",), least_devices=2, divides=("samples",), twin="ddp", compiles=False

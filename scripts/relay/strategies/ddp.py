@@ -15,12 +15,12 @@ from relay.strategies.base import Requirements, Strategy
 
 
 def bfloat16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's own hook under another name: DDP refuses that one without NCCL, though gloo sums bfloat16 as well."""
+    """torch's hook under another name. DDP refuses the original without NCCL, although gloo also sums bfloat16."""
     return default_hooks.bf16_compress_hook(group, bucket)  # type: ignore[arg-type]
 
 
-# Of PowerSGD, by bucket: what was left out, and the factors with which the next step begins. Its generator has no place
-# here: it is drawn from only when a bucket is first compressed.
+# PowerSGD's state for each bucket: the remaining error, and the factors from which the next step starts. Its random
+# generator need not be saved, because it is used only when a bucket is compressed for the first time.
 MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": bfloat16_hook}
 
@@ -28,10 +28,11 @@ HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": bfloat16_hook}
 class DDP(Strategy):
     """PyTorch's DistributedDataParallel over gloo on CPUs and NCCL on GPUs, one process for each device.
 
-    `accumulation`: parts in which a slice is worked through, their gradients averaged together once. `bucket_mb`: size
-    in MB (2**20 bytes) of what is averaged at once. `compression`: how gradients are rounded on their way; PowerSGD
-    (Vogels et al. 2019) sends matrices of `powersgd_rank` in their place, from step `powersgd_start` on, and keeps what
-    it has left out for the next step; over gloo it averages everything at once.
+    `accumulation` is the number of parts in which a slice is computed; gradients are exchanged after the last part.
+    `bucket_mb` is the size, in MB of 2**20 bytes, of a bucket of gradients that is averaged at once.
+    `compression` says how gradients are rounded before they are sent. PowerSGD (Vogels et al. 2019) sends two matrices
+    of rank `powersgd_rank` instead, from step `powersgd_start` on. It keeps the error and adds it to the next step's
+    gradients. With gloo it uses a single bucket.
     """
 
     requirements = Requirements(
@@ -48,7 +49,7 @@ class DDP(Strategy):
         },
         choices={"compression": ("none", "fp16", "bf16", "powersgd")},
         least={"bucket_mb": 0.001, "powersgd_start": 2},
-        # What PowerSGD has left out would be NaN from the first overflow of fp16 on, for ever.
+        # After the first overflow of fp16, the error that PowerSGD keeps would be NaN for ever.
         not_in={"compression": {"powersgd": ("fp16",)}},
         part_of={"powersgd_rank": ("compression", "powersgd"), "powersgd_start": ("compression", "powersgd")},
         lossy={"compression": {"fp16": 2e-3, "bf16": 5e-2, "powersgd": 0.6}},
@@ -78,76 +79,77 @@ class DDP(Strategy):
         self.forward = self.wrapper  # type: ignore[method-assign]
         self._settle_buckets()
         if compression == "powersgd":
-            # Epsilon: else a gradient of zeros would become one of NaN.
+            # Without epsilon, a gradient of zeros would become NaN.
             self.powersgd = PowerSGDState(None, powersgd_rank, powersgd_start, orthogonalization_epsilon=1e-8)
             self.wrapper.register_comm_hook(self.powersgd, powerSGD_hook)
         elif compression != "none":
             self.wrapper.register_comm_hook(None, HOOKS[compression])
 
-    def _bucket_mb(self, asked: float, compression: str) -> float | None:
+    def _bucket_mb(self, bucket_mb: float, compression: str) -> float | None:
         if compression == "powersgd" and self.ranks.backend == "gloo":
-            # gloo's own threads begin its sums: those of several buckets in another order on every rank, and it aborts.
+            # With several buckets, gloo's threads would start the sums in different orders on different ranks, and gloo
+            # would abort. One bucket for everything avoids that.
             return sum(p.nbytes for p in self.model.parameters()) / 2**20 + 1
-        # By itself, DDP makes the first bucket a smaller one.
-        return None if asked == DDP.requirements.options["bucket_mb"] else asked
+        # With its default size, DDP makes the first bucket smaller than the others.
+        return None if bucket_mb == DDP.requirements.options["bucket_mb"] else bucket_mb
 
     def _settle_buckets(self) -> None:
-        """Make the passes after which DDP sorts its buckets by the order of the gradients, and change nothing by them.
+        """Run two passes after which DDP's buckets are final. They change neither parameters nor buffers.
 
-        Three processes or more round a sum in another order when it comes in another bucket, so that a resumed run,
-        whose first step had the first buckets again, would not end bit for bit like an uncut one. PowerSGD keeps what
-        belongs to a bucket. In training mode, so that what is compiled here is what is needed.
+        DDP sorts its buckets after the first pass. With three or more processes, a sum is rounded differently in
+        another bucket. A resumed run would then not be bit for bit like an uncut one, and PowerSGD's state belongs to
+        a bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
         """
         example = self.task.example(self.global_batch_size // self.replica.count // self.accumulation)
         buffers = [buffer.clone() for buffer in self.model.buffers()]
-        for _ in range(2):  # the second begins with the new buckets
+        for _ in range(2):  # the second pass starts with the new buckets
             self.wrapper(torch.zeros_like(example, device=self.ranks.device)).float().mean().backward()
         self.optimizer.zero_grad()
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
             buffer.copy_(before)
 
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One optimiser step; gradients are exchanged with the slice's last part only."""
+        """One optimiser step. Gradients are exchanged with the slice's last part only."""
         self.optimizer.zero_grad()
         losses = []
         parts = list(zip(inputs.chunk(self.accumulation), targets.chunk(self.accumulation), strict=True))
-        for number, (part, its_targets) in enumerate(parts, 1):
+        for number, (part_inputs, part_targets) in enumerate(parts, 1):
             with self.wrapper.no_sync() if number < len(parts) else nullcontext():
-                loss = self.task.loss(self.wrapper(part), its_targets) * (len(its_targets) / len(targets))
+                loss = self.task.loss(self.wrapper(part_inputs), part_targets) * (len(part_targets) / len(targets))
                 self.backward(loss)
             losses.append(loss.detach())
         self.update()
         return torch.stack(losses).sum()
 
     def further_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """PowerSGD's own state, which differs between the ranks."""
+        """PowerSGD's state, which differs between ranks."""
         if self.powersgd is None:
             return {}
-        held = {"steps": torch.tensor(self.powersgd.iter)}
+        state = {"steps": torch.tensor(self.powersgd.iter)}
         for kind in MEMORIES:
             buckets: dict[int, torch.Tensor] = getattr(self.powersgd, kind)
-            held |= {f"{kind}.{bucket}": tensor for bucket, tensor in buckets.items()}
-        return {self._place: held}
+            state |= {f"{kind}.{bucket}": tensor for bucket, tensor in buckets.items()}
+        return {self._place: state}
 
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote. PowerSGD begins anew where the checkpoint is of another number of processes."""
+        """Read what `save` wrote. PowerSGD starts afresh where another number of processes wrote the checkpoint."""
         super().load(directory)
         saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
-        held = {
-            name: torch.empty(found.size, dtype=found.properties.dtype)
-            for name, found in saved.items()
-            if name.startswith(f"{self._place}.") and isinstance(found, TensorStorageMetadata)
+        state = {
+            name: torch.empty(metadata.size, dtype=metadata.properties.dtype)
+            for name, metadata in saved.items()
+            if name.startswith(f"{self._place}.") and isinstance(metadata, TensorStorageMetadata)
         }
-        if self.powersgd is None or not held:
+        if self.powersgd is None or not state:
             return
-        dcp.load(held, checkpoint_id=directory, process_group=self.ranks.saving)
-        named = {name.removeprefix(f"{self._place}."): tensor for name, tensor in held.items()}
-        self.powersgd.iter = int(named.pop("steps"))
-        for name, tensor in named.items():
+        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        tensors = {name.removeprefix(f"{self._place}."): tensor for name, tensor in state.items()}
+        self.powersgd.iter = int(tensors.pop("steps"))
+        for name, tensor in tensors.items():
             kind, bucket = name.split(".")
             getattr(self.powersgd, kind)[int(bucket)] = tensor.to(self.ranks.device)
 
     @property
     def _place(self) -> str:
-        """Where this rank's own state stands in a checkpoint."""
+        """The name of this rank's own state in a checkpoint."""
         return f"powersgd-{self.ranks.rank}-of-{self.ranks.world_size}"

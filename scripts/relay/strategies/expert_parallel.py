@@ -1,6 +1,7 @@
-"""Each rank has some of the experts; tokens travel to theirs and back by all-to-all (document 004 names it).
+"""Each rank has some of the experts. Tokens are sent to their experts and back by all-to-all (named in document 004).
 
-Lepikhin et al. 2020, "GShard", but without a capacity: no token is dropped, so that slices of a batch change nothing.
+As in Lepikhin et al. 2020, "GShard", but experts have no capacity. No token is dropped, so that the result does not
+depend on how a batch is sliced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from relay.strategies.base import Replica, Requirements, Strategy
 
 
 def experts(setting: Setting, group: int, stages: int) -> str | None:
-    """Experts that all processes divide evenly."""
+    """The number of experts must be divisible by the number of processes."""
     count, processes = setting.task.experts, setting.shape.world_size
     if count and count % processes == 0:
         return None
@@ -30,7 +31,7 @@ def experts(setting: Setting, group: int, stages: int) -> str | None:
 
 
 class ExpertParallel(Strategy):
-    """Every rank has a slice of the batch and a share of each layer's experts; the rest is averaged as in DDP."""
+    """Every rank has a slice of the batch and a share of each layer's experts. Other parameters are as in DDP."""
 
     requirements = Requirements(
         least_devices=2,
@@ -42,7 +43,7 @@ class ExpertParallel(Strategy):
         device = self.ranks.device
         self.model = self.task.model()
         self._spread(self.ranks.mesh(self.ranks.world_size))
-        self.model.to(device)  # last, so that no device ever holds all experts
+        self.model.to(device)  # after sharding, so that no device ever holds all experts
         sharded = {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
         self.experts = list(sharded.values())
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, list(sharded))
@@ -52,8 +53,8 @@ class ExpertParallel(Strategy):
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def _spread(self, mesh: DeviceMesh) -> None:
-        """Leave each rank its experts of every mixture, and let tokens travel to them."""
-        group = dist.new_group(timeout=TIMEOUT)  # its own, so that tokens do not queue behind DDP's gradients
+        """Keep this rank's experts of every mixture, and make tokens travel to their experts."""
+        group = dist.new_group(timeout=TIMEOUT)  # a separate group, so that tokens do not queue behind DDP's gradients
         for module in self.model.modules():
             if isinstance(module, MoE):
                 shard_experts(module, mesh)
@@ -61,30 +62,30 @@ class ExpertParallel(Strategy):
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
-        # An expert has seen the tokens of all ranks: its gradients add up those of the ranks' losses, which are means.
+        # An expert's gradients are sums over the losses of all ranks. The step needs their mean.
         for parameter in self.experts:
             assert parameter.grad is not None
             parameter.grad /= self.ranks.world_size
 
 
 class Exchange:
-    """Computes a mixture's experts where they are: takes the place of its `compute`. Collective.
+    """Computes a mixture's experts on the ranks that have them; it replaces the mixture's `compute`. Collective.
 
-    The process waits for its device, because how many tokens travel is only known there.
+    The process has to wait for its device, because only the device knows how many tokens are sent.
     """
 
     def __init__(self, module: MoE, group: dist.ProcessGroup) -> None:
         self.module, self.group, self.ranks = module, group, group.size()
 
     def __call__(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """(T, width) tokens in the order of experts, (E,) tokens of each, to the experts' (T, width) outputs."""
-        asked = torch.empty_like(counts)  # (ranks, own experts) in a row: what each rank wants of each of mine
-        dist.all_to_all_single(asked, counts, group=self.group)
-        asked = asked.view(self.ranks, -1)
-        sent, received = counts.view(self.ranks, -1).sum(1).tolist(), asked.sum(1).tolist()
+        """The experts' outputs (T, width) for tokens (T, width) sorted by expert; `counts` (E,) are tokens of each."""
+        counts_in = torch.empty_like(counts)
+        dist.all_to_all_single(counts_in, counts, group=self.group)
+        counts_in = counts_in.view(self.ranks, -1)  # (ranks, own experts): tokens from each rank for each expert
+        sent, received = counts.view(self.ranks, -1).sum(1).tolist(), counts_in.sum(1).tolist()
         arrived = all_to_all_single_autograd(tokens, received, sent, self.group)
-        # They come in the order of ranks, and are wanted in that of experts.
-        own = torch.arange(asked.shape[1], device=tokens.device).repeat(self.ranks)
-        order = own.repeat_interleave(asked.flatten()).argsort(stable=True)
-        outputs = self.module.run_experts(arrived[order], asked.sum(0))
+        # Tokens arrive sorted by rank; the experts need them sorted by expert.
+        own = torch.arange(counts_in.shape[1], device=tokens.device).repeat(self.ranks)
+        order = own.repeat_interleave(counts_in.flatten()).argsort(stable=True)
+        outputs = self.module.run_experts(arrived[order], counts_in.sum(0))
         return all_to_all_single_autograd(outputs[order.argsort()], sent, received, self.group)

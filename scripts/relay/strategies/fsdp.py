@@ -1,6 +1,6 @@
-"""Parameters, gradients and optimizer state are sharded over the ranks; each layer is gathered when it is needed.
+"""Parameters, gradients and optimiser state are sharded over the ranks. Each layer is gathered when it is needed.
 
-Zhao et al. 2023, "PyTorch FSDP"; this is its second form, `fully_shard`.
+Zhao et al. 2023, "PyTorch FSDP"; this is the second version, `fully_shard`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from relay.task.network import Network
 class FSDP(Strategy):
     """Fully sharded data parallelism over gloo on CPUs and NCCL on GPUs.
 
-    `reshard_after_forward`: gathered layers are let go after their forward pass, and gathered again for the backward
-    pass. `mixed_precision`: layers are gathered and computed in bf16 or fp16, in place of autocast; gradients are
-    reduced in float32. `offload`: shards live in the CPUs' memory, and are updated there. `replicas`: so many groups of
-    ranks each hold a whole (hybrid sharding): one for each node keeps the gathering within nodes.
+    `reshard_after_forward` frees gathered layers after the forward pass and gathers them again for the backward pass.
+    `mixed_precision` gathers and computes layers in bf16 or fp16, instead of autocast, and reduces gradients in
+    float32. `offload` keeps the shards in main memory and updates them there. `replicas` is the number of groups of
+    ranks that each hold the whole model (hybrid sharding). With one group for each node, gathering stays within nodes.
     """
 
     requirements = Requirements(
@@ -38,7 +38,7 @@ class FSDP(Strategy):
 
     def build(self, reshard_after_forward: bool, mixed_precision: bool, offload: bool, replicas: int) -> None:
         self.reshard_after_forward = reshard_after_forward
-        model = self.task.model()  # on the CPU: fully_shard moves one layer after the other
+        model = self.task.model()  # on the CPU, because fully_shard moves one layer after the other to the device
         on_gpu = self.ranks.device.type == "cuda"
         shard_layers(
             model,
@@ -52,7 +52,7 @@ class FSDP(Strategy):
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def _mesh(self, replicas: int) -> DeviceMesh:
-        """All ranks, or (replicas, shards), neighbouring ranks sharing a whole."""
+        """A mesh of all ranks, or one of shape (replicas, shards) in which neighbouring ranks form a replica."""
         ranks = self.ranks.world_size
         if replicas == 1:
             return self.ranks.mesh(ranks)
@@ -60,7 +60,7 @@ class FSDP(Strategy):
 
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = super().predict(inputs)
-        if not self.reshard_after_forward:  # otherwise layers would stay whole, with no backward pass to end that
+        if not self.reshard_after_forward:  # layers would stay gathered, because no backward pass frees them
             for module in self.model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
@@ -68,19 +68,19 @@ class FSDP(Strategy):
 
 
 def in_few_bits(network: Network) -> MixedPrecisionPolicy:
-    """The network's autocast, turned into a policy of its shards; none in other precisions (the gate's float64)."""
+    """Replace the network's autocast by a policy of its shards. The policy is empty for a network without autocast."""
     dtype = network.computation.autocast
     network.computation = replace(network.computation, autocast=None)
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
 
 
 def shard_layers(network: Network, mesh: DeviceMesh, **policies: Any) -> None:
-    """Shard each layer with parameters as a unit of its own, and then the whole, in place.
+    """Shard each layer with parameters separately, then the rest of the network, in place.
 
-    The last dimension of the mesh is that of the shards. `policies` are those of `fully_shard`.
+    The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
     for parameter in network.parameters():
-        parameter.data = parameter.data.contiguous()  # channels_last is refused; inputs alone may have it
+        parameter.data = parameter.data.contiguous()  # fully_shard refuses parameters in channels_last
     layers = [layer for layer in network.children() if any(True for _ in layer.parameters())]
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*layers, network):
@@ -88,7 +88,7 @@ def shard_layers(network: Network, mesh: DeviceMesh, **policies: Any) -> None:
 
 
 def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:
-    """The first dimension that splits evenly: of four stacked experts, eight ranks could not each have a part."""
-    if isinstance(parameter, DTensor):  # already split by tensor parallelism: torch knows best
+    """Shard the first dimension that splits evenly. Four stacked experts, say, do not split over eight ranks."""
+    if isinstance(parameter, DTensor):  # tensor parallelism has split it already, so that torch has to choose
         return None
     return next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % shards == 0), None)

@@ -1,4 +1,4 @@
-"""Matrices are split within a group of neighbouring ranks, and what each holds is sharded over the groups."""
+"""Matrices are split within groups of neighbouring ranks, and each part is sharded over the groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relay.strategies.fsdp import shard_layers
 
 
 class FSDPTensorParallel(Strategy):
-    """Tensor parallelism on `tensor` neighbouring ranks (those of a node), FSDP across: a mesh of two dimensions."""
+    """Tensor parallelism over `tensor` neighbouring ranks, such as those of a node, and FSDP across these groups."""
 
     requirements = Requirements(
         least_devices=4,
@@ -24,7 +24,7 @@ class FSDPTensorParallel(Strategy):
     )
 
     def build(self, tensor: int) -> None:
-        # Outputs of split matrices are views, on which FSDP would miss what works in place: no layer does.
+        # Outputs of split matrices are views. FSDP warns that in-place operations on them fail; no layer has any.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         mesh = self.ranks.mesh(self.ranks.world_size // tensor, tensor, names=("data", "tensor"))
         data, self.tensor = mesh["data"], mesh["tensor"]

@@ -1,6 +1,6 @@
-"""Each process holds a stage of the layers, and the batch walks through them: one process works at a time.
+"""Each process has one stage of the layers. The batch passes through the stages, so that one process works at a time.
 
-Document 002's model parallelism, a process for each device: the baseline that shows what pipelines are for.
+This is document 002's model parallelism, with a process for each device. Pipelines are compared with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from relay.strategies.base import Replica, Requirements
 
 
 class ModelParallel(Staged):
-    """A stage of nearly equal cost for each process, in the order of ranks; nothing overlaps."""
+    """One stage for each process, in the order of ranks, all of nearly equal cost. No work overlaps."""
 
     requirements = Requirements(
         least_devices=2, group="all", needs=("layers",), divides=("parameters", "gradients", "optimizer")

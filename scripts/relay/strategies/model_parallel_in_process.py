@@ -1,4 +1,4 @@
-"""One process holds a stage of the layers on each of its GPUs, as in document 002, which also lets parts overlap."""
+"""One process has a stage of the layers on each of its GPUs, as in document 002. Micro-batches let them overlap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from relay.strategies.base import Replica, Requirements
 
 
 class ModelParallelInProcess(Staged):
-    """The batch walks over the GPUs; with micro-batches, one GPU computes the next while another has the last.
+    """The batch passes from GPU to GPU. With several micro-batches, different GPUs compute at the same time.
 
-    Nothing has to be scheduled for that: work is queued on every GPU without waiting, and each starts its own as soon
-    as what it needs has come.
+    That needs no schedule. The process queues work on all GPUs without waiting, and each GPU starts as soon as its
+    inputs have arrived.
     """
 
     requirements = Requirements(
@@ -31,11 +31,11 @@ class ModelParallelInProcess(Staged):
         network = self.task.model()
         cuts = self.cut(network, self.example(micro_batches), len(self.places))
         self.parts = [network.part(names).to(place) for names, place in zip(cuts, self.places, strict=True)]
-        self.model: nn.Module = network  # the same layers, where they are now
+        self.model: nn.Module = network  # it shares its layers with `parts`
         self.make_optimizer()
 
     def devices(self) -> list[torch.device]:
-        """Where the stages are, in their order."""
+        """The device of each stage, in the order of stages."""
         return list(self.ranks.devices)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Several replicas on one device (document 000): a small model at a small batch leaves most of a GPU idle.
 
-NCCL refuses processes that share a GPU: gradients are averaged over gloo. NVIDIA's Multi-Process Service (MPS) lets the
-replicas compute at the same time; without it they take turns. On CPUs they are processes that share the cores.
+NCCL refuses processes that share a GPU, so that gradients are averaged with gloo. NVIDIA's Multi-Process Service (MPS)
+lets the replicas compute at the same time; without it, they take turns. On CPUs, the replicas share the cores.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from relay.strategies.ddp import DDP
 
 CONTROL = "nvidia-cuda-mps-control"
 FOLDERS = {"CUDA_MPS_PIPE_DIRECTORY": "pipe", "CUDA_MPS_LOG_DIRECTORY": "log"}
-# What tells one start of a run's processes on a node from any other.
+# Together, the values of these variables identify one start of a run's processes on a node.
 START = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT")
 LONGEST_WAIT_SECONDS = 30.0
-LONGEST_PATH = 80  # of a folder with sockets: Linux allows each 107 characters
-# $0: the control program; $1: the daemon's folder. It ends when its standard input does, and so with the process that
-# started it, however that ends; signals to the whole job are for the replicas, which may have to save first.
+LONGEST_PATH = 80  # of the folder with the daemon's sockets; Linux allows 107 characters for a socket's path
+# A shell script that keeps the daemon: $0 is the control program, $1 the daemon's folder. It ends the daemon when its
+# standard input is closed, which happens however the process that started it ends. It ignores signals to the whole job,
+# because the replicas may still have to save.
 KEEPER = """
 trap '' TERM INT HUP USR2
 exec 3<&0
@@ -48,7 +49,7 @@ rm -rf "$1"
 
 
 class MPS(DDP):
-    """Data parallelism over gloo by processes that share each device: `processes_per_device` of them."""
+    """Data parallelism with gloo, with `processes_per_device` processes on each device."""
 
     requirements = Requirements(
         processes="several per device", backends=("gloo",), divides=("samples",), node_needs={"cuda": ("mps",)}
@@ -57,10 +58,10 @@ class MPS(DDP):
     @classmethod
     @contextmanager
     def service(cls, run_id: str, device: str) -> Iterator[None]:
-        """NVIDIA's MPS for a node's replicas, from before they touch a GPU to after the last of them has ended.
+        """Run NVIDIA's MPS daemon for a node's replicas, before they use a GPU and until the last one has ended.
 
-        Local rank 0 keeps a daemon with folders of its own below the node's disk. All replicas find it through their
-        environment, which is kept in the record: without CUDA_MPS_PIPE_DIRECTORY there, MPS was off.
+        Local rank 0 starts the daemon, with its own folders on the node's disk. Environment variables lead all replicas
+        to it. They are recorded with the run: where CUDA_MPS_PIPE_DIRECTORY is missing, the run had no MPS.
         """
         if device != "cuda":
             yield
@@ -81,11 +82,11 @@ class MPS(DDP):
             for name in FOLDERS:
                 os.environ.pop(name, None)
             if keeper and keeper.stdin:
-                keeper.stdin.close()  # not waited for: the daemon ends with its last client, which may be this process
+                keeper.stdin.close()  # no wait here: the daemon's last client, for which it waits, may be this process
 
 
 def _folder(run_id: str) -> Path:
-    """The daemon's folder, which all replicas of the node name alike, and no other start of a run."""
+    """The daemon's folder. All replicas of the node compute the same name; other starts of a run have other names."""
     name = f"mps-{fingerprint([run_id, *(os.environ.get(name) for name in START)])}"
     disk = Path(os.environ.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
     folder = own_folder(disk) / name
@@ -97,17 +98,17 @@ def _variables(folder: Path) -> dict[str, str]:
 
 
 def _renumbered() -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES as the daemon's clients have to say it: it counts those that it was shown from 0 on.
+    """CUDA_VISIBLE_DEVICES for the daemon's clients: the daemon numbers its visible devices from 0 on.
 
     https://docs.nvidia.com/deploy/mps/, section "Environment Variables".
     """
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(shown.split(",")))))} if shown else {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(visible.split(",")))))} if visible else {}
 
 
 def _keep_daemon(folder: Path) -> subprocess.Popen[bytes] | None:
-    """Start the daemon, and what ends it; where that cannot be done, the reason is left for all in the folder."""
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier start that was cut off
+    """Start the shell that keeps the daemon. If there is no daemon to start, leave the reason in the file `off`."""
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted start may have left it
     for name in FOLDERS.values():
         (folder / name).mkdir(parents=True, exist_ok=True)
     program = shutil.which(CONTROL)
@@ -119,7 +120,7 @@ def _keep_daemon(folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def _wait_for_daemon(folder: Path) -> None:
-    """Raises UserError where it does not answer, and TimeoutError (an OSError) where it has not within the time."""
+    """Wait until the daemon answers. Raises UserError with the reason in `off`, and TimeoutError, an OSError."""
     deadline = time.monotonic() + LONGEST_WAIT_SECONDS
     while time.monotonic() < deadline:
         if (folder / "off").exists() and (reason := (folder / "off").read_text().strip()):
@@ -132,9 +133,9 @@ def _wait_for_daemon(folder: Path) -> None:
 
 def _answers(folder: Path) -> bool:
     command, environment = [CONTROL], os.environ | _variables(folder)
-    asking = b"get_server_list\n"
+    request = b"get_server_list\n"
     try:
-        asked = subprocess.run(command, input=asking, env=environment, capture_output=True, timeout=5, check=False)
+        answer = subprocess.run(command, input=request, env=environment, capture_output=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0
+    return answer.returncode == 0

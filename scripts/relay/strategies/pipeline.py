@@ -1,4 +1,4 @@
-"""Each process holds stages of the layers, and works on some micro-batches while the others work on others."""
+"""Each process has one or two pipeline stages, and different processes compute different micro-batches at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay.strategies.base import Replica, Requirements
 
 
 class Pipeline(Staged):
-    """All processes are one pipeline, of one stage each or of two, as the schedule has it."""
+    """One pipeline over all processes. The schedule decides whether each has one stage or two."""
 
     requirements = Requirements(
         least_devices=2,
@@ -31,9 +31,9 @@ class Pipeline(Staged):
         self.lay(range(self.ranks.world_size), schedule, micro_batches, replica=0, replicas=1)
 
     def lay(self, members: Sequence[int], schedule: str, micro_batches: int, replica: int, replicas: int) -> None:
-        """Make these ranks the pipeline of one replica, with this process among them.
+        """Build the pipeline of one replica over the ranks `members`, of which this process is one.
 
-        Raises UserError for a schedule that cannot be computed so, which the planner has skipped.
+        Raises UserError for a schedule that does not fit; the planner skips such settings before.
         """
         known = SCHEDULES[schedule]
         for problem in known.problems(len(members), micro_batches, self.task.compiled, self.task.channels_last):
@@ -53,17 +53,17 @@ class Pipeline(Staged):
         self.schedule = chosen(held, micro_batches, loss_fn=self._loss)
 
     def wrap(self, stage: Stage) -> None:
-        """Make a stage average its gradients with those of its equals in other replicas, where there are any."""
+        """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
 
     def stage(self, index: int, module: torch.nn.Module) -> PipelineStage:
-        """The stage as torch's schedules know it: with its neighbours, and what comes from and goes to them."""
-        # Shapes are given, because torch finds them by a real micro-batch: BatchNorm and the loss would count it.
+        """The stage for torch's schedules, with the shapes of its inputs and outputs."""
+        # Without the shapes, torch would compute a micro-batch to find them, and BatchNorm and the loss would count it.
         enters, leaves = self.flow[index : index + 2]
         count, device = len(self.owners), self.ranks.device
         return PipelineStage(module, index, count, device, input_args=enters, output_args=leaves, group=self.group)
 
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """A micro-batch's loss, scaled for fp16; kept as it is for the step's."""
+        """A micro-batch's loss, scaled for fp16. The unscaled loss is kept for the loss of the step."""
         loss = self.task.loss(outputs, targets)
         self.losses.append(loss.detach())
         return self.scaler.scale(loss) if self.scaler else loss
@@ -71,7 +71,7 @@ class Pipeline(Staged):
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         self.optimizer.zero_grad()
         self.losses.clear()
-        # The schedule divides gradients by the number of micro-batches, which are equal: the whole slice's mean.
+        # Micro-batches are equal, so that the schedule's mean over micro-batches is the mean over the slice.
         entering = [inputs] if 0 in self.stages else []
         self.schedule.step(*entering, target=targets if self.replica.reports else None, return_outputs=False)
         self.update()

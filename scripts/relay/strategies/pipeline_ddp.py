@@ -1,4 +1,4 @@
-"""Pipelines side by side: each works on its slice of the batch, and equal stages average their gradients."""
+"""Several pipelines: each computes a slice of the batch, and the same stages of all pipelines average gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relay.strategies.pipeline import Pipeline
 
 
 class PipelineDDP(Pipeline):
-    """Neighbouring ranks, `stages` of them, are one pipeline: within a node, where the launcher counts by nodes."""
+    """Each pipeline has `stages` neighbouring ranks, so that it lies within one node if a node has enough ranks."""
 
     requirements = Requirements(
         least_devices=4,
@@ -29,6 +29,6 @@ class PipelineDDP(Pipeline):
         self.lay(range(first, first + stages), schedule, micro_batches, replica, self.data.size())
 
     def wrap(self, stage: Stage) -> None:
-        # Not DistributedDataParallel: GPipe's several backward passes trip its reducer, and with static_graph=True it
-        # goes on with gradients that were never averaged.
+        # DistributedDataParallel does not work here. It fails at GPipe's several backward passes, and with
+        # static_graph=True it continues with gradients that were never averaged.
         replicate(stage, mesh=self.data)

@@ -1,10 +1,10 @@
-"""One process on one GPU: what every multi-GPU strategy has to beat."""
+"""One process on one GPU, which every strategy with several GPUs has to beat."""
 
 from relay.strategies.base import Requirements, Strategy
 
 
 class SingleGPU(Strategy):
-    """The whole batch on one device."""
+    """Trains the whole batch on one device."""
 
     requirements = Requirements(processes="one", devices=("cuda",), twin="cpu")
 

@@ -1,4 +1,4 @@
-"""Matrices are split over the ranks, all of which see the whole batch (document 004 names it; Megatron-LM)."""
+"""Matrices are split over the ranks, and every rank computes the whole batch (named in document 004; Megatron-LM)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from relay.strategies.base import Replica, Requirements, Strategy
 
 
 class TensorParallel(Strategy):
-    """One replica over all ranks, by torch.distributed.tensor.
+    """One replica over all ranks, with torch.distributed.tensor.
 
-    `loss_parallel`: the outputs stay sharded over the classes, and the loss is computed from these shards.
+    With `loss_parallel`, the outputs stay sharded over the classes, and the loss is computed from these shards.
     """
 
     requirements = Requirements(
@@ -31,7 +31,7 @@ class TensorParallel(Strategy):
         self.tensor = self.ranks.mesh(self.ranks.world_size)
         self.model = self.task.model()
         split(self.model, self.tensor, classes_sharded=loss_parallel)
-        self.model.to(self.ranks.device)  # last, so that no device ever holds the whole
+        self.model.to(self.ranks.device)  # after the split, so that no device ever holds the whole model
         self.make_optimizer()
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
 
@@ -47,5 +47,5 @@ class TensorParallel(Strategy):
         return whole(super().predict(inputs))
 
     def _loss(self) -> AbstractContextManager[None]:
-        """Within it, cross entropy and its backward pass understand outputs that are sharded over the classes."""
+        """A context in which cross entropy accepts outputs that are sharded over the classes, also when backward."""
         return sharded_loss() if self.loss_parallel else nullcontext()

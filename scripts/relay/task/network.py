@@ -1,4 +1,4 @@
-"""A task's network: its named layers in a row, and how they are computed, so that no strategy has to know."""
+"""A task's network: named layers in sequence, together with how they are computed, which strategies need not know."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 class Computation:
     """How layers are computed.
 
-    `autocast`: the type of matrix products and convolutions (torch.bfloat16, torch.float16), None for that of the
-    parameters. `recompute`: activations within a layer are not kept for the backward pass, but computed again
-    (activation checkpointing). `compiled`: by torch.compile.
+    `autocast` is the type of matrix products and convolutions (torch.bfloat16 or torch.float16); None means the type of
+    the parameters. With `recompute`, activations within a layer are not kept, but computed again in the backward pass
+    (activation checkpointing). With `compiled`, torch.compile is used.
     """
 
     autocast: torch.dtype | None = None
@@ -28,23 +28,23 @@ class Computation:
 
 
 class Network(nn.Sequential):
-    """Named layers in a row. A part of it keeps their names, so that a pipeline's stages rename no parameter."""
+    """Named layers in sequence. A part keeps their names, so that parameters have the same names in pipeline stages."""
 
     def __init__(self, layers: Mapping[str, nn.Module], computation: Computation) -> None:
         super().__init__(OrderedDict(layers))
         self.computation = computation
-        # By name: the copies that nn.DataParallel makes of layers have no parameters of their own to be asked for.
+        # Names are kept, because the copies that nn.DataParallel makes of layers list no parameters.
         self.with_parameters = {name for name, layer in layers.items() if any(True for _ in layer.parameters())}
         if computation.compiled:
             self.compile()
 
     def part(self, names: Iterable[str]) -> Network:
-        """The layers of these names, the same modules, computed in the same way."""
+        """A network of the layers with these names: the same modules, computed in the same way."""
         layers = dict(self.named_children())
         return Network({name: layers[name] for name in names}, self.computation)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Through all layers. What autocast covers is the forward pass alone, as it should be."""
+        """Compute all layers. Autocast covers the forward pass only, as torch recommends."""
         with self._precision(inputs.device.type):
             for name, layer in self._modules.items():
                 assert layer is not None
@@ -58,9 +58,9 @@ class Network(nn.Sequential):
 
 
 def _recomputed(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """The layer's outputs, whose inner activations are computed again in the backward pass.
+    """The layer's outputs. Its inner activations are computed again in the backward pass.
 
-    A layer without parameters is element-wise or a view: its input is all that it would keep, so it is left alone.
+    The caller leaves out layers without parameters: they keep only their input, so that nothing would be saved.
     """
     again = lambda: (nullcontext(), _StatisticsKept(layer))  # noqa: E731
     outputs: torch.Tensor = checkpoint(layer, inputs, use_reentrant=False, context_fn=again)
@@ -68,9 +68,9 @@ def _recomputed(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
 
 class _StatisticsKept:
-    """While a layer is computed again: BatchNorm would move its running statistics a second time.
+    """A context for computing a layer again, in which BatchNorm does not update its running statistics once more.
 
-    Entered as often as that is: schedules that part the gradients of inputs from those of weights do it twice.
+    It can be entered several times: schedules that separate the gradients of inputs and weights compute layers twice.
     """
 
     def __init__(self, layer: nn.Module) -> None:

@@ -17,9 +17,10 @@ from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task.network import Computation, Network
 
-# Matrix products and convolutions in fewer bits; parameters, their updates and the loss stay in float32.
+# The types of matrix products and convolutions; parameters, their updates and the loss stay in float32.
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Of fp16's loss. It doubles with every 2,000 steps without overflow; a low start loses no step to finding the scale.
+# The first scale of fp16's loss. It doubles after 2,000 steps without overflow. With a low start, no steps are lost to
+# overflows at the beginning.
 FIRST_SCALE = 1024.0
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -33,9 +34,9 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 class Task:
     """A task bound to one training: its seed, its arithmetic and its length in steps.
 
-    `precision` is fp64, fp32, tf32, bf16 or fp16. `kind` is the dataset's. `steps_per_epoch` and `total_steps` place a
-    step in the schedule. `compiled`, `channels_last` and `recompute` (activation checkpointing) say how layers are
-    computed, and change no result but by rounding.
+    `precision` is fp64, fp32, tf32, bf16 or fp16. `kind` is the dataset's. The schedule needs `steps_per_epoch` and
+    `total_steps`. `compiled`, `channels_last` and `recompute` (activation checkpointing) say how layers are computed;
+    they change results by rounding only.
     """
 
     spec: TaskSpec
@@ -67,21 +68,21 @@ class Task:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of parameters, and of inputs where their kind has none of its own."""
+        """The type of parameters. Inputs have it too, unless their kind of dataset has another type."""
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     def model(self) -> Network:
-        """The network with its initial parameters, on the CPU: the same whoever asks, on every rank."""
+        """The network with its initial parameters, on the CPU. It is the same on every rank and in every call."""
         layers = self.layers().to(self.dtype)
         if self.channels_last:
-            # A convolution with such weights computes in this order whatever the order of its inputs.
+            # A convolution uses the memory format of its weights, whatever that of its inputs.
             layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         computation = Computation(AUTOCAST.get(self.precision), self.recompute, self.compiled)
         return Network(dict(layers.named_children()), computation)
 
     def layers(self) -> nn.Sequential:
         """The network's layers as its file builds them, with the seed's initial parameters."""
-        # Forked, so that building a model moves no rank's own generator (dropout draws from that).
+        # Forked, so that building a model does not change the rank's own generator, which dropout uses.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return networks.build(self.spec.network, self.spec.input_shape, self.classes, self.spec.network_options)
@@ -98,17 +99,17 @@ class Task:
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
     def correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> float:
-        """How many of the samples are classified rightly; of a text's sample, the share of its tokens."""
+        """The number of samples that are classified correctly. A text counts by the share of its correct tokens."""
         right = (outputs.argmax(-1) == targets).double()
         return float(right.reshape(len(right), -1).mean(1).sum())
 
     def optimizer(self, parameters: Iterable[nn.Parameter] | list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """The task's optimiser over these parameters, or groups of them, at the learning rate of step 0."""
+        """The task's optimiser for these parameters, or groups of parameters, at the learning rate of step 0."""
         chosen = OPTIMIZERS[self.spec.optimizer]
         return chosen(parameters, lr=self.spec.learning_rate, **self.spec.optimizer_options)  # type: ignore[call-arg]
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of a step: a function of the step alone, so that resuming needs no scheduler's state."""
+        """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
         schedule, factor = self.spec.schedule, 1.0
         if schedule["kind"] == "step":
             factor = schedule["gamma"] ** (step // self.steps_per_epoch // schedule["every_epochs"])
@@ -117,6 +118,6 @@ class Task:
         return self.spec.learning_rate * factor
 
     def example(self, count: int) -> torch.Tensor:
-        """Inputs of `count` samples on the meta device: a shape and a type, without data."""
+        """Inputs of `count` samples on the meta device: shape and type without data."""
         dtype = kinds.load(self.kind).input_dtype(self.dtype)
         return torch.empty(count, *self.spec.input_shape, dtype=dtype, device="meta")
