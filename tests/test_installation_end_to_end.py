@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 import bootstrap
+from shared import let_others_enter
 
 SCRIPT = Path(bootstrap.__file__)
 
@@ -227,8 +228,7 @@ def test_without_a_network_it_stops_before_anything_is_torn_down(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
-    for folder in (project.root, *project.root.parents[:3]):
-        folder.chmod(0o755)
+    let_others_enter(project.root)
     # As nobody, who could not even start an interpreter that lies in root's home.
     program = "import os, runpy, sys; sys.argv = ['bootstrap.py']; os.setgid(65534); os.setuid(65534);"
     program += "import bootstrap; bootstrap.main()"

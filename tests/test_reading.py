@@ -13,6 +13,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.planning.reading import check_arguments, given_config, read_config
+from shared import let_others_enter
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local")]
@@ -145,8 +146,7 @@ def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
     program = "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
     program += "from relay.driver import guard; os.setgid(65534); os.setuid(65534);"
     program += "print(*guard._unwritable(Path(sys.argv[2])))"
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
+    let_others_enter(tmp_path)
     command = [sys.executable, "-c", program, str(ROOT / "scripts"), str(tmp_path)]
     tmp_path.chmod(0o777)
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"

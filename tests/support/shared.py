@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,3 +26,11 @@ def once(path: Path, make: Callable[[Path], None]) -> Path:
             make(unfinished)
             unfinished.rename(path)
     return path
+
+
+def let_others_enter(folder: Path) -> None:
+    """Open the folder, and those of pytest's that it lies in, to other users, but not for writing."""
+    for each in (folder, *folder.parents):
+        if each == Path(tempfile.gettempdir()):
+            return
+        each.chmod(0o755)
