@@ -4,22 +4,18 @@ Under another strategy, or on another number of devices; the task, the global ba
 workflow then trains what is left of it.
 """
 
-import argparse
-from pathlib import Path
-
-from relay.base import entry
+from relay.base import entry, options
 from relay.training.adoption import adopt
 from relay.training.runs_table import runs_table
 
 
 def main() -> int:
     """Parse the command line and hand the checkpoint over."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options.parser(__doc__, "results")
     parser.add_argument("--list", action="store_true", help="only show the runs, their ids, and how far they have come")
     parser.add_argument("--source", help="the run that has the checkpoint: an id below results/runs")
     parser.add_argument("--run", help="the run that goes on from it: planned, and not begun")
     parser.add_argument("--dry-run", action="store_true", help="only say whether it can be done")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
     if given.list:
         print(runs_table(given.results))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from relay.base import entry
+from relay.base import entry, options
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
 from relay.comparison.html import report
 from relay.comparison.inputs import read_inputs
@@ -18,22 +18,21 @@ from relay.comparison.table import comparison_rows, run_rows
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0. Raises UserError; then nothing was written unless a file cannot be."""
-    options = parser().parse_args(arguments)
-    inputs = read_inputs(options.plan, options.results, partial=options.partial)
+    given = parser().parse_args(arguments)
+    inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
     page = report(inputs, rows)
-    write_csv(options.results / "runs.csv", RUNS, run_rows(inputs))
-    write_csv(options.results / "comparison.csv", COMPARISON, rows)
-    write_whole(options.results / "comparison.html", page)
-    print(f"{len(inputs.records)} runs in {len(rows)} rows: {options.results / 'comparison.html'}")
+    write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
+    write_csv(given.results / "comparison.csv", COMPARISON, rows)
+    write_whole(given.results / "comparison.html", page)
+    print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = options.parser(__doc__, "results")
     result.add_argument("--plan", type=Path, default=Path("results/plan.json"), help="the plan of all runs")
-    result.add_argument("--results", type=Path, default=Path("results"), help="the folder of results")
     result.add_argument("--partial", action="store_true", help="report what there is though runs failed")
     return result
 

@@ -1,10 +1,8 @@
 """What a step of a setting takes: python scripts/measure_speed.py --spec run.json --output speed.json."""
 
-import argparse
 import json
-from pathlib import Path
 
-from relay.base import entry
+from relay.base import entry, options
 from relay.base.files import write_json
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -13,11 +11,7 @@ from relay.training.speed import measure
 
 def main() -> int:
     """Parse the command line, measure, and write the speed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spec", type=Path, required=True, help="the run.json of one of the setting's runs")
-    parser.add_argument("--output", type=Path, required=True, help="where the speed goes (.json)")
-    parser.add_argument("--attempt", type=int, default=1, help="1, or more for a retry of the same job")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
+    parser = options.parser(__doc__, "spec", "output", "attempt", "results")
     given = parser.parse_args()
     specification = json.loads(given.spec.read_text(encoding="utf-8"))  # once: it may be a pipe
     run, job = Run.from_dict(specification), Job.of(specification)

@@ -1,9 +1,6 @@
 """The summary of a finished run: python scripts/summarise.py --run ID --segments N."""
 
-import argparse
-from pathlib import Path
-
-from relay.base import entry
+from relay.base import entry, options
 from relay.base.files import write_json
 from relay.spec.run import Run
 from relay.training.job import Places
@@ -12,10 +9,8 @@ from relay.training.summary import summarise
 
 def main() -> int:
     """Parse the command line and write `summary.json`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", required=True, help="the run's id")
+    parser = options.parser(__doc__, "run", "results")
     parser.add_argument("--segments", type=int, required=True, help="how many segments its chain was planned in")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="the results directory")
     given = parser.parse_args()
     places = Places(given.results, given.run)
     run = Run.read(places.run / "run.json")

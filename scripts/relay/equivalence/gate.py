@@ -5,7 +5,6 @@ Started on every rank by the launcher: `python -m relay.launch.worker equivalenc
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from relay import strategies
+from relay.base import options
 from relay.base.files import write_json
 from relay.equivalence.division import Trained, divided
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
@@ -201,11 +201,7 @@ def judge(run: Training, dataset: Path, reference_file: Path, ranks: Ranks) -> V
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, judge, and write the verdict."""
-    parser = argparse.ArgumentParser(prog="equivalence.gate", description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="the gate's gate.json")
-    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
-    parser.add_argument("--reference", type=Path, required=True, help="the trained reference (a .pt file)")
-    parser.add_argument("--output", type=Path, required=True, help="where the verdict goes (a .json file)")
+    parser = options.parser(__doc__, "spec", "output", "reference", "dataset", prog="equivalence.gate")
     given = parser.parse_args(arguments)
 
     torch.use_deterministic_algorithms(True, warn_only=True)

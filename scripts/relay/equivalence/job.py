@@ -10,6 +10,7 @@ from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
+from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.run import Gate, Training
@@ -22,10 +23,9 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, sta
     """Start the role's processes on today's code; returns their status."""
     run = Training.read(spec)
     output.unlink(missing_ok=True)
-    faults.forget(output.parent)
     strategy_file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
     code = freeze(strategy_file, results / "code")
-    dataset = results / "datasets" / run.dataset.directory_name
+    dataset = dataset_folder(results, run.dataset)
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
     return start(spec, role, output.parent, arguments, code)
 
@@ -35,8 +35,8 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
 
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
-    if attempt > 1 and (fault := faults.recorded(output.parent)):
-        return ending.fault(f"reference failed before, not tried again: {fault['error']}")
+    if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
+        return ended
     status = _launch(spec, "equivalence.reference", results, output)
     if status == 0:
         return 0
@@ -53,8 +53,8 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job, and a retry
     (`attempt` > 1) only repeats it in words.
     """
-    if attempt > 1 and (fault := faults.recorded(output.parent)):
-        return ending.fault(f"gate failed before, not tried again: {fault['error']}")
+    if (ended := faults.begin(output.parent, "gate", attempt)) is not None:
+        return ended
     status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
     run = Gate.read(spec)
     verdict = read_json(output)

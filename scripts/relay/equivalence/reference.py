@@ -5,12 +5,11 @@ Started by the launcher: `python -m relay.launch.worker equivalence.reference WO
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from relay.base import options
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
 from relay.process import machine
 from relay.spec.run import Reference, Training
@@ -70,10 +69,7 @@ def rounding(run: Training, trial: Trial, data: TrialData, losses: torch.Tensor)
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the reference and write it."""
-    parser = argparse.ArgumentParser(prog="equivalence.reference", description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="the reference's run.json")
-    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
-    parser.add_argument("--output", type=Path, required=True, help="where the trained reference goes (a .pt file)")
+    parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
     given = parser.parse_args(arguments)
 
     run = Reference.read(given.spec)

@@ -5,7 +5,6 @@ What a rank finds alone is written before it joins the others, so that a rendezv
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from relay.base import options
 from relay.base.files import write_json
 from relay.preflight import node
 from relay.spec.job import Job
@@ -41,9 +41,7 @@ def gathered(run: Preflight, job: Mapping[str, Any] | None, ranks: list[dict[str
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, collect alone and together, and write the facts; then check what was granted."""
-    parser = argparse.ArgumentParser(prog="preflight.facts", description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="the specification, a run.json")
-    parser.add_argument("--output", type=Path, required=True, help="where the facts go (.json); others beside it")
+    parser = options.parser(__doc__, "spec", "output", prog="preflight.facts")
     given = parser.parse_args(arguments)
 
     run, job = specification(given.spec)

@@ -17,6 +17,7 @@ from relay.base.errors import NoRoom, UserError
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
+from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
 from relay.spec.probe import Limits
@@ -74,10 +75,8 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
     only repeats; 75: the processes were killed from outside, worth a retry.
     """
     run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
-    if attempt > 1 and (fault := faults.recorded(work)):
-        return ending.fault(f"probe {run.id}: failed before, not tried again: {fault['error']}")
-    work.mkdir(parents=True, exist_ok=True)
-    faults.forget(work)
+    if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
+        return ended
     tries = _Tries(run, job, work, results, limits)
     search = Search(limits.unit, limits.first, limits.most)
     try:
@@ -104,7 +103,7 @@ class _Tries:
 
     def __init__(self, run: Probe, job: Job | None, work: Path, results: Path, limits: Limits) -> None:
         self.run, self.job, self.work, self.limits = run, job, work, limits
-        self.dataset = results / "datasets" / run.dataset.directory_name
+        self.dataset = dataset_folder(results, run.dataset)
         self.code = freeze(Path(run.strategy.file), results / "code")
         self.deadline, self.longest_seconds = time.monotonic() + limits.minutes * 60, 0.0
         self.measured: dict[int, dict[str, Any]] = {}

@@ -5,7 +5,6 @@ Started on every rank by the launcher, anew for each size: `python -m relay.laun
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from relay import strategies
+from relay.base import options
 from relay.base.errors import NoRoom
 from relay.base.files import write_json
 from relay.probe.job import STEPS
@@ -98,12 +98,7 @@ def train(run: Training, ranks: Ranks, dataset: Path) -> float:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, train, and write what it took. Raises NoRoom where it does not fit."""
-    parser = argparse.ArgumentParser(prog="probe.process", description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="a run.json with the batch to try")
-    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
-    parser.add_argument("--output", type=Path, required=True, help="where the measurement goes (.json)")
-    parser.add_argument("--memory-fraction", type=float, required=True, help="the part of the memory that may be used")
-    parser.add_argument("--memory-mb", type=int, help="main memory of the node that the job has; default: all of it")
+    parser = options.parser(__doc__, "spec", "output", "dataset", "memory-fraction", "memory-mb", prog="probe.process")
     given = parser.parse_args(arguments)
 
     with joined(given.spec, strategies.service) as (run, ranks):

@@ -19,6 +19,7 @@ from relay.equivalence.job import run_gate, run_reference
 from relay.equivalence.verdict import Compared, TrialName
 from relay.launch.launcher import launch
 from relay.proof import forked
+from relay.run_folder.places import dataset_folder
 from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
 
@@ -71,7 +72,7 @@ class Proof:
 
     def _reference(self, run: Reference) -> Path:
         """The trained reference, which is trained at its first use."""
-        dataset = self.folder / "datasets" / run.dataset.directory_name
+        dataset = dataset_folder(self.folder, run.dataset)
         if not dataset.is_dir():
             prepare(run.dataset, dataset, root=self.root, mirror=self.mirror)
         place = self.folder / "equivalence" / "references" / run.id

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relay.base import ending
 from relay.base.ending import FREE_SPACE, NO_SPACE
 from relay.base.errors import Busy, PeerFailed, UserError
 from relay.base.files import read_json, write_json
@@ -139,6 +140,18 @@ def remedy(fault: dict[str, Any]) -> str:
     if fault.get("no_space"):  # a run's frozen code may be older than this
         return FREE_SPACE
     return "" if fault["mistake"] else "the log has the traceback"
+
+
+def begin(work: Path, what: str, attempt: int) -> int | None:
+    """Begin a job in its folder: None, or the exit status where a retry (`attempt` > 1) would only repeat a fault.
+
+    `what` names the job. What earlier attempts left is removed: the user has started it again.
+    """
+    if attempt > 1 and (fault := recorded(work)):
+        return ending.fault(f"{what} failed before, not tried again: {fault['error']}")
+    work.mkdir(parents=True, exist_ok=True)
+    forget(work)
+    return None
 
 
 def recorded(work: Path) -> dict[str, Any] | None:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay.spec.dataset import DatasetSpec
+
+
+def dataset_folder(results: Path, dataset: DatasetSpec) -> Path:
+    """Where the dataset lies once it is prepared."""
+    return results / "datasets" / dataset.directory_name
+
 
 @dataclass(frozen=True)
 class Places:

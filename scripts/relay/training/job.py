@@ -18,7 +18,7 @@ from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
 from relay.launch.launcher import USAGE, launch
 from relay.run_folder import attempts, faults
-from relay.run_folder.places import Places
+from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.run import Run
@@ -36,10 +36,8 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         if not path.is_file():
             raise UserError(f"run {places.run_id}: {path} is missing; start the run through the workflow first")
     run = Run.read(places.run / "run.json")
-    places.work.mkdir(parents=True, exist_ok=True)
-    if attempt > 1 and (fault := faults.recorded(places.work)):
-        return ending.fault(f"run {run.id} failed before, not tried again: {fault['error']}")
-    faults.forget(places.work)
+    if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
+        return ended
     chain = _chain(places, run, first)
     first = max(first, (chain.get("adopted_from") or {}).get("step", 0))
     if first >= last:  # another run has done it
@@ -50,7 +48,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     chain["attempts"].append(entry)
     write_json(places.work / "chain.json", chain)
 
-    dataset = places.results / "datasets" / run.dataset.directory_name
+    dataset = dataset_folder(places.results, run.dataset)
     arguments = {
         "--spec": places.run / "run.json",
         "--dataset": dataset,

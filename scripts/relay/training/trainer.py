@@ -5,13 +5,13 @@ Started on every rank by the launcher: `python -m relay.launch.worker training.t
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from relay import strategies
+from relay.base import options
 from relay.base.errors import UserError
 from relay.base.lock import exclusive
 from relay.process import machine
@@ -134,13 +134,7 @@ class Trainer:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and train one segment."""
-    parser = argparse.ArgumentParser(prog="training.trainer", description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, required=True, help="the run's run.json")
-    parser.add_argument("--dataset", type=Path, required=True, help="the prepared dataset's directory")
-    parser.add_argument("--work", type=Path, required=True, help="the run's rolling checkpoints and records")
-    parser.add_argument("--first", type=int, required=True, help="the step at which the segment starts")
-    parser.add_argument("--last", type=int, required=True, help="the step at which the segment ends")
-    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
+    parser = options.parser(__doc__, "spec", "dataset", "work", "first", "last", "attempt", prog="training.trainer")
     given = parser.parse_args(arguments)
 
     with joined(given.spec, strategies.service) as (run, ranks):

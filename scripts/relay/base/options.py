@@ -1,0 +1,33 @@
+"""The options that command lines share, each declared once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "run": {"required": True, "help": "the run's id: a folder below results/runs"},
+    "spec": {"type": Path, "required": True, "help": "the specification (.json) that the plan has written"},
+    "output": {"type": Path, "required": True, "help": "the file to write"},
+    "reference": {"type": Path, "required": True, "help": "the trained reference (.pt)"},
+    "dataset": {"type": Path, "required": True, "help": "the prepared dataset's folder"},
+    "work": {"type": Path, "required": True, "help": "the run's rolling checkpoints and records"},
+    "first": {"type": int, "required": True, "help": "the step at which the segment starts"},
+    "last": {"type": int, "required": True, "help": "the step at which the segment ends"},
+    "attempt": {"type": int, "default": 1, "help": "1, or more for a retry of the same job"},
+    "memory-fraction": {"type": float, "required": True, "help": "the part of the memory that may be filled"},
+    "memory-mb": {"type": int, "help": "main memory of the node, where no job declares it"},
+    "results": {"type": Path, "default": Path("results"), "help": "the folder of results (default: %(default)s)"},
+}
+
+
+def parser(description: str | None, *names: str, prog: str | None = None) -> argparse.ArgumentParser:
+    """A command line with these options. `description`: a docstring; a process's role (`prog`) shows its first line."""
+    text = (description or "").splitlines()[0] if prog else description
+    formatter = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(prog=prog, description=text, formatter_class=formatter)
+    for name in names:
+        made.add_argument(f"--{name}", **OPTIONS[name])
+    return made
