@@ -196,7 +196,11 @@ def alone() -> Iterator[Ranks]:
 @pytest.mark.parametrize(
     ("options", "settings", "said"),
     [
-        ({"micro_batches": 5}, {}, "micro_batches: 5 is not allowed with 16 samples for each replica; allowed: what "),
+        (
+            {"micro_batches": 5},
+            {},
+            "micro_batches: 5 is not allowed with 16 samples for each replica; allowed: a divisor of 16",
+        ),
         (
             {"schedule": "zbv_zero_bubble"},
             {"compiled": True},
@@ -417,5 +421,5 @@ def test_the_gate_fails_stages_whose_static_graph_averages_too_early(gates: Gate
 
 
 def test_several_gpus_in_one_process_are_for_gpus() -> None:
-    with pytest.raises(AssertionError, match="model_parallel_in_process needs a GPU, device is cpu; model_parallel is"):
+    with pytest.raises(AssertionError, match="in_process needs a GPU, device is cpu; use model_parallel"):
         planned("model_parallel_in_process", 2)
