@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_driver import LocalDriver
+from relay.base.files import write_json
 from relay.planning import table
 from relay.planning.config import load
 from relay.planning.planner import plan
@@ -45,3 +46,13 @@ def test_rows_of_the_plan_that_differ_in_their_launcher_differ() -> None:
         "ddp (2 procs, 1 thread, resident, launcher spawn)",
         "cpu (1 proc, 1 thread, resident)",
     ]
+
+
+def test_a_call_tells_which_runs_are_of_other_code_than_today(tmp_path: Path) -> None:
+    """Before it says that nothing is to be done for them."""
+    driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "cpu"}]})
+    write_json(tmp_path / driver.trained, {"strategy_source": "older"})
+    status, printed = driver.call("-n", driver.trained)
+    assert status == 0
+    (line,) = [line for line in printed.splitlines() if line.startswith("warning: strategy cpu: its code has changed.")]
+    assert line.endswith(f"To train with today's code from the start: rm -r results/runs/{driver.run.id}")
