@@ -6,8 +6,9 @@ from relay.probe.job import Limits, run_probe
 
 def main() -> int:
     """Parse the command line, and probe."""
-    parser = options.parser(__doc__, "spec", "output", "first", "attempt", "memory-fraction", "memory-mb", "results")
+    parser = options.parser(__doc__, "spec", "output", "attempt", "memory-fraction", "memory-mb", "results")
     parser.add_argument("--unit", type=int, required=True, help="batches per device are multiples of this")
+    parser.add_argument("--first", type=int, required=True, help="the batch per device to begin with")
     parser.add_argument("--most", type=int, required=True, help="the largest batch per device to try")
     parser.add_argument("--minutes", type=float, required=True, help="how long to search")
     given = parser.parse_args()

@@ -16,7 +16,7 @@ from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
 from relay.equivalence.division import Trained, divided
-from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
+from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
 from relay.process.joined import joined
@@ -156,7 +156,7 @@ def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dic
         outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
         figure = difference(outputs, reference["outputs"])
         what = "largest difference of the trained model's outputs, in float64"
-        verdict.add(Part("algorithm", "outputs", what, figure, 1e-9))
+        verdict.add(Part("algorithm", "outputs", what, figure, EXACT))
 
 
 def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:

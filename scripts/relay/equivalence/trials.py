@@ -22,6 +22,8 @@ from relay.spec.tasks import TaskSpec
 from relay.task.data import Batch, Resident, Split, batch_indices
 from relay.task.task import Task
 
+# In float64 a right strategy stays orders of magnitude below this limit, whatever the order of its sums.
+EXACT = 1e-9
 # How far the gradients of a right strategy may be from the reference's in one step, relative to their length: both
 # round, each in its own order. And how far the losses may be, after 20 steps.
 GRADIENT_LIMITS = {"tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
@@ -83,7 +85,7 @@ def _algorithm(run: Training) -> list[Trial]:
             what="the task's own training in float64",
             precision="fp64",
             steps=run.length.total_steps,
-            limit=1e-9,
+            limit=EXACT,
             compares=("losses", "parameters"),
         ),
         Trial(
@@ -91,7 +93,7 @@ def _algorithm(run: Training) -> list[Trial]:
             what="loss times 1,024, learning rate over 1,024, in float64 (sees hidden gradient clipping)",
             precision="fp64",
             steps=min(50, run.length.total_steps),
-            limit=1e-9,
+            limit=EXACT,
             compares=("losses", "parameters"),
             sgd_learning_rate=0.05,
             scale=1024.0,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from relay.planning.settings import BACKENDS
 from relay.spec.declare import bearing, reset
-from relay.spec.run import Setting, Training
+from relay.spec.run import GROUPS, Setting, Training
 from relay.spec.setting import Computation, Feeding, Length, Shape, StrategySpec
 
 Kind = TypeVar("Kind", bound=Training)
@@ -26,11 +26,7 @@ def gated(setting: Setting, steps: int) -> Setting:
     per_epoch = setting.length.steps_per_epoch
     return replace(
         setting,
-        shape=reset(setting.shape, "gate"),
-        place=reset(setting.place, "gate"),
-        computation=reset(setting.computation, "gate"),
-        feeding=reset(setting.feeding, "gate"),
-        batch=reset(setting.batch, "gate"),
+        **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"},
         length=Length(
             epochs=steps / per_epoch,
             steps_per_epoch=per_epoch,
@@ -54,7 +50,7 @@ def referred(gate: Setting) -> Setting:
 
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:
     """The values that a preflight depends on. Settings with equal values share a preflight."""
-    groups = (setting.shape, setting.place, setting.computation)
+    groups = (getattr(setting, name) for name, _ in GROUPS)
     values = {name: value for group in groups for name, value in bearing(group, "job").items()}
     # Runs with special needs have a preflight of their own, so that other runs do not fail for these needs.
     special: dict[str, Any] = {"loader": setting.feeding.loader} if setting.feeding.loader != Feeding.loader else {}

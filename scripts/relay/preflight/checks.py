@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from relay.preflight import checks_gpu, checks_grant, checks_network, checks_node
 from relay.preflight.findings import REGISTER, Facts, Finding, Registered, warn
 
-MODULES = (checks_grant, checks_gpu, checks_network, checks_node)  # importing them fills the register
+# Importing the modules with checks, `checks_*.py` beside this one, fills the register.
+for _path in sorted(Path(__file__).parent.glob("checks_*.py")):
+    import_module(f"{__package__}.{_path.stem}")
 
 # What torch, NCCL and gloo say when something ends the processes: a part of it, the check's name, and the remedy.
 EXPLANATIONS = (

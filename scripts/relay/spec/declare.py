@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 Bearing = Literal["identity", "gate", "job"]
 Group = TypeVar("Group")
@@ -20,12 +20,10 @@ Group = TypeVar("Group")
 class Axis:
     """Makes a field a key of a comparison in the config: it takes one value, or a list with one setting for each value.
 
-    `null` describes the value used where the config gives none; without it, that is the field's default. `type` is the
-    type of the value in the config, where that differs from the field's own type.
+    `null` describes the value used where the config gives none; without it, that is the field's default.
     """
 
     null: str | None = None
-    type: Any = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,10 @@ def declare(
     **limits: Any,
 ) -> Any:
     """A dataclass field with its declaration. Without `default`, the dataclass requires a value."""
-    about = About(means, label, frozenset(bears_on.split()), axis, limits)
+    bearing_on = frozenset(bears_on.split())
+    if unknown := bearing_on - set(get_args(Bearing)):
+        raise ValueError(f"bears_on: {', '.join(sorted(unknown))}: unknown; allowed: {', '.join(get_args(Bearing))}")
+    about = About(means, label, bearing_on, axis, limits)
     return field(default=default, metadata={"about": about})
 
 

@@ -134,7 +134,8 @@ class Trainer:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and train one segment."""
-    parser = options.parser(__doc__, "spec", "dataset", "work", "first", "last", "attempt", prog="training.trainer")
+    parser = options.parser(__doc__, "spec", "dataset", "work", "first", "last", prog="training.trainer")
+    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
     given = parser.parse_args(arguments)
 
     with joined(given.spec, strategies.service) as (run, ranks):
