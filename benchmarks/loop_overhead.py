@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -40,7 +42,8 @@ def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
     blocks = []
     trainer.recorder.flush = blocks.extend  # type: ignore[method-assign]
-    trainer.train(0, run.length.total_steps)
+    with redirect_stdout(sys.stderr):  # stdout is for the figures alone
+        trainer.train(0, run.length.total_steps)
     return sum(block.seconds for block in blocks)
 
 
