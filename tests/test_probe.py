@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
+from plans import planned
 from relay.datasets.catalogue import dataset
 from relay.datasets.prepare import prepare
 from relay.planning.config import load
-from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.probed import batch_unit, config_text, probes, refusals, shown
 from relay.probe.job import Limits, Search, run_probe
@@ -27,11 +27,6 @@ from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 ANSWER = {"limited_by": "memory", "reason": None, "too_large": 999}
-
-
-def planned(*comparisons: dict[str, Any], **config: Any) -> Plan:
-    """The plan of these comparisons on CPUs."""
-    return plan(load({"device": "cpu", "comparisons": list(comparisons), **config}), gpus=0)
 
 
 # The search

@@ -10,23 +10,18 @@ from typing import Any
 
 import pytest
 
+from plans import planned
 from relay.base.errors import UserError
 from relay.planning.config import load
-from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.requirements import BUILT_IN, find, read
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def planned(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> Plan:
-    """The plan of one comparison, on a machine with so many GPUs."""
-    return plan(load({"comparisons": [comparison], "repeats": 1, **config}), gpus=gpus)
-
-
 def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
     """Why the only setting is skipped."""
-    made = planned(comparison, gpus, **config)
+    made = planned(comparison, gpus=gpus, **config)
     assert not made.runs
     (skipped,) = made.skipped
     return "; ".join(skipped.reasons)

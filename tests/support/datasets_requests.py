@@ -1,0 +1,95 @@
+"""What the tests of the dataset stage ask for, how they damage it, and what they look at.
+
+A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets_server import StandIn, small_cifar, small_mnist
+from relay.base.errors import UserError
+from relay.datasets import load_split, verify
+from relay.datasets.download import Patience
+from relay.spec.dataset import DatasetSpec
+
+ENTRY_POINT = Path(__file__).resolve().parents[2] / "scripts" / "dataset.py"
+HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)
+DIGITS = DatasetSpec(
+    name="digits", version="1", kind="images", shape=(1, 8, 8), classes=10, train_count=1437, test_count=360
+)
+SYNTHETIC = DatasetSpec(
+    name="synthetic",
+    version="1",
+    kind="images",
+    shape=(3, 16, 20),
+    classes=5,
+    train_count=2500,
+    test_count=300,
+)
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers of the tests are on this machine; no proxy is asked for them."""
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture(params=[small_mnist, small_cifar], ids=["mnist", "cifar10"])
+def stand_in(request: pytest.FixtureRequest) -> StandIn:
+    """A small dataset in the format of a public one."""
+    return request.param()
+
+
+def laid_out(stand_in: StandIn, root: Path) -> Path:
+    """The stand-in as torchvision lays it out; returns the folder of its members."""
+    folder = root / stand_in.source.folder
+    folder.mkdir(parents=True)
+    for name, content in stand_in.members.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def assert_is(directory: Path, stand_in: StandIn) -> None:
+    verify(directory, full=True)
+    for split in ("train", "test"):
+        inputs, targets = load_split(directory, split)
+        assert (inputs.dtype, targets.dtype) == (np.uint8, np.int64)
+        np.testing.assert_array_equal(inputs, stand_in.arrays[f"{split}-inputs"])
+        np.testing.assert_array_equal(targets, stand_in.arrays[f"{split}-targets"])
+
+
+def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def corrupt(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_folder(path: Path) -> None:  # unreadable even for root
+    path.unlink()
+    path.mkdir()
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ENTRY_POINT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

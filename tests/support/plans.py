@@ -1,0 +1,91 @@
+"""Plans of comparisons on this machine, and strategies and a project that the planner reads.
+
+A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class Made(Strategy):
+    """Docstring."""
+
+    requirements = Requirements({requirements})
+
+    def build(self) -> None:
+        self.build_whole()  # as the reference
+'''
+
+
+def strategy_folder(folder: Path, name: str, requirements: str) -> str:
+    """Writes a strategy's file; returns its folder for the config."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(STRATEGY.format(requirements=requirements))
+    return str(folder)
+
+
+def planned(
+    *comparisons: dict[str, Any],
+    gpus: int = 0,
+    cpus: int = 64,
+    root: Path = ROOT,
+    speeds: Path = Path("none"),
+    **keys: Any,
+) -> Plan:
+    """The plan of these comparisons, one repeat unless said otherwise."""
+    config = load({"repeats": 1, "comparisons": list(comparisons), **keys})
+    return plan(config, gpus=gpus, cpus=cpus, root=root, speeds=speeds)
+
+
+def only(*comparisons: dict[str, Any], **keys: Any) -> Run:
+    """The only run of a plan."""
+    (run,) = planned(*comparisons, **keys).runs
+    return run
+
+
+def reasons(*comparisons: dict[str, Any], **keys: Any) -> list[str]:
+    """Why everything in this plan is skipped."""
+    found = planned(*comparisons, **keys)
+    assert found.runs == []
+    return ["; ".join(skipped.reasons) for skipped in found.skipped]
+
+
+CPU = {"strategy": "cpu"}
+DDP = {"strategy": "ddp", "devices_per_node": 2}
+
+
+@pytest.fixture
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strategy files are named from the working directory."""
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what identity depends on."""
+    root = tmp_path / "project"
+    for name in ("scripts", "envs"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Replaces the first of these words in a file, which must hold them."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))

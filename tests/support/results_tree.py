@@ -1,0 +1,189 @@
+"""Results folders as the stages before the comparison leave them, and what is printed of them.
+
+A plugin of pytest for its fixtures, and a module that the tests import (hence PYTEST_DONT_REWRITE).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compare
+import show_comparison
+from relay.base import entry
+from relay.comparison.columns import COMPARISON, read_csv, write_csv
+from relay.comparison.inputs import read_inputs
+from relay.comparison.table import comparison_rows
+from relay.comparison.wording import headlines
+from relay.datasets.catalogue import dataset
+from relay.spec.run import Gate, Run
+from relay.spec.tasks import TASKS
+from specifications import made
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def status(main: Callable[[list[str]], int], *arguments: str) -> Any:
+    """The exit status of an entry point with these arguments."""
+    with pytest.raises(SystemExit) as ended:
+        entry.run(lambda: main(list(arguments)))
+    return ended.value.code
+
+
+class Tree:
+    """A results folder as the stages before the comparison leave it."""
+
+    def __init__(self, root: Path, margin: float = 0.03) -> None:
+        self.root, self.runs, self.skipped, self.margin = root / "results", [], [], margin
+
+    def write(self, path: str, value: Any) -> Path:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(value), encoding="utf-8")
+        return target
+
+    def skip(self, strategy: str, reason: str, *, task: str = "lenet-digits", **values: Any) -> None:
+        """A setting that was skipped."""
+        values = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | values
+        file = str(SCRIPTS / f"relay/strategies/{strategy}.py")
+        chosen = {"strategy": strategy, "strategy_file": file, "evaluate_every_steps": 22}
+        spec = TASKS[task]
+        skipped = made(Gate, id="", seed=0, task=spec, dataset=dataset(spec.dataset), **chosen, **values)
+        setting = {name: value for name, value in asdict(skipped).items() if name not in ("id", "seed")}
+        self.skipped.append({"setting": setting, "reasons": [reason]})
+
+    def setting(
+        self,
+        strategy: str,
+        speeds: Sequence[float | None],
+        *,
+        name: str = "",
+        accuracies: Sequence[float | None] = (),
+        verdict: dict[str, Any] | None = None,
+        summary: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> list[str]:
+        """One setting with a repeat for each speed; returns the runs' ids."""
+        task = TASKS[changes.pop("task", "lenet-digits")]
+        setting = name or f"{strategy}-{len(self.runs)}"
+        devices = changes.get("devices_per_node", 1)
+        several = {"launcher": "torchrun" if devices > 1 else "none"}
+        fields = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | several | changes
+        ids = []
+        for repeat, speed in enumerate(speeds):
+            run = made(
+                Run, id=f"{setting}-r{repeat}", setting_id=setting, repeat=repeat, seed=1 + repeat, task=task,
+                dataset=dataset(task.dataset), strategy=strategy,
+                strategy_file=str(SCRIPTS / f"relay/strategies/{strategy}.py"),
+                evaluate_every_steps=22, **fields,
+            )  # fmt: skip
+            run.write(self.root / "runs" / run.id / "run.json")
+            accuracy = accuracies[repeat] if accuracies else 0.9 + repeat / 100
+            self.write(f"runs/{run.id}/summary.json", self._summary(run, speed, accuracy) | (summary or {}))
+            self.runs.append({"id": run.id, "setting": setting, "gate": f"gate-{setting}", "segments": [22, 44]})
+            ids.append(run.id)
+        self.write(f"equivalence/gates/gate-{setting}/verdict.json", self._verdict(setting) | (verdict or {}))
+        return ids
+
+    @staticmethod
+    def _summary(run: Run, speed: float | None, accuracy: float | None) -> dict[str, Any]:
+        return {
+            "run": run.id, "setting": run.setting_id, "status": "done", "segments": 2, "attempts": 2,
+            "samples_per_second": speed, "measured_steps": 24, "step_seconds_median": 0.003, "step_seconds_p95": 0.004,
+            "data_wait_fraction": 0.02, "train_seconds": 3.0, "allocated_seconds": 10.0 * (1 + run.repeat),
+            "goodput": 0.5 + 0.1 * run.repeat, "peak_memory_bytes": 1000 + run.repeat, "test_accuracy": accuracy,
+            "test_loss": 0.1, "train_loss": 0.05,
+            "evaluations": [{"step": 22, "test_loss": 0.2, "test_accuracy": accuracy}],
+            "losses": {"steps": [1, 22, 44], "values": [2.3, 0.5, 0.05]}, "hosts": ["node1"],
+            "device_name": "AMD EPYC", "versions": {"torch": "2.13.0+cpu", "python": "3.11.2", "cuda": None},
+            "code": "c0de",
+            "strategy_source": "5eed", "reason": "", "started_at": "2026-01-02T03:04:05+00:00",
+        }  # fmt: skip
+
+    @staticmethod
+    def _verdict(setting: str) -> dict[str, Any]:
+        part = {
+            "name": "algorithm",
+            "passed": True,
+            "figure": 3e-16,
+            "limit": 1e-9,
+            "what": "largest difference of losses",
+        }
+        return {
+            "gate": f"gate-{setting}", "equivalent": True, "max_loss_difference": 3e-16, "parts": [part],
+            "problems": [], "notes": ["dropout switched off"], "samples_per_rank": [32.0, 32.0],
+            "bytes_sent_per_step": [247400, 247400], "strategy_source": "5eed",
+        }  # fmt: skip
+
+    def compare(self, *arguments: str) -> int:
+        return status(compare.main, "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
+
+    def write_plan(self) -> Path:
+        return self.write("plan.json", {"runs": self.runs, "skipped": self.skipped, "margin": self.margin})
+
+    def rows(self, *, partial: bool = False) -> list[dict[str, Any]]:
+        """comparison.csv, written and read again; without the report, whose plots take half a second."""
+        inputs = read_inputs(self.write_plan(), self.root, partial=partial)
+        write_csv(self.root / "comparison.csv", COMPARISON, comparison_rows(inputs))
+        return read_csv(self.root / "comparison.csv", COMPARISON)
+
+    def row(self, strategy: str, *, partial: bool = False) -> dict[str, Any]:
+        (row,) = [row for row in self.rows(partial=partial) if row["strategy"] == strategy]
+        return row
+
+    def headline(self, *, partial: bool = False) -> str:
+        (found,) = headlines(self.rows(partial=partial))
+        return found
+
+    def fail(self, identity: str, error: str | None) -> None:
+        (self.root / "runs" / identity / "summary.json").unlink()
+        if error is not None:
+            fault = {"error": error, "rank": 1, "traceback": "Traceback …", "segment_end": 22}
+            self.write(f"checkpoints/{identity}/fault.json", fault)
+
+    @property
+    def html(self) -> str:
+        return (self.root / "comparison.html").read_text(encoding="utf-8")
+
+
+REFUSED = {
+    "equivalent": False,
+    "max_loss_difference": 0.25,
+    "parts": [{"name": "algorithm", "passed": False, "figure": 0.25, "limit": 1e-9, "what": "difference of losses"}],
+    "problems": ["algorithm: losses differ by 0.25; at most 1e-9 is allowed"],
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def shown(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> str:
+    """What show_comparison prints into a pipe from the folder that holds the results."""
+    monkeypatch.chdir(tree.root.parent)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    capsys.readouterr()
+    assert status(show_comparison.main, "--results", "results") == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A comparison with everything in it, and with names and reasons that try to be markup; not to be changed."""
+    tree = Tree(tmp_path_factory.mktemp("full"))
+    tree.setting("cpu", [20500.0, 20700.0, 20400.0], threads=2, cpus_per_task=2)
+    tree.setting("cpu", [12900.0, 12800.0, 13050.0])
+    tree.setting("ddp", [19900.0, 20800.0, 18900.0], devices_per_node=2)
+    tree.setting("ddp", [41000.0, 40900.0, 41100.0], devices_per_node=2, options={"hook": "<b>$x_1$"}, verdict=REFUSED)
+    failing = tree.setting("ddp", [9000.0, 9100.0, 9200.0], devices_per_node=4)
+    for identity in failing[1:]:
+        tree.fail(identity, "RuntimeError: <script>alert(1)</script> & [bold]more[/bold]")
+    tree.skip("single_gpu", "<img src=x>", device="cuda")
+    assert tree.compare("--partial") == 0
+    return tree

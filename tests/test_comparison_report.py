@@ -1,0 +1,96 @@
+"""The comparison's report: a page that is well formed, escapes what it is given and loads nothing."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from relay.comparison.wording import headlines
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+
+class Page(HTMLParser):
+    """Notes what a page is made of and what it would load."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "input", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster"):
+                self.references.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+
+def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0])
+    tree.setting("cpu", [10.0, 10.1], task="lenet-synthetic")
+    rows = tree.rows()
+    assert [row["standing"] for row in rows] == ["best", "best"]
+    assert [told.split(":")[0] for told in headlines(rows)] == ["lenet-digits", "lenet-synthetic"]
+    assert tree.compare() == 0
+    assert tree.html.count('class="headline"') == 2
+    ids = Page(tree.html).ids
+    assert len(ids) == len(set(ids))
+
+
+def test_page_is_well_formed_and_loads_nothing(full: Tree) -> None:
+    page = Page(full.html)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert {ref for ref in page.references if not ref.startswith("#")} == {"comparison.csv", "runs.csv"}
+    assert not {"script", "link", "img", "iframe", "object", "embed", "b"} & set(page.tags)
+    assert not re.search(r"@import|url\((?!#)", full.html)
+    assert {ref[1:] for ref in page.references if ref.startswith("#")} <= set(page.ids)
+
+
+def test_page_escapes_what_it_is_given(full: Tree) -> None:
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; [bold]" in full.html
+    assert "<script" not in full.html
+    assert "&lt;img src=x&gt;" in full.html
+    assert "hook=&lt;b&gt;$x_1$" in full.html
+
+
+def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
+    for told in (
+        "Only shown on CPU: not timed on GPUs: ddp.",
+        "AMD EPYC",
+        "node1",
+        "torch 2.13.0+cpu",
+        "dropout switched off",
+        "first 10 steps",
+        "a margin of 3 %",
+        "3e-16",
+        "1e-09",
+        "247,400; 247,400",
+    ):
+        assert told in full.html
+    assert full.html.count("<svg") == 2
+
+
+def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    assert tree.compare() == 0
+    assert "Only shown on CPU" not in tree.html

@@ -1,0 +1,108 @@
+"""The comparison in words: numbers, headlines, and names of settings that tell them apart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from relay.comparison.wording import number, setting_labels, spread
+from relay.spec import requirements
+from results_tree import REFUSED, SCRIPTS, Tree
+
+pytest_plugins = ["results_tree"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (20533.0, "20,500"), (999.9, "1,000"), (0.98765, "0.988"), (12.345, "12.3"), (0.0, "0"),
+        (None, "–"), (math.nan, "not finite"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_digits_that_mean_something(value: float | None, expected: str) -> None:
+    assert number(value) == expected
+
+
+@pytest.mark.parametrize(("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "×÷2.0"), (None, None, "")])
+def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
+    assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected
+
+
+def test_headline_names_the_fastest_and_by_how_much(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, accuracies=[0.96, 0.97, 0.98])
+    tree.setting("cpu", [500.0, 501.0, 499.0], threads=1)
+    told = tree.headline()
+    assert (
+        "cpu (1 proc, 2 threads, resident) is fastest: 1,000 images/s, 2.00 times (95 % interval 1.99 to 2.01)" in told
+    )
+    assert "as fast as the next, cpu (1 proc, 1 thread, resident)" in told
+    assert told.endswith("Test accuracy: 97.0 %.")
+
+
+def test_headline_says_tie(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0])
+    tree.setting("ddp", [999.0, 1000.0, 998.0], devices_per_node=2)
+    told = tree.headline()
+    assert told.startswith(
+        "A tie: cpu (1 proc, 1 thread, resident) and ddp (2 procs, 1 thread, resident) train equally"
+    )
+    assert "fastest" not in told
+    assert "Test accuracy, in the same order: 91.0 % and 91.0 %." in told
+
+
+def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0])
+    tree.setting("ddp", [500.0], devices_per_node=2)
+    told = tree.headline()
+    assert "not beyond doubt" in told
+    assert "With one repeat there is no spread to judge by" in told
+    assert tree.compare() == 0
+    assert "one repeat: no spread" in tree.html
+
+
+def test_headline_of_overlapping_intervals(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1100.0, 900.0])
+    tree.setting("ddp", [950.0, 1050.0, 850.0], devices_per_node=2)
+    assert "Too close to call with these repeats: ddp (2 procs" in tree.headline()
+
+
+def test_headline_when_nothing_counts(tree: Tree) -> None:
+    ids = tree.setting("cpu", [1000.0])
+    tree.setting("ddp", [500.0], devices_per_node=2, verdict=REFUSED)
+    tree.fail(ids[0], "OSError: gone")
+    assert tree.headline(partial=True) == "No setting was measured and shown equivalent: 1 struck out, 1 failed."
+
+
+def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
+    tree.setting("ddp", [100.0, 101.0], devices_per_node=2, global_batch_size=64)
+    tree.setting("ddp", [200.0, 201.0], devices_per_node=2, global_batch_size=128)
+    tree.setting("ddp", [300.0, 301.0], devices_per_node=2, global_batch_size=128, cpus_per_task=2)
+    tree.setting("ddp", [400.0, 401.0], devices_per_node=2, global_batch_size=128, warmup_steps=5)
+    labels = setting_labels(tree.rows())
+    assert len(set(labels)) == 4
+    assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
+    assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
+    assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"
+
+
+def test_only_options_that_are_not_the_defaults_name_a_setting(tree: Tree) -> None:
+    defaults = requirements.read(SCRIPTS / "relay/strategies/ddp.py").options
+    name, value = next((name, value) for name, value in defaults.items() if type(value) is int)
+    tree.setting("ddp", [200.0, 201.0], options={**defaults, name: value + 1})
+    tree.setting("ddp", [100.0, 101.0], options=dict(defaults))
+    tree.skip("ddp", "no", options=dict(defaults))
+    rows = tree.rows()
+    assert [row["chosen_options"] for row in rows] == [f"{name}={value + 1}", None, None]
+    assert all(f"{name}={value}" in row["options"] for row in rows[1:])
+    labels = setting_labels(rows)
+    assert labels[0].endswith(f"resident, {name}={value + 1}")
+    assert labels[1] == "1 proc, 1 thread, resident"
+
+
+def test_settings_that_differ_in_how_they_are_computed_are_told_apart(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    tree.setting("cpu", [200.0, 201.0], compile=True, channels_last=True, activation_checkpointing=True)
+    faster, slower = setting_labels(tree.rows())
+    assert faster == "1 proc, 1 thread, resident, compiled, channels last, activations recomputed"
+    assert slower == "1 proc, 1 thread, resident, not compiled, channels first, activations kept"

@@ -1,0 +1,99 @@
+"""Identity: a run is what it computes, and nothing else changes its id."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from plans import CPU, DDP, ROOT, edit, only, planned
+from relay.base.errors import UserError
+from relay.spec.identity import lock_lines, source_digest
+from relay.spec.run import Run
+
+pytest_plugins = ["plans"]
+pytestmark = pytest.mark.usefixtures("in_the_project")
+
+
+def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
+    before = only(CPU, root=project)
+    network = project / "scripts/relay/networks/lenet.py"
+    text = network.read_text()
+    network.write_text('"""Another docstring."""\n\n# A comment.\n' + text.split('"""', 2)[2] + "\n\n")
+    edit(project / "scripts/relay/task/task.py", "class Task:\n", "class Task:\n\n\n")
+    assert source_digest([network]) == source_digest([ROOT / "scripts/relay/networks/lenet.py"])
+    assert only(CPU, root=project).id == before.id
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("scripts/relay/networks/lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
+        (
+            "scripts/relay/task/task.py",
+            "return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
+            "return 2 * F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
+        ),
+        ("envs/torch.txt", "torch==2.13.0", "torch==2.13.1"),
+    ],
+)
+def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path, file: str, old: str, new: str) -> None:
+    before = only(CPU, root=project)
+    edit(project / file, old, new)
+    after = only(CPU, root=project)
+    assert (after.id != before.id, after.setting_id != before.setting_id) == (True, True)
+
+
+def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
+    before = only(DDP)
+    same = [
+        only(DDP, checkpoint_minutes=1, warmup_steps=3, evaluate_every_epochs=2, runtime_minutes=5, margin=0.1),
+        only(DDP | {"segment": {"steps": 100}}),
+        only(DDP, gate={"seed": 3}),
+    ]
+    assert {run.id for run in same} == {before.id}
+    other = [
+        only(DDP, seed=2),
+        only(DDP, epochs=21),
+        only(DDP, learning_rate=0.04),
+        only(DDP, task="lenet-synthetic"),
+        only(DDP | {"devices_per_node": 4}),
+        only(DDP | {"cpus_per_task": 2}),
+        only(DDP | {"cpus_per_task": 2, "threads": 1}),
+        only(DDP | {"interop_threads": 2}),
+        only(DDP | {"loader": "dataloader"}),
+        only(DDP | {"precision": "fp64"}),
+        only(DDP | {"learning_rate_scaling": "linear"}),
+        only(DDP | {"global_batch_size": 32}),
+    ]
+    assert len({run.id for run in [before, *other]}) == 1 + len(other)
+
+
+def test_repeats_share_their_setting_and_ids_are_readable() -> None:
+    first, second = planned(CPU, repeats=2).runs
+    assert first.setting_id == second.setting_id
+    assert len({first.id, second.id, first.setting_id}) == 3
+    assert first.id.startswith("cpu-")
+    assert len(first.id) == len("cpu-") + 12
+
+
+def test_a_run_read_back_has_the_same_identity(tmp_path: Path) -> None:
+    """Tuples become lists in run.json: that must not make it another run."""
+    run = only(DDP)
+    run.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == run
+    json.dumps(asdict(run))
+
+
+def test_a_lock_counts_by_names_and_versions(tmp_path: Path) -> None:
+    lock = tmp_path / "torch.txt"
+    lock.write_text(
+        "# made\nTorch_Vision==0.28.0 \\\n    --hash=sha256:aa==bb\n"
+        "attrs==25.1 ; python_version < '3.12' \\\n    --hash=x\n"
+    )
+    assert lock_lines(lock) == ["attrs==25.1", "torch-vision==0.28.0"]
+    lock.write_text("# empty\n")
+    with pytest.raises(UserError, match=r"torch\.txt: no line of the form name==version"):
+        lock_lines(lock)
