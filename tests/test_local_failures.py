@@ -115,13 +115,13 @@ def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDr
 
 
 @pytest.mark.slow
-@doing("pass", dataset_root="/no/such/folder", task="lenet-cifar10", device="cpu")
+@doing("pass", dataset_mirror="http://127.0.0.1:9", task="lenet-cifar10", device="cpu")  # nobody listens there
 def test_a_user_s_mistake_in_a_local_rule_is_told_once(driver: LocalDriver) -> None:
     status, printed = driver.call(driver.trained)
     assert status == 1
     (block,) = blocks(printed)
     assert block.startswith("FAILED: Preparing the dataset cifar10\n  what      ")
-    assert "/no/such/folder" in block
+    assert "could not be downloaded: http://127.0.0.1:9/" in " ".join(block.split())
     assert "Traceback" not in printed
 
 
