@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import shutil
@@ -80,3 +81,23 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     files.write_text(path, "a\r\nb\n")
     assert path.read_bytes() == b"a\r\nb\n"
     assert [found.name for found in path.parent.iterdir()] == ["it.json"]
+
+
+def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.5)
+    held = exclusive(tmp_path)
+    with pytest.raises(UserError, match=f"{tmp_path}: another process trains this run"):
+        exclusive(tmp_path)
+    del held
+    assert exclusive(tmp_path)
+
+
+def test_a_file_system_without_locks_gets_a_warning_and_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    exclusive(tmp_path).close()
+    assert "has no locks" in capsys.readouterr().err
