@@ -19,8 +19,8 @@ from relay.process.ranks import Ranks
 from relay.run_folder.sealed import complete
 from relay.spec.dataset import DatasetSpec
 from relay.spec.tasks import TaskSpec, task
+from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
-from relay.training.trainer import Trainer
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -90,11 +90,11 @@ def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, trai
 @pytest.mark.parametrize(("deadline", "known", "seconds"), [(None, 0, 600), (1e9, 0, 60), (1e9, 5, 600)])
 def test_the_first_save_is_soon_where_the_job_will_end(deadline: float | None, known: float, seconds: float) -> None:
     asked = SimpleNamespace(
-        run=SimpleNamespace(length=SimpleNamespace(checkpoint_minutes=10)),
+        length=SimpleNamespace(checkpoint_minutes=10),
         interruption=Interruption(deadline=deadline),
         checkpoints=SimpleNamespace(longest_save_seconds=known),
     )
-    assert Trainer._save_every_seconds(asked) == seconds  # type: ignore[arg-type]
+    assert Agreement._save_every_seconds(asked) == seconds  # type: ignore[arg-type]
 
 
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
