@@ -263,7 +263,7 @@ def test_it_learns_the_projects_text(tmp_path: Path, name: str) -> None:
         optimizer.zero_grad()
         built.loss(model(inputs), targets).backward()
         optimizer.step()
-    inputs, targets = Resident(test, CPU, built.dtype).fetch(torch.arange(128))
+    inputs, targets = Resident(test, CPU, built.dtype).fetch(torch.arange(len(test)))
     frequencies = torch.bincount(targets.flatten(), minlength=256) / targets.numel()
     by_frequency = -(frequencies * frequencies.clamp_min(1e-9).log()).sum().item()
     with torch.no_grad():

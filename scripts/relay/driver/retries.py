@@ -140,11 +140,12 @@ def _keep(log: Path) -> None:
 
 
 def _no_space() -> str:
-    """What is wrong where nothing can be written into the results; '' where something can."""
+    """What is wrong where the results have no space left; '' where they have some, or where that cannot be tried."""
     try:
         with tempfile.TemporaryFile(dir=RESULTS) as stream:
             stream.write(bytes(2**16))
             os.fsync(stream.fileno())
     except OSError as error:
-        return f"{RESULTS.resolve()}: {error.strerror}"
+        if error.errno in ending.NO_SPACE:
+            return f"{RESULTS.resolve()}: {error.strerror}"
     return ""
