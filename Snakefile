@@ -17,6 +17,7 @@ sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard
 from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
+from relay.run_folder import layout
 from relay.base.errors import UserError
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.training import changed_code
@@ -44,6 +45,7 @@ try:
     if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
         PLAN.check_measured()
     if workflow.is_main_process:
+        layout.refuse_other(Path("results"))
         here.check(PLAN)
 except UserError as error:
     sys.exit(f"error: {error}")

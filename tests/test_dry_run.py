@@ -11,6 +11,7 @@ from relay.base.files import write_json
 from relay.planning import table
 from relay.planning.config import load
 from relay.planning.planner import plan
+from relay.run_folder.layout import check_layout
 
 SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
 
@@ -51,6 +52,7 @@ def test_rows_of_the_plan_that_differ_in_their_launcher_differ() -> None:
 def test_a_call_tells_which_runs_are_of_other_code_than_today(tmp_path: Path) -> None:
     """Before it says that nothing is to be done for them."""
     driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "cpu"}]})
+    check_layout(tmp_path / "results")
     write_json(tmp_path / driver.trained, {"strategy_source": "older"})
     status, printed = driver.call("-n", driver.trained)
     assert status == 0

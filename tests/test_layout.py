@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.run_folder.layout import LAYOUT, check_layout
+from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
 
 
 def test_new_results_note_their_layout_and_are_gone_on_with(tmp_path: Path) -> None:
@@ -29,6 +29,7 @@ def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, no
     if noted is not None:
         (results / "layout.json").write_text(noted)
     before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=rf"made by another version .*this one has {LAYOUT}.*Nothing is lost: move it"):
-        check_layout(results)
+    for check in (refuse_other, check_layout):
+        with pytest.raises(UserError, match=rf"another version .*this one has {LAYOUT}.*Nothing is lost: move it"):
+            check(results)
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before

@@ -14,8 +14,8 @@ FILE = "layout.json"
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")
 
 
-def check_layout(results: Path) -> None:
-    """Note this version's layout in a folder of results that has none. Raises UserError for one of another layout."""
+def refuse_other(results: Path) -> bool:
+    """Whether a folder of results has this version's layout noted. Raises UserError for one of another layout."""
     try:
         known = read_json(results / FILE)
         layout = known["layout"] if known else None
@@ -23,12 +23,17 @@ def check_layout(results: Path) -> None:
         layout = "unknown"
     if layout is None and any((results / name).exists() for name in OF_A_LAYOUT):
         layout = 1
-    if layout is None:
-        write_json(results / FILE, {"layout": LAYOUT})
-    elif layout != LAYOUT:
+    if layout not in (None, LAYOUT):
         raise UserError(
             f"{results}: made by another version of Torch Relay (layout {layout}, this one has {LAYOUT}): "
             "runs have other names, and their frozen code starts otherwise. Nothing is lost: move it "
             f"(mv {results} {results}-{layout}) and begin again here, or go on there with the version that made it. "
             f"Datasets can be kept: mv {results}-{layout}/datasets {results}/"
         )
+    return layout is not None
+
+
+def check_layout(results: Path) -> None:
+    """Note this version's layout in a folder of results that has none. Raises UserError for one of another layout."""
+    if not refuse_other(results):
+        write_json(results / FILE, {"layout": LAYOUT})

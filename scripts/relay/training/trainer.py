@@ -57,6 +57,8 @@ class Trainer:
         """
         strategy, task, recorder, length = self.strategy, self.task, self.recorder, self.run.length
         step, stopped = self._resume(first, last), None
+        if step and self.ranks.rank == 0:
+            print(f"goes on from the checkpoint of step {step}", flush=True)
         recorder.begin(step, machine.facts(self.ranks.device))
         agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
         stopwatch = Stopwatch(self.ranks.device, step)
