@@ -30,7 +30,7 @@ install:  ## Install what running needs into .venv (nothing to do: in an instant
 install-dev:  ## Install what running and testing need into .venv
 	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
-demo: install  ## Compare strategies on a small real dataset: at most 3 minutes on 2 cores
+demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores
 	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml $(SNAKEMAKE_OPTIONS)
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
