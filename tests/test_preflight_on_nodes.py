@@ -91,7 +91,7 @@ def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     (packages / "torch").symlink_to(Path(torch.__file__).parent)
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)  # as /tmp is
-    run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader", stack="torch")
+    run = run_of(1, threads=2, cpus_per_task=2, loader="dataloader")
     told = {
         "OMP_NUM_THREADS": "64",
         "TORCH_NCCL_ASYNC_HANDLING": "1",

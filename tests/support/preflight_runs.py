@@ -62,8 +62,10 @@ def run_of(processes: int = 1, **changes: Any) -> Preflight:
     """A planned run on CPUs with so many processes on each node."""
     gate, _ = planned("ddp", processes) if processes > 1 else planned("cpu")
     gate = changed(gate, **changes)
-    compiled = gate.computation.compile
-    return Preflight(id=gate.id, shape=gate.shape, of_stack=gate.stack, place=gate.place, compile=compiled)
+    compiled, feeding = gate.computation.compile, gate.feeding
+    return Preflight(
+        id=gate.id, shape=gate.shape, of_stack=gate.stack, place=gate.place, compile=compiled, feeding=feeding
+    )
 
 
 def job_of(run: Preflight, **changes: Any) -> Job:
