@@ -15,7 +15,10 @@ from relay.proof.campaign import markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
 SAID = {
-    "parts": [{"name": "algorithm: losses", "figure": 2e-15}, {"name": "evaluation", "figure": 0.0}],
+    "parts": [
+        {"trial": "algorithm", "compared": "losses", "figure": 2e-15},
+        {"trial": "algorithm", "compared": "outputs", "figure": 0.0},
+    ],
     "problems": [],
     "exit_status": 0,
     "bytes_held_share": {"parameters": [1.0, 1.0]},
