@@ -36,9 +36,12 @@ def planned(config: dict[str, Any], site: Path) -> Plan:
 
 
 def submitted(cluster: MiniSlurm, before: set[str]) -> dict[str, dict[str, str]]:
-    """The jobs submitted since, by what they were for: the executor's comment, such as rule_gate_wildcards_…"""
+    """The executor's jobs submitted since, by what they were for: its comment, such as rule_gate_wildcards_…
+
+    Jobs without a comment are other tests': the cluster is shared by all tests of a process.
+    """
     jobs = [job for job in cluster.jobs() if job["JobId"] not in before]
-    return {job["Comment"]: job for job in jobs}
+    return {job["Comment"]: job for job in jobs if "Comment" in job}
 
 
 def known(cluster: MiniSlurm) -> set[str]:
