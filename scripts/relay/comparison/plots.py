@@ -105,7 +105,7 @@ def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
     decades = math.log10(max(finite) / min(finite)) if logarithmic else 0
     with _style(name):
         lines = math.ceil(len(drawn) / 2)
-        figure = _figure(0.5 + 1.55 * lines, left=0.6, bottom=0.5, top=0.35)
+        figure = _figure(0.5 + 1.55 * lines, left=0.8, bottom=0.5, top=0.35)
         panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
         figure.subplots_adjust(wspace=0.08, hspace=0.42)
         for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
