@@ -31,13 +31,21 @@ class Written:
     """A run's directory with attempts written by hand, as the trainer and the segment write them."""
 
     def __init__(self, work: Path) -> None:
-        self.work, self.entries = work, list[dict[str, Any]]()
+        self.work, self.entries, self.total_steps = work, list[dict[str, Any]](), 0
 
     def attempt(
         self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None, tail: str = ""
     ) -> Written:
-        """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off."""
+        """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off.
+
+        The last one, which has `end`, is that of the whole run, and ends with an evaluation, as every run does.
+        """
         number = len(self.entries) + 1
+        if ended_at := [line["end"] for line in lines if "end" in line]:
+            self.total_steps = ended_at[0]
+            known = [evaluation["step"] for line in lines for evaluation in line.get("evaluations", ())]
+            if self.total_steps not in known:
+                lines = (*lines[:-1], {"evaluations": [evaluated(self.total_steps)]}, lines[-1])
         self.entries.append({"number": number, "started": started} | ({} if ended is None else {"ended": ended}))
         if lines or tail:
             path = attempts.attempt_path(self.work, number)
@@ -49,7 +57,7 @@ class Written:
         """What the summary makes of them."""
         chain = {"generation": "1", "code": "c0de", "strategy_source": "5ou2ce", "attempts": self.entries}
         (self.work / "chain.json").write_text(json.dumps(chain))
-        return summarise(run, self.work, segments)
+        return summarise(changed(run, total_steps=self.total_steps or run.length.total_steps), self.work, segments)
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ COMPARISON: dict[str, type] = {
     "goodput": float,  # of all repeats together
     "status": str,  # done, failed, skipped
     "reason": str,
+    "warning": str,  # what to look at before the row's figures are used
     "hosts": str,
     "margin": float,  # of a tie
     "gate": str,

@@ -20,7 +20,7 @@ _PLANNED_KEYS = ("id", "setting", "gate", "segments")
 _SUMMARY_KEYS = (
     *("samples_per_second", "measured_steps", "segments", "attempts", "goodput", "allocated_seconds"),
     *("peak_memory_bytes", "test_accuracy", "evaluations", "losses", "hosts", "device_name", "versions"),
-    *("code", "strategy_source"),
+    *("status", "code", "strategy_source"),
 )
 _VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "notes", "strategy_source")
 
@@ -154,8 +154,8 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     summary, error = _summary(identity, results, partial)
     chain = summary or read_json(results / "checkpoints" / identity / "chain.json") or {}
     source = chain.get("strategy_source")
-    if summary and (diverged := attempts.not_finite(_curve(summary), summary["evaluations"])):
-        summary, error = None, diverged
+    if summary and (refused := _no_result(summary)):
+        summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
     verdict = None
     if not partial or verdict_path.is_file():
@@ -180,9 +180,12 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     )
 
 
-def _curve(summary: dict[str, Any]) -> list[tuple[int, float]]:
-    """The loss curve as (step, training loss)."""
-    return list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
+def _no_result(summary: dict[str, Any]) -> str:
+    """Why a summary is no result: its own reason, or a loss in it that is not finite; '' where it is one."""
+    if summary["status"] == "failed":
+        return str(summary.get("reason") or "the run has failed")
+    curve = list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
+    return attempts.not_finite(curve, summary["evaluations"])
 
 
 def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record, Skipped
+from relay.comparison.outliers import outliers
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.datasets import kinds
 from relay.spec import requirements
@@ -31,6 +32,9 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     _compare(rows, groups, inputs.margin)
     _scale(rows, groups)
+    done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
+    for setting, warning in outliers(done).items():
+        rows[setting]["warning"] = warning
     everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
     for row in everything:
         row["margin"] = inputs.margin

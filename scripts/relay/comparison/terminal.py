@@ -29,9 +29,10 @@ def show(console: Console, rows: Sequence[Row], report: Path) -> None:
         console.print(Text(task, style="bold"))
         console.print(_table(task_rows, narrow=console.width < _NARROW, marks=marks))
         for row, label in task_rows:
-            if row["reason"]:
-                console.print(Text(f"{row['strategy']} ({label}), {reason_title(row)}:", style="bold"))
-                console.print(Padding(Text(row["reason"]), (0, 0, 0, 2), expand=False))
+            for title, text in ((reason_title(row), row["reason"]), ("warning", row["warning"])):
+                if text:
+                    console.print(Text(f"{row['strategy']} ({label}), {title}:", style="bold"))
+                    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
     for sentence in headlines(rows):
         console.print(Text(sentence, style="bold"))

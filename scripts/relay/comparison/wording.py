@@ -72,9 +72,20 @@ def _finding(rows: Sequence[tuple[Row, str]]) -> str:
     if accuracies:
         order = ", in the same order" if len(ties) > 1 else ""
         sentences.append(f"Test accuracy{order}: {_and(accuracies)}.")
+    sentences += _warned(named)
     if left := _left_out(rows):
         sentences.append(f"Left out: {left}.")
     return " ".join(sentences)
+
+
+def _warned(named: Sequence[tuple[Row, str]]) -> list[str]:
+    """A sentence with the first warning of the rows; of more it has the number."""
+    warned = [(row, name) for row, name in named if row["warning"]]
+    if not warned:
+        return []
+    row, name = warned[0]
+    more = f" ({len(warned) - 1} more settings have a warning.)" if len(warned) > 1 else ""
+    return [f"Warning: {name}: {row['warning']}.{more}"]
 
 
 def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:

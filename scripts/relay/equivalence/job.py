@@ -50,26 +50,28 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     """Judge a strategy and write `verdict.json`; returns the job's exit status. `start` starts its processes.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
-    that were killed from outside have shown nothing: that is worth a retry. A user's mistake fails the job, and a retry
-    (`attempt` > 1) only repeats it in words.
+    that were killed from outside, or that aborted at their end, have shown nothing: that is worth a retry. A user's
+    mistake fails the job, and a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "gate", attempt)) is not None:
         return ended
     status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
     run = Gate.read(spec)
     verdict = read_json(output)
+    if status != 0:  # what ended badly has proven nothing, whatever it wrote before
+        output.unlink(missing_ok=True)
+        verdict = None
     if verdict is None:
         if status == 0:  # nobody has killed them
             faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
         fault = faults.collect(output.parent)
         if fault is None:
-            return ending.interrupted(f"gate {run.id}: its processes were killed (status {status})")
+            return ending.interrupted(f"gate {run.id}: its processes were killed, or ended badly (status {status})")
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             return ending.fault(f"gate {run.id}: {fault['error']}")
         problems = [f"the strategy failed in the gate: {fault['error']}"]
         verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
         verdict |= {"problems": problems}
-    verdict["exit_status"] = status  # of the launcher: processes may still abort at their end
     verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
     write_json(output, verdict)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])

@@ -67,7 +67,7 @@ class Proof:
         verdict = read_json(place / "verdict.json")
         if verdict is None:
             problem = f"no verdict, status {status}; see {place / 'gate.log'}"
-            verdict = {"parts": [], "problems": [problem], "exit_status": status}
+            verdict = {"parts": [], "problems": [problem]}
         return {**row(gate, verdict), "seconds": round(time.monotonic() - started, 1)}
 
     def _reference(self, run: Reference) -> Path:
@@ -107,8 +107,6 @@ def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
     shares = verdict.get("bytes_held_share", {})
     sent = verdict.get("bytes_sent_per_step")
     problems = list(verdict["problems"])
-    if verdict["exit_status"] != 0:
-        problems.append(f"its processes ended with status {verdict['exit_status']}")
     return {
         "task": gate.task.name,
         "strategy": gate.strategy.name,

@@ -12,6 +12,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.run_folder import attempts
 from relay.spec.run import Run
+from relay.training.no_result import no_result
 
 KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
 
@@ -36,12 +37,13 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
     facts = [found[0]["ranks"] for found in lines if found]
-    diverged = attempts.not_finite(losses, evaluations)
+    adopted = chain.get("adopted_from")
+    refused = no_result(run, losses, evaluations, began=(adopted or {}).get("step", 0))
     return {
         "run": run.id,
         "setting": run.setting_id,
-        "status": "failed" if diverged else "done",
-        "reason": diverged or _remarks(run, steps, facts, chain.get("adopted_from")),
+        "status": "failed" if refused else "done",
+        "reason": refused or _remarks(run, steps, facts, adopted),
         "segments": segments,
         "attempts": len(lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,

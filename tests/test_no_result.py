@@ -1,0 +1,120 @@
+"""Records that are no result: whatever the speed, such a run has failed, and does not stand as best."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_runs import Bench, Chain, short_run
+from relay.run_folder import attempts
+from relay.spec.run import changed
+from relay.spec.tasks import task
+from relay.training.no_result import no_result
+from relay.training.summary import summarise
+from results_tree import Tree
+
+pytest_plugins = ["chain_runs", "results_tree"]
+
+RUN = changed(short_run(task("lenet-digits")), total_steps=12)
+LOSSES = [(step, 2.0 - step / 10) for step in range(1, 13)]
+EVALUATED = [{"step": 12, "test_loss": 0.5, "test_accuracy": 0.9}]
+# One replica of two reports no number, at the last step alone: the mean of both is none.
+LAST_LOSS_OF_ONE_REPLICA = """pass
+
+    def train_step(self, inputs, targets):
+        self.steps = getattr(self, "steps", 0) + 1
+        loss = super().train_step(inputs, targets)
+        return loss * float('nan') if self.steps == 6 and self.ranks.rank == 1 else loss
+
+    def unused(self, inputs, targets):"""
+CONSTANT = """pass
+
+    def train_step(self, inputs, targets):
+        super().train_step(inputs, targets)
+        return inputs.new_tensor(0.25)
+
+    def unused(self, inputs, targets):"""
+
+
+def test_whole_records_are_a_result() -> None:
+    assert no_result(RUN, LOSSES, EVALUATED) == ""
+    assert no_result(RUN, LOSSES[5:], EVALUATED, began=5) == "", "it went on from another run's checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("losses", "evaluations", "told"),
+    [
+        (LOSSES[:-1], EVALUATED, "1 of 12 steps have no training loss in its records, the first is 12"),
+        (LOSSES[:4] + LOSSES[6:], EVALUATED, "2 of 12 steps have no training loss in its records, the first is 5"),
+        ([], EVALUATED, "12 of 12 steps have no training loss"),
+        (LOSSES, [], "the evaluation after the last step, 12, is missing"),
+        (LOSSES, [EVALUATED[0] | {"step": 6}], "the evaluation after the last step, 12, is missing"),
+        (LOSSES, [EVALUATED[0] | {"test_accuracy": None}], "the test accuracy of step 12 is missing"),
+        (LOSSES, [EVALUATED[0] | {"test_accuracy": math.nan}], "the test accuracy of step 12 is nan"),
+        (LOSSES, [EVALUATED[0] | {"test_accuracy": 1.5}], "the test accuracy of step 12 is 1.5"),
+        (LOSSES, [EVALUATED[0] | {"test_loss": math.inf}], "the test loss of step 12 is inf"),
+        ([*LOSSES[:-1], (12, math.nan)], EVALUATED, "the training loss of step 12 is nan"),
+        ([(step, 0.25) for step, _ in LOSSES], EVALUATED, "the training loss is 0.25 at every step"),
+    ],
+)
+def test_what_is_no_result_is_told(losses: Any, evaluations: Any, told: str) -> None:
+    assert no_result(RUN, losses, evaluations).startswith(told)
+
+
+def test_a_task_without_classes_has_no_accuracy() -> None:
+    regression = changed(short_run(task("linear-random10")), total_steps=12)
+    assert no_result(regression, LOSSES, [EVALUATED[0] | {"test_accuracy": None}]) == ""
+
+
+def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
+    strategy = bench.strategy("mine", LAST_LOSS_OF_ONE_REPLICA, base="ddp")
+    chain = bench.chain("results", total_steps=6, launcher="torchrun", devices_per_node=2, **strategy)
+    assert chain.forked().status == 1
+    assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
+
+
+def test_a_strategy_that_returns_the_same_loss_at_every_step_has_no_result(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=12, **bench.strategy("mine", CONSTANT))
+    found = summary(chain.train(forked=True))
+    assert found["status"] == "failed"
+    assert found["reason"].startswith("the training loss is 0.25 at every step")
+
+
+@pytest.mark.parametrize(("part", "told"), [("evaluations", "the evaluation after the last"), ("losses", "12 of 12")])
+def test_records_that_lack_a_part_are_no_result(bench: Bench, part: str, told: str) -> None:
+    chain = bench.chain("results", total_steps=12).train(forked=True)
+    assert summary(chain)["status"] == "done"
+    path = attempts.attempt_path(chain.work, 1)
+    kept = [{name: value for name, value in line.items() if name != part} for line in lines(path)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    found = summary(chain)
+    assert (found["status"], found["reason"].startswith(told)) == ("failed", True), found["reason"]
+
+
+def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    failed = {"status": "failed", "reason": "the training loss is 0.25 at every step"}
+    tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2, summary=failed)
+    row = tree.row("ddp")
+    assert (row["status"], row["standing"], row["relative_speed"]) == ("failed", None, None)
+    assert row["reason"] == "all 2 repeats: the training loss is 0.25 at every step"
+    assert tree.row("cpu")["standing"] == "best"
+
+
+def test_a_run_without_a_timed_step_has_no_standing(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    tree.setting("ddp", [None, None], devices_per_node=2, summary={"measured_steps": 0})
+    assert tree.row("ddp")["standing"] is None
+    assert tree.row("cpu")["standing"] == "best"
+
+
+def summary(chain: Chain) -> dict[str, Any]:
+    return summarise(chain.run, chain.work, 1)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

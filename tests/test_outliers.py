@@ -1,0 +1,89 @@
+"""A result far outside those of the settings that train the same is a warning; ordinary noise is none."""
+
+from __future__ import annotations
+
+import csv
+import random
+
+import pytest
+
+from results_tree import Tree, shown
+
+pytest_plugins = ["results_tree"]
+
+SPEEDS = [100.0, 101.0, 102.0]
+USUAL = ([0.960, 0.964, 0.957], [0.962, 0.958, 0.966], [0.955, 0.961, 0.963])
+
+
+def settings(tree: Tree, *accuracies: list[float], **changes: object) -> None:
+    for place, own in enumerate(accuracies):
+        tree.setting("ddp", SPEEDS[: len(own)], name=f"ddp-{place}", threads=place + 1, accuracies=own, **changes)
+
+
+def warned(tree: Tree) -> dict[str, str]:
+    return {row["setting"]: row["warning"] for row in tree.rows() if row["warning"]}
+
+
+def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with torch's PowerSGD hook, which begins to compress long after the gate."""
+    settings(tree, *USUAL, [0.925, 0.921, 0.929])
+    told = warned(tree)
+    assert list(told) == ["ddp-3"]
+    assert told["ddp-3"].startswith("its test accuracy, 92.5 %, is far from that of the 3 others that train the same")
+    assert "Warning: ddp (1 proc, 4 threads" in tree.headline()
+    assert tree.compare() == 0
+    assert "Warning: its test accuracy, 92.5 %" in tree.html
+    with (tree.root / "comparison.csv").open(newline="") as stream:
+        assert sum("92.5 %" in row["warning"] for row in csv.DictReader(stream)) == 1
+    assert "warning:" in shown(tree, capsys, monkeypatch)
+
+
+def test_an_accuracy_that_is_higher_is_warned_of_too(tree: Tree) -> None:
+    settings(tree, *USUAL, [0.999, 0.998, 0.999])
+    assert list(warned(tree)) == ["ddp-3"]
+
+
+@pytest.mark.parametrize(("other", "told"), [(0.90, False), (0.80, True)])
+def test_one_repeat_has_no_spread_and_is_warned_of_beyond_ten_points(tree: Tree, other: float, told: bool) -> None:
+    settings(tree, [0.955], [0.960], [other])
+    assert list(warned(tree)) == (["ddp-2"] if told else [])
+
+
+def test_of_two_settings_neither_is_known_to_be_wrong(tree: Tree) -> None:
+    settings(tree, [0.96, 0.961, 0.959, 0.96], [0.10, 0.11, 0.10, 0.10])
+    assert set(warned(tree)) == {"ddp-0", "ddp-1"}
+
+
+def test_other_batches_and_learning_rates_are_no_peers(tree: Tree) -> None:
+    settings(tree, *USUAL)
+    tree.setting("cpu", SPEEDS, accuracies=[0.7, 0.71, 0.7], global_batch_size=512)
+    assert warned(tree) == {}
+
+
+def test_what_is_struck_out_warns_of_nothing(tree: Tree) -> None:
+    settings(tree, *USUAL)
+    refused = {"equivalent": False, "problems": ["as planted"]}
+    tree.setting("cpu", SPEEDS, accuracies=[0.1, 0.1, 0.1], verdict=refused)
+    assert warned(tree) == {}
+
+
+def test_regression_is_compared_by_its_loss(tree: Tree) -> None:
+    for place, loss in enumerate([0.100, 0.102, 0.099, 0.5]):
+        tree.setting(
+            "ddp", SPEEDS, name=f"ddp-{place}", threads=place + 1, task="linear-random10",
+            accuracies=[None] * 3, summary={"test_loss": loss},
+        )  # fmt: skip
+    assert list(warned(tree)) == ["ddp-3"]
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5])
+def test_noise_is_never_warned_of(tree: Tree, repeats: int) -> None:
+    """Fifty comparisons of six settings: seeds that move all settings, and each setting's own noise, as large."""
+    noise = random.Random(repeats)
+    for comparison in range(50):
+        tree.runs.clear()
+        by_seed = [noise.gauss(0.96, 0.008) for _ in range(repeats)]
+        settings(tree, *([accuracy + noise.gauss(0, 0.008) for accuracy in by_seed] for _ in range(6)))
+        assert warned(tree) == {}, comparison
