@@ -19,6 +19,7 @@ from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
+from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.training import changed_code
 
@@ -40,7 +41,11 @@ try:
         workflow.resource_settings.default_resources or {}
     )
     SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
-    PLAN = planner.plan(CONFIG, root=Path(workflow.basedir), site=SITE)
+    # A job plans again: with the environment variables and the torch that the driver has found.
+    ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
+    PLAN = planner.plan(
+        CONFIG, root=Path(workflow.basedir), site=SITE, arithmetic=ARITHMETIC
+    )
     # Snakemake tells its targets only after this file is read.
     if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
         PLAN.check_measured()

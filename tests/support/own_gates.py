@@ -54,8 +54,10 @@ class Judged:
         return read_json(self.output)
 
 
-def judged(gates: Gates, path: Path, *, start: Start = preloaded.start, **comparison: Any) -> Judged:
-    """Judge the strategy of this file after a few steps."""
+def judged(
+    gates: Gates, path: Path, *, start: Start = preloaded.start, reference: Path | None = None, **comparison: Any
+) -> Judged:
+    """Judge the strategy of this file after a few steps; against the file `reference` where it is given."""
     asked = {
         "strategy_folders": [str(path.parent)],
         "device": "cpu",
@@ -65,10 +67,10 @@ def judged(gates: Gates, path: Path, *, start: Start = preloaded.start, **compar
     made = plan(config.load(asked), gpus=0)
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
-    reference = shortened(made.references[made.reference_of[gate.id]], FEW_STEPS)
+    known = reference or gates.reference(shortened(made.references[made.reference_of[gate.id]], FEW_STEPS))
     gate = shortened(gate, FEW_STEPS)
     place = gates.results / "equivalence" / "gates" / gate.id
     gate.write(place / "gate.json")
     output = place / "verdict.json"
-    status = run_gate(place / "gate.json", gates.reference(reference), gates.results, output, start=start)
+    status = run_gate(place / "gate.json", known, gates.results, output, start=start)
     return Judged(status, output)

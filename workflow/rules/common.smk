@@ -166,7 +166,7 @@ def show_plan():
     if UNMEASURED:  # what was just measured tells how many jobs there are
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
-        plan = planner.plan(CONFIG, root=PLAN.root, site=SITE)
+        plan = planner.plan(CONFIG, root=PLAN.root, site=SITE, arithmetic=ARITHMETIC)
     print(table.render(plan), flush=True)
     if problems := [*plan.refused, *filter(None, [table.nothing_for(plan)])]:
         sys.exit("\n".join(f"error: {problem}" for problem in problems))

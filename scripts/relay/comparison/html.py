@@ -14,7 +14,8 @@ from relay.base.errors import UserError
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.inputs import Inputs, Record
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
-from relay.comparison.table import by_setting, ran_other_code, versions_text
+from relay.comparison.refusals import proven
+from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec import requirements
 from relay.spec.labels import setting_labels
@@ -104,7 +105,7 @@ def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
     names: dict[str, list[Plotted]] = {}
     for setting in plotted:
-        if not ran_other_code(setting.records):  # whose verdict would be that of other code
+        if proven(setting.records):  # else the verdict would be that of something else
             names.setdefault(setting.row["gate"], []).append(setting)
     gates = []
     for members in names.values():
@@ -142,6 +143,7 @@ def _method(inputs: Inputs) -> dict[str, Any]:
         "warmup_steps": _range(record.run.length.warmup_steps for record in inputs.records),
         "margin": inputs.margin,
         "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
+        "variables": sorted({record.run.place.variables for record in inputs.records} - {""}),
         "devices": sorted({str(summary["device_name"]) for summary in summaries}),
         "hosts": sorted({str(host) for summary in summaries for host in summary["hosts"]}),
         "codes": sorted({str(summary["code"])[:12] for summary in summaries}),

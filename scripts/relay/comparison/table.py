@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ from typing import Any
 from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
+from relay.comparison.refusals import by_repeat, proven, refusals
 from relay.comparison.statistics import geometric_mean, ratio, standing
+from relay.comparison.versions import mixed
 from relay.datasets import kinds
 from relay.spec import requirements
 from relay.spec.labels import flat, options_text
 from relay.spec.run import Run, Setting
 
-OTHER_CODE = "the code gated is not the code that ran"
 _CATEGORIES = ("done", "struck out", "failed", "skipped")
 
 
@@ -33,8 +34,9 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     _compare(rows, groups, inputs.margin)
     _scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
-    for setting, warning in outliers(done).items():
-        rows[setting]["warning"] = warning
+    found = (outliers(done), mixed(groups))
+    for setting, row in rows.items():
+        row["warning"] = "; ".join(warnings[setting] for warnings in found if setting in warnings) or None
     everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
     for row in everything:
         row["margin"] = inputs.margin
@@ -85,7 +87,7 @@ def _remark(record: Record) -> str:
 
 def _pooled(group: Sequence[Record]) -> Row:
     run, first = group[0].run, group[0]
-    verdict = None if ran_other_code(group) else first.verdict  # that of other code is not these runs'
+    verdict = first.verdict if proven(group) else None  # that of other code is not these runs'
     finished = [record.summary for record in group if record.summary]
     measured = speeds_of(group)
     row: Row = _setting_columns(run, Path(run.strategy.file)) | {
@@ -109,11 +111,11 @@ def _pooled(group: Sequence[Record]) -> Row:
         }
         row |= speeds(parts, *_unit(run))
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
-    refused = [] if ungated else _refusals(group)
-    faults = [*ungated, *_by_repeat(group, lambda record: record.error)]
+    refused = [] if ungated else refusals(group)
+    faults = [*ungated, *by_repeat(group, lambda record: record.error)]
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
-    reasons = [*refused, *faults, *_by_repeat(group, _remark), *lossy_note]
+    reasons = [*refused, *faults, *by_repeat(group, _remark), *lossy_note]
     return row | {
         "lossy": lossy,
         "status": "failed" if faults else "done",
@@ -139,41 +141,6 @@ def _unit(setting: Setting) -> tuple[str, int]:
 def speeds_of(group: Sequence[Record]) -> list[float]:
     """Samples per second of the repeats that were timed."""
     return [record.speed for record in group if record.speed]
-
-
-def _refusals(group: Sequence[Record]) -> list[str]:
-    """Why a setting is not equivalent: the gate's problems, or other code in the gate than in the runs."""
-    verdict = group[0].verdict
-    assert verdict is not None
-    if other := ran_other_code(group):
-        return _by_repeat(group, lambda record: OTHER_CODE if record in other else "")
-    if verdict["equivalent"]:
-        return []
-    failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
-    return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]
-
-
-def ran_other_code(group: Sequence[Record]) -> list[Record]:
-    """The repeats that ran, or run, other code of the strategy than the gate has judged."""
-    verdict = group[0].verdict
-    return [r for r in group if verdict and r.strategy_source not in (None, verdict["strategy_source"])]
-
-
-def _by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[str]:
-    """Each reason with the repeats that have it, such as 'repeats 1 and 3: …' or 'all 3 repeats: …'."""
-    repeats_of: dict[str, list[int]] = {}
-    for record in group:
-        if text := reason(record):
-            repeats_of.setdefault(text, []).append(record.run.repeat)
-    return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
-
-
-def _repeats(numbers: Sequence[int], count: int) -> str:
-    if len(numbers) == count:
-        return f"all {count} repeats: " if count > 1 else ""
-    if len(numbers) == 1:
-        return f"repeat {numbers[0]}: "
-    return f"repeats {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}: "
 
 
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:

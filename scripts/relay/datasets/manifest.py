@@ -14,6 +14,7 @@ from relay.base.errors import UserError
 from relay.base.files import sha256, write_json
 from relay.datasets.arrays import FILES, SPLITS, Split
 from relay.spec.dataset import DatasetSpec
+from relay.spec.identity import fingerprint
 
 MANIFEST = "manifest.json"
 _REMEDY = "remove the folder and prepare the dataset again"
@@ -101,6 +102,16 @@ def describe(directory: Path) -> dict[str, FileRecord]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         records[name] = FileRecord(path.stat().st_size, sha256(path), array.shape, str(array.dtype))
     return records
+
+
+def digest(directory: Path | str) -> str:
+    """12 hex digits that stand for a prepared dataset: its files' checksums and how its inputs are normalised.
+
+    From the manifest alone. Raises UserError where that cannot be read.
+    """
+    manifest = _read(Path(directory) / MANIFEST)
+    files = {name: record.sha256 for name, record in manifest.files.items()}
+    return fingerprint([files, manifest.mean, manifest.std])
 
 
 def write(directory: Path, manifest: Manifest) -> None:

@@ -16,6 +16,7 @@ from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
 from relay.equivalence.division import Trained, divided
+from relay.equivalence.made_with import check_reference, made_with
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
@@ -172,8 +173,9 @@ def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -
 
 def judge(run: Training, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete."""
-    reference = torch.load(reference_file, weights_only=True)
-    data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id)
+    reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
+    check_reference(reference, here, reference_file)
+    data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
     for trial in trials(run, lossy=bool(run.strategy.lossy)):
         trained = train(run, trial, data, ranks)
         known = reference[trial.name]

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from relay.base import options
+from relay.equivalence.made_with import made_with
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
 from relay.process import machine
+from relay.spec import arithmetic
 from relay.spec.run import Reference, Training
 from relay.task.task import FIRST_SCALE
 
@@ -73,11 +75,12 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
 
     run = Reference.read(given.spec)
+    arithmetic.check(f"{run.kind} {run.id}", run.place)
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     machine.set_precision(run.computation.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
-    trained = {}
+    trained: dict[str, Any] = {"made_with": made_with(given.dataset, data.device)}
     for trial in trials(run, lossy=True):
         trained[trial.name] = train(run, trial, data)
         if trial.allows_rounding:

@@ -18,6 +18,7 @@ from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
+from relay.spec.arithmetic import Arithmetic
 from relay.spec.run import Gate, Preflight, Reference, Run, Setting
 from relay.spec.setting import Device, Feeding
 from relay.spec.site import Site
@@ -33,12 +34,13 @@ def plan(
     cpus: int | None = None,
     speeds: Path = SPEEDS,
     site: Site | None = None,
+    arithmetic: Arithmetic | None = None,
 ) -> Plan:
     """The plan of a config.
 
     `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
     this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
-    cluster that the runs go to; None means this machine.
+    cluster that the runs go to; None means this machine. `arithmetic` is the driver's; None means this process's.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
@@ -48,7 +50,7 @@ def plan(
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     here = _here(config.device, gpus, cpus or len(granted()), site)
-    planner = _Planner(Plan(config, root, site, names, speeds), strategies, here)
+    planner = _Planner(Plan(config, root, site, names, speeds), strategies, here, arithmetic or Arithmetic.here())
     planner.add_settings()
     planner.add_runs()
     size.check_jobs(planner.plan)
@@ -71,9 +73,11 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
 class _Planner:
     """Fills the plan in one pass over all combinations of the config."""
 
-    def __init__(self, plan: Plan, strategies: Mapping[str, StrategyFile], here: Here) -> None:
+    def __init__(self, plan: Plan, strategies: Mapping[str, StrategyFile], here: Here, arithmetic: Arithmetic) -> None:
         self.plan, self.config, self.root = plan, plan.config, plan.root
-        self.strategies, self.here = strategies, here
+        self.strategies, self.here, self.arithmetic = strategies, here, arithmetic
+        if arithmetic.variables:
+            self.plan.warnings.append(f"set in the environment, and so a part of every run: {arithmetic.variables}")
         self.task, self.dataset = settings.task_and_dataset(self.config)
         self.task_source = identity.source_digest(identity.task_sources(self.root, self.task.network))
         kind = f"datasets.kinds.{self.dataset.kind}"  # loaded by its name, and so imported by none
@@ -152,10 +156,11 @@ class _Planner:
         self.plan.warnings.append(f"{name} is {place} comparisons[{index}]: runs once, {repeats} repeats{other}")
 
     def _placed(self, setting: Setting) -> Setting:
-        """The setting with the kind of GPU and the software that the site declares for its nodes."""
-        site = self.here.site
+        """The setting with the site's kind of GPU and software, and with what changes the arithmetic."""
+        site, variables = self.here.site, self.arithmetic.variables
         if site is None:
-            return setting
+            place = replace(setting.place, variables=variables, torch_version=self.arithmetic.torch)
+            return replace(setting, place=place)
         partition, _ = shapes.partition_for(setting.shape, site, self.config)
         asked = login_node.asked(site, setting.strategy.stack, self.root)
         software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
@@ -163,6 +168,8 @@ class _Planner:
             setting.place,
             gpu_name=partition.gpu_name if partition else None,
             software=f"{asked['mode']}-{identity.fingerprint(software)}",
+            torch_version=self.arithmetic.torch if asked["mode"] == "current" else None,
+            variables=variables,
         )
         return replace(setting, place=place)
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 from relay.base.errors import EndedItself
 from relay.process import machine
 from relay.process.ranks import Ranks
+from relay.spec import arithmetic
 from relay.spec.job import Job
 from relay.spec.run import Training
 
@@ -24,9 +25,10 @@ def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ra
 
     Yields the run and this process's ranks. At the end, all processes wait for each other; then this process exits.
     `service` is a context that the run's strategy needs on the node while its processes live.
-    Raises UserError where nodes, devices, CPUs or memory are not those declared.
+    Raises UserError where nodes, devices, CPUs, memory, or what changes the arithmetic, are not those declared.
     """
     run = Training.read(specification)
+    arithmetic.check(f"{run.kind} {run.id}", run.place)
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     machine.set_precision(run.computation.precision)
     with service(run):

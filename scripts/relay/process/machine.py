@@ -119,6 +119,16 @@ def _processor() -> str:
     )
 
 
+def versions(device: torch.device) -> dict[str, str | None]:
+    """The versions of Python, torch and the libraries of GPUs; None for what is not there."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None,
+    }
+
+
 def facts(device: torch.device) -> dict[str, Any]:
     """Host, device, versions and numeric settings, to be recorded with the run's results."""
     cuda = device.type == "cuda"
@@ -126,12 +136,7 @@ def facts(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),
         "cpus": len(cpus.granted()),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
-        },
+        "versions": versions(device),
         "tf32": {
             "matmul": torch.backends.cuda.matmul.allow_tf32,
             "convolution": torch.backends.cudnn.allow_tf32,

@@ -8,7 +8,8 @@ from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 
 # 1: flat fields in run.json, modules of the frozen code in one folder. 2: groups of fields, packages.
-LAYOUT = 2
+# 3: what changes the arithmetic is part of every name; verdicts and records say with what they were made.
+LAYOUT = 3
 FILE = "layout.json"
 # What no later version could go on with; datasets, wheelhouses and environments are good for all.
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")

@@ -145,6 +145,12 @@ class Place:
     software: str = declare(
         "current", means="where Python comes from: the environment's mode, and a digest of what is installed"
     )
+    torch_version: str | None = declare(
+        None, means="the version of torch where the driver's own Python trains; null: the lock or the site has it"
+    )
+    variables: str = declare(
+        "", means="environment variables that change arithmetic, as the driver had them: NAME=value, joined by '; '"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,12 @@ from relay.launch.launcher import USAGE, launch
 from relay.run_folder import attempts, faults
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.snapshot import freeze
-from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
 from relay.training.changed_code import how_anew, may_change, source_today
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
@@ -101,8 +103,13 @@ def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
     strategy_file = Path(run.strategy.file)
-    source = source_digest(strategy_sources(strategy_file))
-    return {"code": freeze(strategy_file, places.code).name, "strategy_source": source}
+    modules = ("training.trainer", "strategies.base", f"datasets.kinds.{run.dataset.kind}")
+    trains = {*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.network)}
+    return {
+        "code": freeze(strategy_file, places.code).name,
+        "strategy_source": source_digest(strategy_sources(strategy_file)),
+        "training_source": source_digest(trains),
+    }
 
 
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, chain: dict[str, Any]) -> int:

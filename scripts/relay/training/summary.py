@@ -63,6 +63,8 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
         "device_name": " and ".join(_device_names(facts)),
         "versions": facts[-1][0]["versions"],
+        "dataset": facts[-1][0].get("dataset"),
+        "training_source": chain.get("training_source"),
         "code": chain["code"],
         "strategy_source": chain["strategy_source"],
         "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),
@@ -133,6 +135,8 @@ def _remarks(
         remarks.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
     if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
         remarks.append("its jobs had different versions of the software")
+    if len({ranks[0].get("dataset") for ranks in facts}) > 1:
+        remarks.append("its dataset was made anew, with other content, between its jobs")
     on_host = [rank for rank in facts[-1] if rank["host"] == facts[-1][0]["host"]]
     threads = sum(f["threads"] for f in on_host)
     if threads > on_host[0]["cpus"]:

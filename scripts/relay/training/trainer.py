@@ -14,6 +14,7 @@ from relay import strategies
 from relay.base import options
 from relay.base.errors import UserError
 from relay.base.lock import exclusive
+from relay.datasets.manifest import digest
 from relay.process import machine
 from relay.process.interruption import Interruption
 from relay.process.joined import joined
@@ -44,7 +45,7 @@ class Trainer:
         # must be dropped alike. The model's initial parameters come from the seed alone.
         seed_generators(run.seed * 1_000_003 + self.strategy.replica.index)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
-        self.count = len(train)
+        self.count, self.dataset = len(train), digest(dataset)
         self.feeder = feeder(run.feeding.loader, train, ranks.device, task.dtype, run.feeding.data_workers)
         self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks)
@@ -59,7 +60,7 @@ class Trainer:
         step, stopped = self._resume(first, last), None
         if step and self.ranks.rank == 0:
             print(f"goes on from the checkpoint of step {step}", flush=True)
-        recorder.begin(step, machine.facts(self.ranks.device))
+        recorder.begin(step, machine.facts(self.ranks.device) | {"dataset": self.dataset})
         agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
         stopwatch = Stopwatch(self.ranks.device, step)
         strategy.set_learning_rate(task.learning_rate(step))

@@ -1,0 +1,124 @@
+"""What changes the arithmetic from outside is part of what a run, a gate and a reference are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from chain_runs import Bench
+from relay.planning import config, planner
+from relay.planning.plan import Plan
+from relay.spec import arithmetic
+from relay.spec.arithmetic import PLANNED, VARIABLES, Arithmetic, variables_set
+from relay.spec.run import changed
+from relay.spec.setting import Place
+
+pytest_plugins = ["chain_runs"]
+
+BF16 = {"ONEDNN_DEFAULT_FPMATH_MODE": "BF16"}
+PRODUCTS = """
+import torch
+torch.manual_seed(0)
+images, kernels = torch.randn(8, 16, 24, 24), torch.randn(32, 16, 5, 5)
+matrix, layer = torch.randn(300, 300), torch.nn.Linear(300, 300)
+products = (torch.conv2d(images, kernels), matrix @ matrix, layer(matrix).detach())
+print([float(product.double().pow(2).sum()) for product in products])
+"""
+
+
+def made(**given: Any) -> Plan:
+    asked = {"device": "cpu", "comparisons": [{"strategy": "cpu"}]}
+    return planner.plan(config.load(asked), gpus=0, **given)
+
+
+def names(plan: Plan) -> list[set[str]]:
+    return [{run.id for run in plan.runs}, set(plan.gates), set(plan.references)]
+
+
+@pytest.mark.parametrize("other", [Arithmetic("ONEDNN_DEFAULT_FPMATH_MODE=BF16", "2.13.0"), Arithmetic("", "2.12.0")])
+def test_runs_gates_and_references_of_other_arithmetic_are_others(other: Arithmetic) -> None:
+    usual, planned = made(arithmetic=Arithmetic("", "2.13.0")), made(arithmetic=other)
+    for mine, theirs in zip(names(usual), names(planned), strict=True):
+        assert not mine & theirs
+    (place,) = {run.place for run in planned.runs}
+    assert (place.variables, place.torch_version) == (other.variables, other.torch)
+    assert [warning for warning in planned.warnings if "environment" in warning] == (
+        [f"set in the environment, and so a part of every run: {other.variables}"] if other.variables else []
+    )
+
+
+def test_the_installed_torch_is_told_without_importing_it() -> None:
+    assert arithmetic.installed_torch() == metadata.version("torch")
+    assert {run.place.torch_version for run in made().runs} == {metadata.version("torch")}
+
+
+def test_variables_that_change_nothing_do_not_count() -> None:
+    harmless = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "PATH")
+    assert variables_set(dict.fromkeys(harmless, "1")) == ""
+    assert variables_set({"MKL_CBWR": ""}) == ""
+    both = {"TORCHINDUCTOR_USE_FAST_MATH": "1", "MKL_CBWR": "AVX2"}
+    assert variables_set(both) == "MKL_CBWR=AVX2; TORCHINDUCTOR_USE_FAST_MATH=1"
+
+
+def test_a_job_has_what_the_driver_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake plans again in each job: with what the job's node has it would find no run of that name."""
+    monkeypatch.delenv(PLANNED, raising=False)
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    driver = Arithmetic.planned(driver=True)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert Arithmetic.planned(driver=False) == driver
+    assert Arithmetic.planned(driver=True).variables == "MKL_CBWR=COMPATIBLE", "a driver within a job asks anew"
+
+
+@pytest.mark.parametrize(
+    ("here", "place", "told"),
+    [
+        (BF16, Place(), "ONEDNN_DEFAULT_FPMATH_MODE is 'BF16' in its job, and was unset when it was planned"),
+        ({}, Place(variables="MKL_CBWR=AVX2"), "MKL_CBWR is unset in its job, and was 'AVX2' when it was planned"),
+        (BF16, Place(variables="ONEDNN_DEFAULT_FPMATH_MODE=TF32"), "is 'BF16' in its job, and was 'TF32' when"),
+        ({}, Place(torch_version="1.0"), "it was planned with 1.0"),
+    ],
+)
+def test_a_job_that_computes_otherwise_than_planned_ends_with_one_line(
+    bench: Bench, here: dict[str, str], place: Place, told: str
+) -> None:
+    chain = bench.chain("results", total_steps=6)
+    values = {name: value for name, value in vars(place).items() if value}
+    changed(chain.run, **values).write(chain.declared / "run.json")
+    ended = chain.segment(**here)
+    assert ended.status == 1
+    assert "Traceback" not in ended.errors
+    assert told in chain.fault()["error"]
+    assert chain.segment(attempt=2, **here).status == 1, "a retry would only repeat it"
+
+
+def test_a_job_with_the_variables_that_were_planned_trains(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=6)
+    changed(chain.run, variables=variables_set(BF16)).write(chain.declared / "run.json")
+    assert chain.segment(**BF16).status == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ATEN_CPU_CAPABILITY", "default"), ("ONEDNN_MAX_CPU_ISA", "SSE41"), ("MKL_CBWR", "COMPATIBLE")],
+)
+def test_these_variables_really_change_results(name: str, value: str) -> None:
+    """Bits at the least: on processors without AVX a list of names alone would show nothing."""
+    assert name in VARIABLES
+    if _products() == _products(name, value):
+        pytest.skip(f"this processor computes the same with {name}={value}")
+
+
+@cache
+def _products(name: str = "", value: str = "") -> Any:
+    clean = {key: text for key, text in os.environ.items() if key not in VARIABLES}
+    environment = clean | ({name: value} if name else {})
+    done = subprocess.run([sys.executable, "-c", PRODUCTS], env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)

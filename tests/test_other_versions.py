@@ -1,0 +1,107 @@
+"""A row says where its runs, or its proof, were made with other libraries, data or code than the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chain_runs import Bench
+from gate_runs import FEW_STEPS, Gates, planned, shortened
+from own_gates import judged, own_strategy
+from relay.base.files import read_json
+from relay.datasets.manifest import digest
+from relay.training.summary import summarise
+from results_tree import Tree
+
+pytest_plugins = ["chain_runs", "results_tree"]
+
+OLDER = {"torch": "2.12.0+cpu", "python": "3.11.2", "cuda": None}
+SAME = {"torch": "2.13.0+cpu", "python": "3.12.1", "cuda": None}
+SPEEDS = [100.0, 101.0, 102.0]
+
+
+def test_a_run_with_another_torch_than_its_verdict_is_not_proven(tree: Tree) -> None:
+    tree.setting("cpu", SPEEDS, name="proven", verdict={"versions": SAME})
+    tree.setting("ddp", [9000.0, 9001.0], name="other", devices_per_node=2, verdict={"versions": OLDER})
+    row = tree.row("ddp")
+    assert (row["equivalent"], row["standing"], row["max_loss_difference"]) == (False, None, None)
+    assert row["reason"] == (
+        "all 2 repeats: proven with other versions than it ran with: torch 2.12.0+cpu, not 2.13.0+cpu; "
+        "`rm -r results/equivalence/gates/gate-other` lets it be proven again"
+    )
+    assert tree.row("cpu")["standing"] == "best"
+    assert tree.compare() == 0
+    assert "proven with other versions" in tree.html
+
+
+def test_a_run_on_other_data_than_its_verdict_is_not_proven(tree: Tree) -> None:
+    tree.setting("ddp", SPEEDS, summary={"dataset": "0" * 12}, verdict={"dataset": "1" * 12})
+    assert "dataset 11111111, not 00000000" in tree.row("ddp")["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"versions": OLDER}, "torch 2.12.0+cpu, not 2.13.0+cpu"),
+        ({"dataset": "b" * 12}, "dataset bbbbbbbb, not aaaaaaaa"),
+        ({"training_source": "c" * 64}, "training code cccccccc, not dddddddd"),
+    ],
+)
+def test_rows_of_other_versions_say_so(tree: Tree, changed: dict[str, Any], told: str) -> None:
+    usual = {"dataset": "a" * 12, "training_source": "d" * 64}
+    for place in range(2):
+        tree.setting("ddp", SPEEDS, name=f"usual-{place}", threads=place + 1, devices_per_node=2, summary=usual)
+    assert [row["warning"] for row in tree.rows()] == [None, None]
+    verdict = {"versions": changed.get("versions", SAME)}
+    tree.setting("cpu", SPEEDS, name="other", summary=usual | changed, verdict=verdict)
+    warnings = {row["setting"]: row["warning"] for row in tree.rows()}
+    assert warnings == {"usual-0": None, "usual-1": None, "other": f"of another version than other rows: {told}"}
+    assert told in tree.headline()
+
+
+def test_one_repeat_of_another_version_is_named(tree: Tree) -> None:
+    ids = tree.setting("cpu", SPEEDS)
+    summary = read_json(tree.root / "runs" / ids[1] / "summary.json")
+    tree.write(f"runs/{ids[1]}/summary.json", summary | {"versions": OLDER})
+    told = "repeat 1: of another version than other rows: torch 2.12.0+cpu, not 2.13.0+cpu"
+    assert tree.row("cpu")["warning"] == told
+
+
+def test_the_variables_that_change_arithmetic_are_in_the_report(tree: Tree) -> None:
+    tree.setting("cpu", SPEEDS, variables="ONEDNN_DEFAULT_FPMATH_MODE=BF16")
+    assert tree.compare() == 0
+    assert "variables that change arithmetic: ONEDNN_DEFAULT_FPMATH_MODE=BF16" in tree.html
+
+
+def test_a_run_records_its_data_and_the_code_that_trained_it(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=6).train(forked=True)
+    found = summarise(chain.run, chain.work, 1)
+    assert found["dataset"] == digest(bench.prepared / chain.run.dataset.directory_name)
+    assert found["versions"]["torch"] == torch.__version__
+    assert len(found["training_source"]) == 64
+
+
+@pytest.mark.slow
+def test_a_verdict_says_what_it_was_made_with(gates: Gates, tmp_path: Path) -> None:
+    verdict = judged(gates, own_strategy(tmp_path / "strategies", "right")).verdict
+    assert verdict["versions"]["torch"] == torch.__version__
+    assert verdict["dataset"] == digest(gates.digits)
+
+
+@pytest.mark.slow
+def test_a_reference_made_with_another_torch_proves_nothing(
+    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, reference = planned("cpu")
+    known = torch.load(gates.reference(shortened(reference, FEW_STEPS)), weights_only=True)
+    known["made_with"]["versions"]["torch"] = "2.12.0"
+    older = tmp_path / "references" / "older" / "reference.pt"
+    older.parent.mkdir(parents=True)
+    torch.save(known, older)
+    found = judged(gates, own_strategy(tmp_path / "strategies", "right"), reference=older)
+    assert (found.status, found.verdict) == (1, None)
+    told = f"{older}: was made with torch 2.12.0, here it is {torch.__version__}; `rm -r {older.parent}`"
+    assert told in capfd.readouterr().err
