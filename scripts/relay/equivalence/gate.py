@@ -207,6 +207,7 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
 
     torch.use_deterministic_algorithms(True, warn_only=True)
+    strategies.watch(given.spec, given.output.parent, given.dataset, given.reference.parent)
     with joined(given.spec, strategies.service) as (run, ranks):
         verdict = judge(run, given.dataset, given.reference, ranks)
         if ranks.rank == 0:

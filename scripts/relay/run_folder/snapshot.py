@@ -7,16 +7,25 @@ import os
 import shutil
 from pathlib import Path
 
+from relay.spec.requirements import declared_files
+
 PACKAGE = Path(__file__).parents[1]
 
 
 def _sources(strategy_file: Path | None) -> dict[str, Path]:
-    """Every Python file of the package by its relative name; a strategy of a further folder joins its strategies,
-    with the helper modules (`_*.py`) beside it, so that a snapshot needs no other folder."""
+    """Every Python file of the package by its relative name. A strategy of a further folder joins its strategies.
+
+    So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
+    folder.
+    """
     found = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
         for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
             found[f"strategies/{path.name}"] = path
+    if strategy_file is None:
+        return found
+    for path in declared_files(strategy_file):
+        found[f"strategies/{path.relative_to(strategy_file.parent)}"] = path
     return found
 
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.base.files import sha256
 from relay.spec.declare import bearing
-from relay.spec.requirements import BUILT_IN
+from relay.spec.requirements import BUILT_IN, declared_files
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -68,7 +69,7 @@ def module_sources(root: Path, *modules: str) -> list[Path]:
 
 
 def strategy_sources(path: Path) -> list[Path]:
-    """The files whose code defines a strategy: its own, `base.py`, and what they import from COMPUTING.
+    """The files that define a strategy: its own, the data files that it declares, `base.py`, and what they import.
 
     For a strategy outside this project, they include every helper `_*.py` beside it.
     """
@@ -78,7 +79,7 @@ def strategy_sources(path: Path) -> list[Path]:
     # cannot be followed, so all of them count.
     if path.parent != BUILT_IN.resolve():
         sources.update(p for p in path.parent.glob("_*.py") if p.name != "__init__.py")
-    return sorted(_with_imported(sources, COMPUTING))
+    return sorted({*_with_imported(sources, COMPUTING), *declared_files(path)})
 
 
 def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
@@ -105,12 +106,15 @@ def _imported(source: str, folder: Path, packages: Sequence[str]) -> set[Path]:
 
 
 def source_digest(paths: Iterable[Path]) -> str:
-    """SHA-256 (hex) of Python files as syntax trees; the same on every Python version and in every folder.
+    """SHA-256 (hex) of Python files as syntax trees, of others as bytes; the same on every Python and in every folder.
 
     Raises UserError for a file that is missing or is not valid Python.
     """
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda p: (p.name, str(p))):
+        if path.suffix != ".py":
+            digest.update(f"{path.name}\0{_content(path)}\0".encode())
+            continue
         source = _read(path)
         try:
             tree = _tree(source)
@@ -118,6 +122,13 @@ def source_digest(paths: Iterable[Path]) -> str:
             raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
         digest.update(f"{path.name}\0{tree}\0".encode())
     return digest.hexdigest()
+
+
+def _content(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _read(path: Path) -> str:

@@ -54,6 +54,8 @@ class Requirements:
     `least`: of options that are numbers, where it is not 1 (0 for those whose default is 0). `not_in`: for an option's
     value, the precisions in which it cannot be. `part_of`: options that mean nothing but beside one value of another
     option, such as `{"rank": ("compression", "low_rank")}`. `compiles`: whether torch.compile can be had with it.
+    `files`: data files that it reads, relative to its own file, such as `("rates.json",)`. They count as its code: they
+    are part of its identity, and lie beside it in the run's snapshot. Opening another file is an error.
     `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
     that slice.
     """
@@ -80,6 +82,7 @@ class Requirements:
     not_in: Mapping[str, Mapping[Any, tuple[str, ...]]] = field(default_factory=dict)
     part_of: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compiles: bool = True
+    files: tuple[str, ...] = ()
     whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
 
     def group_size(self, world_size: int, options: Mapping[str, Any]) -> int:
@@ -233,8 +236,34 @@ def _strict() -> Callable[..., object]:
     return checked(Requirements, kw_only=True, frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 
 
+def declared_files(path: Path) -> list[Path]:
+    """The data files that a strategy's requirements declare, which belong to its code. Needs no pydantic.
+
+    None where the requirements cannot be read: the planner has refused them.
+    """
+    try:
+        stated = _members(path, _statement(path, ast.parse(path.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError, SyntaxError, UserError):
+        return []
+    return [path.parent / str(name) for name in stated.get("files", ())]
+
+
+def _check_files(path: Path, stated: Requirements) -> None:
+    """Raises UserError for a file that is not there, or not below the strategy's folder, or is Python code."""
+    for name in stated.files:
+        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+        if inside and not name.endswith(".py") and (path.parent / name).is_file():
+            continue
+        why = "is no file" if inside and not name.endswith(".py") else "is not allowed"
+        raise UserError(
+            f"{path}: requirements.files: '{name}' {why}; allowed: a file in {path.parent} or below, relative to it "
+            "(helper modules _*.py need not be declared)"
+        )
+
+
 def _check(path: Path, stated: Requirements) -> None:
-    """Raises UserError for less than one device, and for an option that is spoken of and not there."""
+    """Raises UserError for less than one device, a missing file, and an option that is spoken of and not there."""
+    _check_files(path, stated)
     if stated.least_devices < 1:
         raise UserError(f"{path}: requirements.least_devices: {stated.least_devices}: Input should be at least 1")
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from importlib import import_module
+from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.process import undeclared
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
@@ -21,6 +23,11 @@ def load(name: str) -> type[Strategy]:
         if own and issubclass(member, Strategy) and "requirements" in vars(member):
             return member
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")
+
+
+def watch(specification: Path, *allowed: Path) -> None:
+    """From now on, refuse the run's strategy to open files that it does not declare, but those below `allowed`."""
+    undeclared.watch(Path(Training.read(specification).strategy.file), __path__, allowed)
 
 
 def service(run: Training) -> AbstractContextManager[None]:

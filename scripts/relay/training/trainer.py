@@ -141,6 +141,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
     given = parser.parse_args(arguments)
 
+    strategies.watch(given.spec, given.work, given.spec.parent, given.dataset)
     with joined(given.spec, strategies.service) as (run, ranks):
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()

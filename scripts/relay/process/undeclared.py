@@ -1,0 +1,105 @@
+"""Files that a strategy opens and does not declare are refused: nothing would notice when they change.
+
+A declared file (`files` of the strategy's requirements) is part of the strategy's identity, and lies beside its code in
+the run's snapshot. Python reports each `open` to an audit hook, which looks here for the strategy's code among the
+callers. A library that opens files without Python (HDF5, safetensors) is not seen.
+"""
+# ruff: noqa: PTH110, PTH113, PTH117, PTH118
+# Not by pathlib: this is called at every `open` of a process, with whatever it is given.
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CODE = (".py", ".pyc", ".so")
+STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib") + os.sep, f"{os.sep}site-packages{os.sep}"
+# Through these a strategy reads a file itself. Other libraries open files of their own, such as compiled code.
+READERS = (f"torch{os.sep}serialization.py", f"numpy{os.sep}lib{os.sep}", "<frozen ")
+SYSTEM = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
+PASSING = (tempfile.gettempdir(), str(Path.home() / ".cache"))  # for files that somebody has just written
+
+
+class Undeclared(RuntimeError):
+    """A strategy opens a file that its requirements do not declare."""
+
+
+def watch(strategy_file: Path, code: Iterable[str], allowed: Iterable[Path]) -> None:
+    """Raise Undeclared, from now on, where the strategy's code opens a file for reading that it does not declare.
+
+    `strategy_file` is the user's own, `code` the folders from which strategies are imported, where the declared files
+    are too. Below `allowed` lie the data and the run's own files. It cannot be undone in this process.
+    """
+    folders = [folder for each in code for folder in (each, os.path.realpath(each))]
+    free = [os.path.realpath(str(folder)) for folder in (*SYSTEM, *allowed)]
+    passing = [os.path.realpath(folder) for folder in PASSING]
+    own = os.path.realpath(strategy_file.parent)
+    sys.addaudithook(Hook(strategy_file.name, own, _below(folders), _below(free), _below(passing)))
+
+
+def _below(folders: Iterable[str]) -> tuple[str, ...]:
+    return tuple(folder.rstrip(os.sep) + os.sep for folder in dict.fromkeys(folders))
+
+
+@dataclass(frozen=True)
+class Hook:
+    """The audit hook. Folders end with a separator, but for `own`, that of the user's strategy."""
+
+    strategy: str
+    own: str
+    code: tuple[str, ...]
+    free: tuple[str, ...]
+    passing: tuple[str, ...]
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "open":  # most events: `import`, `id`, …
+            return
+        given, flags = arguments[0], arguments[2]
+        if not isinstance(given, (str, bytes, os.PathLike)) or (flags or 0) & WRITING:
+            return
+        path = os.fsdecode(given)
+        if path.endswith(CODE):
+            return
+        refused, direct = self._refused(path, os.path.realpath(path))
+        if refused and self._asked_by_strategy(sys._getframe(1), direct=direct):
+            raise Undeclared(f"{self.strategy} opens {refused}")
+
+    def _refused(self, path: str, whole: str) -> tuple[str, bool]:
+        """What is told of a path that a strategy must not open, and whether only of one that it opens itself; or ''."""
+        if whole.startswith(self.code):  # where what is declared lies
+            name = next(os.path.relpath(whole, folder) for folder in self.code if whole.startswith(folder))
+            missing = not os.path.exists(whole) and os.path.isfile(os.path.join(self.own, name))
+            return (_declare(name), False) if missing else ("", False)
+        if whole.startswith(self.own + os.sep):
+            return _declare(os.path.relpath(whole, self.own)), False
+        absolute = os.path.isabs(path)
+        if whole.startswith(self.free) or (absolute and whole.startswith(self.passing)) or not os.path.isfile(whole):
+            return "", False
+        return f"{path}, which its requirements do not declare; put it beside the strategy's file, and {HOW}", absolute
+
+    def _asked_by_strategy(self, frame: FrameType | None, *, direct: bool) -> bool:
+        """Whether a strategy's code is among the callers; `direct`: with nothing between but what only reads files."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self.code):
+                return True
+            reads = file.startswith(STANDARD_LIBRARY) and INSTALLED not in file
+            if direct and not reads and not any(reader in file for reader in READERS):
+                return False
+            frame = frame.f_back
+        return False
+
+
+HOW = 'declare files=("NAME",) in `requirements`, and open Path(__file__).with_name("NAME")'
+
+
+def _declare(name: str) -> str:
+    return f"{name}, which is not in the run's snapshot of the code: {HOW.replace('NAME', name)}"

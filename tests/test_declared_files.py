@@ -1,0 +1,156 @@
+"""Files that a strategy reads: those that it declares belong to its code, and any other is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from chain_runs import Bench, Chain
+from gate_runs import Gates
+from own_gates import judged, own_strategy
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.launch.launcher import launch
+from relay.planning import config, planner
+from relay.run_folder.snapshot import freeze
+from relay.spec import requirements
+from relay.spec.identity import source_digest, strategy_sources
+from relay.training.changed_code import source_today, warnings
+
+pytest_plugins = ["chain_runs"]
+
+DECLARED = 'files=("rates.json", "tables/more.txt")'
+READS = """
+        import json, numpy, torch
+        {opens}
+"""
+BESIDE = 'json.loads(Path(__file__).with_name("rates.json").read_text())'
+
+
+def with_files(folder: Path, name: str = "mine", *, declares: str = DECLARED, opens: str = BESIDE) -> Path:
+    path = own_strategy(folder, name, requirements=declares, more=READS.format(opens=opens))
+    (folder / "rates.json").write_text('{"rate": 1}')
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "more.txt").write_text("more")
+    return path
+
+
+def gate_of(path: Path) -> str:
+    asked = {"device": "cpu", "strategy_folders": [str(path.parent)], "comparisons": [{"strategy": path.stem}]}
+    (gate,) = planner.plan(config.load(asked), gpus=0).gates
+    return gate
+
+
+@pytest.mark.parametrize("changed", ["rates.json", "tables/more.txt"])
+def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path, changed: str) -> None:
+    path = with_files(tmp_path)
+    before, digest = gate_of(path), source_digest(strategy_sources(path))
+    (tmp_path / "unread.json").write_text("{}")
+    assert gate_of(path) == before
+    (tmp_path / changed).write_text("another")
+    assert gate_of(path) != before
+    assert source_digest(strategy_sources(path)) != digest
+
+
+def test_declared_files_are_frozen_beside_the_code(tmp_path: Path) -> None:
+    path = with_files(tmp_path / "mine")
+    frozen = freeze(path, tmp_path / "code")
+    beside = frozen / "relay" / "strategies"
+    assert (beside / "rates.json").read_text() == '{"rate": 1}'
+    assert (beside / "tables" / "more.txt").read_text() == "more"
+    (path.parent / "rates.json").write_text("{}")
+    assert freeze(path, tmp_path / "code") != frozen
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [("gone.json", "is no file"), ("../up.json", "is not allowed"), ("/etc/hostname", "is not allowed"),
+     ("_helper.py", "is not allowed"), ("tables", "is no file")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_declared_is_told_when_it_is_planned(tmp_path: Path, named: str, told: str) -> None:
+    (tmp_path / "up.json").write_text("{}")
+    path = with_files(tmp_path / "mine", declares=f'files=("{named}",)')
+    (path.parent / "_helper.py").write_text("")
+    with pytest.raises(UserError, match=rf"requirements.files: '{named}' {told}; allowed: a file in"):
+        requirements.read(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [None, launch], ids=["forked", "launched"])
+def test_a_strategy_finds_what_it_declares_in_its_jobs(gates: Gates, tmp_path: Path, start: object) -> None:
+    path = with_files(tmp_path / "mine", "declares")
+    assert judged(gates, path, **({"start": start} if start else {})).verdict["problems"] == []
+
+
+LOADERS = {
+    "open": 'open("{file}").read()',
+    "os": 'os.close(os.open("{file}", os.O_RDONLY))',
+    "pathlib": 'Path("{file}").read_bytes()',
+    "numpy": 'numpy.loadtxt("{file}", dtype=str)',
+    "torch": 'torch.load("{file}")',
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", LOADERS)
+def test_an_undeclared_file_is_a_problem_of_the_verdict(gates: Gates, tmp_path: Path, loader: str) -> None:
+    file = tmp_path / "mine" / "rates.json"
+    path = with_files(tmp_path / "mine", f"reads_{loader}", declares="", opens=LOADERS[loader].format(file=file))
+    verdict = judged(gates, path).verdict
+    assert verdict["equivalent"] is False
+    (problem,) = verdict["problems"]
+    assert f"Undeclared: reads_{loader}.py opens rates.json, which is not in the run's snapshot of the code" in problem
+    assert 'declare files=("rates.json",) in `requirements`' in problem
+
+
+@pytest.mark.slow
+def test_a_file_that_was_forgotten_is_named_with_what_to_do(gates: Gates, tmp_path: Path) -> None:
+    verdict = judged(gates, with_files(tmp_path / "mine", "forgets", declares="")).verdict
+    assert 'declare files=("rates.json",)' in verdict["problems"][0]
+
+
+@pytest.mark.slow
+def test_a_relative_path_is_a_problem_too(gates: Gates, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text("{}")
+    opens = f'open("{os.path.relpath(elsewhere)}").read()'
+    verdict = judged(gates, with_files(tmp_path / "mine", "relative", declares="", opens=opens)).verdict
+    assert "elsewhere.json, which its requirements do not declare" in verdict["problems"][0]
+
+
+@pytest.mark.slow
+def test_what_is_no_strategys_data_is_no_problem(gates: Gates, tmp_path: Path) -> None:
+    """Python's own files, the system's, temporary ones, and the dataset."""
+    scratch = tmp_path / "scratch.txt"
+    opens = (
+        f'open("{os.__file__}").read(), open("/proc/self/status").read(), Path("{scratch}").write_text("x"), '
+        f'open("{scratch}").read(), open("{sys.prefix}/pyvenv.cfg").read()'
+    )
+    assert judged(gates, with_files(tmp_path / "mine", "harmless", opens=opens)).verdict["problems"] == []
+
+
+def run_of(bench: Bench, path: Path) -> Chain:
+    return bench.chain("results", total_steps=6, strategy=path.stem, strategy_file=str(path))
+
+
+def test_a_run_that_opens_an_undeclared_file_ends_with_it(bench: Bench, tmp_path: Path) -> None:
+    path = with_files(tmp_path / "mine", declares="", opens=f'open("{tmp_path}/mine/rates.json").read()')
+    chain = run_of(bench, path)
+    assert chain.segment().status == 1
+    assert "mine.py opens rates.json" in chain.fault()["error"]
+
+
+def test_a_run_keeps_the_file_that_it_began_with(bench: Bench, tmp_path: Path) -> None:
+    chain = run_of(bench, with_files(tmp_path / "mine"))
+    assert chain.segment(0, 3).status == 0
+    frozen = read_json(chain.work / "chain.json")["code"]
+    (tmp_path / "mine" / "rates.json").write_text("no JSON at all")
+    assert source_today(chain.run) != read_json(chain.work / "chain.json")["strategy_source"]
+    (told,) = warnings([chain.run], chain.results)
+    assert "its code has changed" in told
+    ended = chain.segment(3, 6)
+    assert ended.status == 0, ended.errors
+    assert read_json(chain.work / "chain.json")["code"] == frozen
