@@ -4,8 +4,10 @@ Under another strategy, or on another number of devices; the task, the global ba
 workflow then trains what is left of it.
 """
 
+import sys
+
 from relay.base import entry, options
-from relay.training.adoption import adopt
+from relay.training.adoption import adopt, against
 from relay.training.runs_table import runs_table
 
 
@@ -25,6 +27,9 @@ def main() -> int:
     step = adopt(given.results, given.source, given.run, dry=given.dry_run)
     word = "could go on" if given.dry_run else "goes on"
     print(f"run {given.run} {word} from step {step} of run {given.source}")
+    for line in against(given.results, given.source, step):
+        told = line.removeprefix("it ")
+        print(f"warning: run {given.run} {told}. The report strikes out what goes on from it", file=sys.stderr)
     return 0
 
 

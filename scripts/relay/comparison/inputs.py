@@ -12,7 +12,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.run_folder import attempts
+from relay.run_folder import attempts, proofs
 from relay.spec.run import Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
@@ -29,7 +29,8 @@ _VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "note
 class Record:
     """One run and its results: its summary, or the `error` why it has none, and its gate's verdict or None.
 
-    `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun.
+    `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
+    what is found against the runs that it went on from.
     """
 
     run: Run
@@ -39,6 +40,7 @@ class Record:
     error: str
     verdict: dict[str, Any] | None
     strategy_source: str | None = None
+    inherited: tuple[str, ...] = ()
 
     @property
     def speed(self) -> float | None:
@@ -153,7 +155,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     summary, error = _summary(identity, results, partial)
     chain = summary or read_json(results / "checkpoints" / identity / "chain.json") or {}
-    source = chain.get("strategy_source")
+    source, inherited = chain.get("strategy_source"), proofs.inherited(results, chain.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
@@ -176,7 +178,14 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
         )
     segments = len(planned["segments"])
     return Record(
-        run=run, gate=gate, segments=segments, summary=summary, error=error, verdict=verdict, strategy_source=source
+        run=run,
+        gate=gate,
+        segments=segments,
+        summary=summary,
+        error=error,
+        verdict=verdict,
+        strategy_source=source,
+        inherited=tuple(inherited),
     )
 
 

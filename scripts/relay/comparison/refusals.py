@@ -11,7 +11,12 @@ OTHER_CODE = "the code gated is not the code that ran"
 
 
 def refusals(group: Sequence[Record]) -> list[str]:
-    """Why a setting is not equivalent: the gate's problems, or other code in the gate than in the runs."""
+    """Why a setting is struck out: what its gate says, and what is found against runs that its own went on from."""
+    return [*_of_the_gate(group), *by_repeat(group, lambda record: "; ".join(record.inherited))]
+
+
+def _of_the_gate(group: Sequence[Record]) -> list[str]:
+    """The gate's problems, or that it has judged something else than what ran."""
     verdict = group[0].verdict
     assert verdict is not None
     if not proven(group):

@@ -18,6 +18,7 @@ from relay.environments import login_node
 from relay.planning import segments, shapes
 from relay.planning.config import Config, Segment
 from relay.planning.here import unfit_folders
+from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
@@ -122,6 +123,8 @@ class Plan:
         for folder, name, specifications in kinds:
             for specification in specifications:
                 specification.write(RESULTS / folder / specification.id / f"{name}.json", self.job(specification))
+        for run in self.runs:
+            proofs.note(RESULTS / "runs" / run.id, self.gate(run))
 
     @property
     def refused(self) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import read_json, sync_directory, write_json
 from relay.base.lock import exclusive
+from relay.run_folder import attempts, proofs
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import damage, sound, steps
 from relay.spec.run import Run
@@ -60,6 +61,12 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
                 _take(its, places, step)
                 write_json(places.work / ADOPTED, _origin(source, its, step))
     return step
+
+
+def against(results: Path, source_id: str, step: int) -> list[str]:
+    """What is found against a run, and the runs that it went on from: who adopts its checkpoint inherits that."""
+    its = Places(results, source_id)
+    return proofs.inherited(results, _origin(_declared(its), its, step))
 
 
 def _declared(places: Places) -> Run:
@@ -121,7 +128,11 @@ def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
     chain = read_json(its.work / "chain.json") or {}
     told = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
+    recorded = [attempts.read(its.work, entry["number"]) for entry in chain.get("attempts", ())]
+    facts: dict[str, Any] = next((lines[0]["ranks"][0] for lines in reversed(recorded) if lines), {})
     return told | {
+        "setting": source.setting_id,
+        **proofs.origin(its.run, chain, facts),
         "precision": source.computation.precision,
         "code": chain.get("code"),
         "adopted_from": chain.get("adopted_from"),

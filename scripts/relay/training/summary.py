@@ -65,6 +65,7 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "versions": facts[-1][0]["versions"],
         "dataset": facts[-1][0].get("dataset"),
         "training_source": chain.get("training_source"),
+        "adopted_from": adopted,
         "code": chain["code"],
         "strategy_source": chain["strategy_source"],
         "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),

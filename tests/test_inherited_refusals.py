@@ -1,0 +1,137 @@
+"""A run that goes on from another one's checkpoint inherits what is found against it, through several adoptions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_runs import ROOT, Bench, Chain
+from relay.base.files import read_json, write_json
+from relay.run_folder import proofs
+from relay.training.adoption import adopt
+from relay.training.summary import summarise
+from results_tree import Tree
+
+pytest_plugins = ["chain_runs", "results_tree"]
+
+EQUIVALENT: dict[str, Any] = {"equivalent": True, "problems": []}
+REFUSED = {"equivalent": False, "problems": ["algorithm: losses differ"]}
+
+
+def verdict(chain: Chain, **changes: Any) -> None:
+    """The verdict of the gate of this run, made with what the run was trained with, but for the changes."""
+    known = read_json(chain.work / "chain.json")
+    gate = f"gate-{chain.run.id}"
+    proofs.note(chain.declared, gate)
+    found = EQUIVALENT | {"strategy_source": known["strategy_source"]} | changes
+    write_json(chain.results / "equivalence" / "gates" / gate / "verdict.json", found)
+
+
+def spot_check(chain: Chain, status: str) -> None:
+    found = {"run": chain.run.id, "status": status, "problems": ["step 3: another loss"]}
+    place = chain.results / "equivalence" / "spot_checks" / chain.run.setting_id
+    write_json(place / "verdict.json", {"runs": [found]})
+
+
+def inherited(chain: Chain) -> list[str]:
+    return proofs.inherited(chain.results, read_json(chain.work / "chain.json")["adopted_from"])
+
+
+@pytest.fixture
+def relayed(bench: Bench) -> tuple[Chain, Chain, Chain]:
+    """Three runs: the second goes on from the first one's step 3, the third from the second one's step 6."""
+    first = bench.chain("results", total_steps=9, evaluate_every_steps=9)
+    assert first.forked(0, 3).status == 0
+    second, third = first.planned("second"), first.planned("third")
+    verdict(first)
+    adopt(first.results, first.run.id, second.run.id)
+    assert second.forked(0, 6).status == 0
+    verdict(second)
+    adopt(first.results, second.run.id, third.run.id)
+    assert third.forked(0, 9).status == 0
+    return first, second, third
+
+
+AGAINST = "it went on from step 3 of run run-1, which is not proven: "
+
+
+@pytest.mark.slow
+def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Chain, Chain, Chain]) -> None:
+    first, second, third = relayed
+    assert inherited(third) == inherited(second) == inherited(third) == []
+    assert proofs.inherited(first.results, None) == []
+
+    verdict(first, **REFUSED)
+    assert inherited(third) == inherited(second) == [AGAINST + "its gate: algorithm: losses differ"]
+    verdict(first, strategy_source="another")
+    assert inherited(third) == [AGAINST + "the code gated is not the code that ran"]
+    verdict(first, versions={"torch": "1.0"})
+    assert inherited(third)[0].startswith(AGAINST + "proven with another torch: 1.0, not ")
+    verdict(first, dataset="0" * 12)
+    assert inherited(third)[0].startswith(AGAINST + "proven with another dataset: 000000000000, not ")
+    verdict(first)
+    spot_check(first, "passed")
+    assert inherited(third) == []
+    spot_check(first, "failed")
+    assert inherited(third) == [AGAINST + "its spot check: step 3: another loss"]
+
+    verdict(second, **REFUSED)
+    assert [line.split(",")[0] for line in inherited(third)] == [
+        "it went on from step 6 of run second",
+        "it went on from step 3 of run run-1",
+    ]
+
+
+@pytest.mark.slow
+def test_the_folder_of_the_run_before_is_not_needed_later(relayed: tuple[Chain, Chain, Chain]) -> None:
+    first, _, third = relayed
+    verdict(first, **REFUSED)
+    subprocess.run(["rm", "-r", first.declared, first.work], check=True)
+    assert inherited(third) == [AGAINST + "its gate: algorithm: losses differ"]
+    (first.results / "equivalence" / "gates" / "gate-run-1" / "verdict.json").unlink()
+    assert inherited(third) == [AGAINST + "its gate has given no verdict"]
+
+
+@pytest.mark.slow
+def test_adopting_warns_and_the_summary_tells_the_report(relayed: tuple[Chain, Chain, Chain]) -> None:
+    first, second, third = relayed
+    verdict(second, **REFUSED)
+    found = summarise(third.run, third.work, 1)
+    assert found["adopted_from"]["run"] == "second"
+    fourth = first.planned("fourth")
+    words = ["--source", "second", "--run", "fourth", "--results", first.results]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "adopt.py", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "run fourth goes on from step 6 of run second\n"
+    assert done.stderr == (
+        "warning: run fourth went on from step 6 of run second, which is not proven: its gate: algorithm: losses "
+        "differ. The report strikes out what goes on from it\n"
+    )
+    assert read_json(fourth.work / "adopted.json")["gate"] == "gate-second"
+
+
+def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0])
+    tree.write("equivalence/gates/gate-before/verdict.json", REFUSED)
+    before = {"run": "before", "step": 3, "gate": "gate-before", "adopted_from": None}
+    tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2, summary={"adopted_from": before})
+    row = tree.row("ddp")
+    assert (row["equivalent"], row["standing"]) == (False, None)
+    assert row["reason"] == (
+        "all 2 repeats: it went on from step 3 of run before, which is not proven: its gate: algorithm: losses differ"
+    )
+    assert tree.row("cpu")["standing"] == "best"
+
+
+def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) -> None:
+    ids = tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2)
+    place = Path("runs") / ids[1] / "summary.json"
+    before = {"run": "before", "step": 3, "gate": None, "adopted_from": None}
+    tree.write(str(place), read_json(tree.root / place) | {"adopted_from": before})
+    reason = "repeat 1: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
+    assert tree.row("ddp")["reason"] == reason
