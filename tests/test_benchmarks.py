@@ -42,6 +42,18 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     assert max(parts.values()) < found["whole call"]
 
 
+@pytest.mark.slow
+def test_a_hop_is_told_by_its_phases() -> None:
+    found = printed("hop", "--rounds", "2")
+    assert found["median_ratio"] > 0
+    begins = list(found["begins_at"].items())
+    assert begins == sorted(begins, key=lambda phase: phase[1])
+    names = [name for name, _ in begins]
+    assert names[0] == "job: Python is up"
+    assert {"launcher: forks", "rank: checkpoint is loaded", "rank: first step"} <= set(names)
+    assert not any(name.startswith("rank: imports torch") for name in names)
+
+
 def test_every_benchmark_is_run() -> None:
-    tested = {"loop_overhead", "loaders", "job_overhead"}
+    tested = {"hop", "loop_overhead", "loaders", "job_overhead"}
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

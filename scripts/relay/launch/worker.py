@@ -7,12 +7,12 @@ of the stack is recorded as a fault, too.
 
 from __future__ import annotations
 
-import gc
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from relay.launch.imports import importing
 from relay.process import cpus
 from relay.run_folder import faults
 
@@ -25,14 +25,9 @@ def work(program: list[str]) -> None:
 
 
 def imported(role: str) -> ModuleType:
-    """The role's module. Importing torch leaves no garbage, and looking for some would take a sixth of the time."""
-    gc.disable()
-    try:
-        module = import_module(f"relay.{role}")
-    finally:
-        gc.enable()
-    gc.freeze()  # what is imported stays: it is not looked through while training, either
-    return module
+    """The role's module."""
+    with importing():
+        return import_module(f"relay.{role}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""What a hop of a chain costs: from a job's first line to its first training step, by phases, beside `import torch`.
+
+Segments of a run are trained one after the other, as jobs of a cluster are, but without Snakemake and Slurm. Each goes
+on from the checkpoint of the one before. In between a process is timed that only imports torch. All is told as ratios
+to that. Python's audit events tell when a phase begins: they change nothing in what is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from common import report
+
+from relay.datasets.prepare import prepare
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.run_folder.places import Places, dataset_folder
+from relay.run_folder.snapshot import freeze
+from relay.spec.run import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 5  # of each segment
+# Python runs this file at the start of each process that finds it. It notes the first event of each kind.
+MARKS = """
+import os, sys, time
+_seen = set()
+_files = {"run.json": "run is read", "manifest.json": "dataset is mapped", ".metadata": "checkpoint is loaded"}
+def _note(what):
+    if (os.getpid(), what) not in _seen:
+        _seen.add((os.getpid(), what))
+        with open(os.environ["HOP_MARKS"], "a") as stream:
+            stream.write(f"{time.time()}\\t{os.getpid()}\\t{os.environ.get('RANK', '')}\\t{what}\\n")
+def _hook(event, arguments):
+    if event == "import" and arguments[0] in ("torch", "torch.distributed.checkpoint", "torch._dynamo"):
+        _note(f"imports {arguments[0]}")
+    elif event == "import" and arguments[0] == "relay.training.job":
+        _note("job imports its modules")
+    elif event == "subprocess.Popen" and "relay.launch" in " ".join(map(str, arguments[1] or ())):
+        _note("starts its processes")
+    elif event == "socket.__new__" and "RANK" in os.environ:
+        _note("joins")
+    elif event == "os.fork":
+        _note("forks")
+    elif event == "open" and isinstance(arguments[0], (str, os.PathLike)):
+        name = os.path.basename(os.fspath(arguments[0]))
+        if name in _files:
+            _note(_files[name])
+        elif name.startswith("attempt-") and arguments[1] == "a":
+            _note("first step")
+_note("Python is up")
+sys.addaudithook(_hook)
+"""
+
+
+def declared_run(folder: Path, strategy: str, processes: int) -> Run:
+    """A run on the digits, with the files that the workflow would have made."""
+    comparison = {"strategy": strategy, "devices_per_node": processes}
+    config = {"task": "lenet-digits", "device": "cpu", "repeats": 1, "comparisons": [comparison]}
+    (run,) = plan(load(config), root=ROOT).runs
+    places = Places(folder, run.id)
+    prepare(run.dataset, dataset_folder(folder, run.dataset))
+    run.write(places.run / "run.json")
+    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
+    (freeze(Path(run.strategy.file), places.code) / "sitecustomize.py").write_text(MARKS)
+    return run
+
+
+def hop(folder: Path, run: Run, first: int) -> dict[str, float]:
+    """Seconds from the start of a segment's job to the first event of each phase, in the order of time."""
+    marks = folder / f"marks-{first}"
+    site = folder / "job"  # for the job's own process, whose code is the checkout's
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(MARKS)
+    environment = {**os.environ, "HOP_MARKS": str(marks), "PYTHONPATH": str(site)}
+    command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(folder)]
+    began = time.time()
+    done = subprocess.run(
+        [*command, "--first", str(first), "--last", str(first + STEPS)],
+        env=environment,
+        cwd=ROOT,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    ended = time.time()
+    if done.returncode:
+        sys.exit(f"the segment from step {first} failed:\n{done.stdout}")
+    return dict(_phases(marks.read_text(), began)) | {"the job's end": ended - began}
+
+
+def _phases(text: str, began: float) -> Iterator[tuple[str, float]]:
+    """Each phase with its begin in the first process that comes to it: the job, the launcher, or rank 0."""
+    lines = [line.split("\t") for line in text.splitlines()]
+    order: list[str] = []
+    for _, pid, rank, _ in lines:
+        if pid not in order and (rank in ("", "0")):
+            order.append(pid)
+    names = dict(zip(order, ("job", "launcher", "rank"), strict=False))
+    if len(order) == 2:  # no launcher
+        names[order[1]] = "rank"
+    for at, pid, _, what in lines:
+        if pid in names:
+            yield f"{names[pid]}: {what}", float(at) - began
+
+
+def import_torch() -> float:
+    """Seconds of a process that only imports torch."""
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return time.monotonic() - began
+
+
+def measure(folder: Path, strategy: str, processes: int, rounds: int) -> tuple[list[float], dict[str, Any]]:
+    """The ratios of hops to `import torch`, and the medians of the phases' begins as such ratios."""
+    run = declared_run(folder, strategy, processes)
+    hop(folder, run, 0)  # the first segment of a run, and what Python compiles at first
+    ratios, alone, phases = [], [], []
+    for number in range(1, rounds + 1):
+        alone.append(min(import_torch(), import_torch()))
+        phases.append(hop(folder, run, number * STEPS))
+        ratios.append(next(at for what, at in phases[-1].items() if what.endswith("first step")) / alone[-1])
+    torch = statistics.median(alone)
+    names = [name for name in phases[-1] if all(name in found for found in phases)]
+    begins = {name: round(statistics.median(found[name] for found in phases) / torch, 2) for name in names}
+    return ratios, {"import_torch_seconds": round(torch, 2), "begins_at": begins}
+
+
+def main() -> None:
+    """Parse the command line, measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategy", default="ddp")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        ratios, figures = measure(Path(folder), given.strategy, given.processes, given.rounds)
+    question = "from a job's first line to its first step, divided by the time of `import torch`"
+    report(question, ratios, strategy=given.strategy, processes=given.processes, steps=STEPS, **figures)
+
+
+if __name__ == "__main__":
+    main()
