@@ -2,8 +2,8 @@
 
     python scripts/prove.py config/proof/strategies.yaml
 
-writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --preloaded` it does so
-twenty times, briefly: does a process abort, or hang?
+writes results/proof/table.csv and table.md. With `--passes 20 --steps 20 --precision fp64 --limit-seconds 300` it does
+so twenty times, briefly: does a process abort, or hang?
 """
 
 import argparse
@@ -15,6 +15,7 @@ import pandas as pd
 
 from relay.base import entry
 from relay.base.errors import UserError
+from relay.driver.warm import serving
 from relay.planning import config, here
 from relay.planning.planner import plan
 from relay.planning.reading import read_config
@@ -52,7 +53,7 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
         if chosen:
             here.check(made, given.folder)
         root = Path(made.config.dataset_root).expanduser() if made.config.dataset_root else None
-        yield Proof(chosen, given.folder, given.preloaded, root, made.config.dataset_mirror)
+        yield Proof(chosen, given.folder, given.limit_seconds, root, made.config.dataset_mirror)
 
 
 def main() -> int:
@@ -62,26 +63,29 @@ def main() -> int:
     parser.add_argument("--steps", type=int, help="steps of the fp64 training (default: the config's)")
     parser.add_argument("--precision", choices=["fp64", "fp32"], help="instead of the config's")
     parser.add_argument("--passes", type=int, default=1, help="how often to judge every cell")
-    parser.add_argument("--preloaded", action="store_true", help="fork the processes: saves imports in short gates")
+    parser.add_argument("--limit-seconds", type=float, help="a gate that takes longer is ended, and has failed")
     parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
     parser.add_argument("--folder", type=Path, default=Path("results/proof"), help="where everything goes")
     given = parser.parse_args()
     if given.passes < 1:
         raise UserError(f"--passes: {given.passes} is not allowed; allowed: at least 1")
+    if given.limit_seconds is not None and given.limit_seconds <= 0:
+        raise UserError(f"--limit-seconds: {given.limit_seconds:g} is not allowed; allowed: more than 0")
     asked = list(proofs(given))
     count = given.passes * sum(len(proof.gates) for proof in asked)
     if not count:
         raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
     rows: list[dict[str, Any]] = []
-    for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
-        rows.append(row)
-        found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
-        words = (row[name] for name in ("task", "strategy", "options", "precision"))
-        what = f"{', '.join(filter(None, words))} on {row['processes']}"
-        print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
-        table = pd.DataFrame(rows)
-        table.to_csv(given.folder / "table.csv", index=False)
-        (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
+    with serving(given.folder):
+        for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
+            rows.append(row)
+            found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
+            words = (row[name] for name in ("task", "strategy", "options", "precision"))
+            what = f"{', '.join(filter(None, words))} on {row['processes']}"
+            print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
+            table = pd.DataFrame(rows)
+            table.to_csv(given.folder / "table.csv", index=False)
+            (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
     failed = sum(not row["equivalent"] for row in rows)
     print(f"{len(rows)} cells, {failed} failed: {given.folder / 'table.md'}")
     return int(failed > 0)

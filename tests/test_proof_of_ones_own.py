@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.slow
-def test_a_preloaded_proof_finds_strategies_of_ones_own_and_the_fault_of_a_broken_one(tmp_path: Path) -> None:
+def test_a_proof_finds_strategies_of_ones_own_and_the_fault_of_a_broken_one(tmp_path: Path) -> None:
     own = tmp_path / "strategies"
     own.mkdir()
     text = (ROOT / "tests/strategies/right_ddp_by_hand.py").read_text()
@@ -27,7 +27,7 @@ def test_a_preloaded_proof_finds_strategies_of_ones_own_and_the_fault_of_a_broke
     config = {"device": "cpu", "strategy_folders": [str(own)], "comparisons": comparisons}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, ROOT / "scripts" / "prove.py", "mine.yaml", "--steps", "20", "--precision", "fp64"]
-    done = subprocess.run([*command, "--preloaded"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
         found = {line["strategy"]: line for line in csv.DictReader(stream)}

@@ -24,6 +24,7 @@ from relay.driver.retries import decided_here
 from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, interrupted
 from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
+from relay.driver.warm import serving
 from relay.slurm import commands
 
 MEASURED = "measured"  # the resource of which a job that is measured takes one
@@ -93,13 +94,15 @@ def guard(
         commands.keep_configuration()
         try:
             prefix = getattr(executor_settings, "jobname_prefix", None)
-            progress = nullcontext() if settings.non_local_exec else terminal.progress.shown()
+            here = not settings.non_local_exec
+            progress = terminal.progress.shown() if here else nullcontext()
+            proofs = serving(Path("results")) if here else nullcontext()
             jobs = _take_over(workflow, settings.non_local_exec, prefix, poll_seconds)
             before()
             ending = EndOnSignals(jobs)
             at_start.append(ending.install)
             try:
-                with terminal.installed(), decided_here(terminal), progress:
+                with terminal.installed(), decided_here(terminal), progress, proofs:
                     run()
             finally:
                 ending.finish()

@@ -14,6 +14,7 @@ from relay.base.ending import INTERRUPTED
 from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import end_with_parent
 from relay.environments.node import needs_preparation
+from relay.launch import warm
 from relay.launch.command_lines import command
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
@@ -40,7 +41,8 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     if job is None:
-        return _wait_for(command(run, [sys.executable], program), environment)
+        served = warm.may_serve(run, role, environment)
+        return _wait_for(command(run, [sys.executable], program), environment, warm_server=served)
     try:
         return _launch_steps(specification, job, program, work, environment)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
@@ -71,25 +73,37 @@ def _launch_steps(specification: Path, job: Job, program: list[str], work: Path,
     return _wait_for([*tasks, *step, "start", str(specification), *program], environment)
 
 
-def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end, pass signals on to it, and return its exit status."""
-    child = subprocess.Popen(
+def _popen(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         words,
         env=environment,
         preexec_fn=end_with_parent,  # noqa: PLW1509  # safe, because this process has one thread
     )
 
-    passed: list[int] = []
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        if passed:  # on a second signal, torchrun would not wait any longer for processes that save
-            return
-        passed.append(number)
-        # torchrun does not handle SIGUSR2, and srun only prints its tasks' state on SIGINT. Both forward SIGTERM.
-        child.send_signal(number if number == signal.SIGINT and words[0] != "srun" else signal.SIGTERM)
+def _wait_for(words: Sequence[str], environment: Mapping[str, str], *, warm_server: bool = False) -> int:
+    """Run a command to its end, pass signals on to it, and return its exit status."""
+    child: subprocess.Popen[bytes] | warm.Served | None = None
+    received: list[int] = []
+    passed = False
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    def pass_on() -> None:
+        nonlocal passed
+        if child is not None and received and not passed:
+            passed = True
+            # torchrun does not handle SIGUSR2, and srun only prints its tasks' state on SIGINT. Both forward SIGTERM.
+            direct = received[0] == signal.SIGINT and words[0] != "srun"
+            child.send_signal(received[0] if direct else signal.SIGTERM)
+
+    def receive(number: int, _: FrameType | None) -> None:
+        if not received:  # on a second signal, torchrun would not wait any longer for processes that save
+            received.append(number)
+            pass_on()
+
+    before = {number: signal.signal(number, receive) for number in SIGNALS}
     try:
+        child = (warm.start(words, environment) if warm_server else None) or _popen(words, environment)
+        pass_on()
         return child.wait()
     finally:
         for number, handler in before.items():

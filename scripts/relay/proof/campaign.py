@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +19,6 @@ from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.equivalence.job import run_gate, run_reference
 from relay.equivalence.verdict import Compared, TrialName
-from relay.launch.launcher import launch
-from relay.proof import forked
 from relay.run_folder.places import dataset_folder
 from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
@@ -41,13 +41,13 @@ SHARES = ("parameters", "gradients", "optimizer")
 class Proof:
     """Gates, each with its reference, run one after the other on this machine, below a folder of their own.
 
-    `preloaded`: their processes are forks of this one. `root` and `mirror` say where the data is taken from, as in
-    the config's `dataset_root` and `dataset_mirror`.
+    A gate that takes longer than `limit_seconds` hangs: it is ended, and has failed. `root` and `mirror` say where the
+    data is taken from, as in the config's `dataset_root` and `dataset_mirror`.
     """
 
     gates: Sequence[tuple[Gate, Reference]]
     folder: Path
-    preloaded: bool = False
+    limit_seconds: float | None = None
     root: Path | None = None
     mirror: str | None = None
 
@@ -61,9 +61,8 @@ class Proof:
         place = self.folder / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         started = time.monotonic()
-        with _output_to(place / "gate.log"):
-            start = forked.start if self.preloaded else launch
-            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json", start=start)
+        with _output_to(place / "gate.log"), _ended_after(self.limit_seconds):
+            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json")
         verdict = read_json(place / "verdict.json")
         if verdict is None:
             problem = f"no verdict, status {status}; see {place / 'gate.log'}"
@@ -84,6 +83,18 @@ class Proof:
             if status != 0:
                 raise UserError(f"reference {run.id}: status {status}; see {place / 'reference.log'}")
         return output
+
+
+@contextmanager
+def _ended_after(seconds: float | None) -> Iterator[None]:
+    """Send this process SIGTERM after so many seconds, which the launcher passes on to the processes it waits for."""
+    timer = threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM))
+    if seconds is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager
