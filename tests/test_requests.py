@@ -63,7 +63,7 @@ def flags_of(found: Plan) -> list[str]:
 def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned) -> None:
     found = planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]})
     assert only_job(found).memory_mb is None
-    # Without a value, Snakemake would ask for one of its own.
+    # Snakemake refuses None here, and without the resource it would ask for a default of its own.
     assert found.resources(found.runs[0])["mem_mb"] == 0
     assert not [flag for flag in flags_of(found) if flag.startswith("--mem")]
     assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]

@@ -68,7 +68,7 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
 
     The executor takes `--gres` as a resource of its own only. It then asks for no number of tasks in all, which follows
     from the nodes and the tasks of each, and would ask for tasks of each GPU without `tasks_per_gpu`.
-    A `mem_mb` of 0 is a request for none; without any, Snakemake's own default would be asked for.
+    A `mem_mb` of 0 asks for none. Snakemake refuses None, and asks for a default of its own where nothing is given.
     """
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
     gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
