@@ -19,6 +19,7 @@ from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
+from relay.spec import user_limits
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.training import changed_code
@@ -41,6 +42,8 @@ try:
         workflow.resource_settings.default_resources or {}
     )
     SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
+    if SITE and user_limits.DRIVER_JOB in os.environ:
+        SITE = user_limits.beside_driver(SITE)
     # A job plans again: with the environment variables and the torch that the driver has found.
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
     PLAN = planner.plan(
@@ -64,6 +67,9 @@ if workflow.is_main_process:
         print(f"warning: {warning}", file=sys.stderr)
     if SITE:
         leave_to_slurm(SITE, os.environ)
+        # Snakemake keeps the sum over all jobs that it has submitted at these.
+        for name, counter in user_limits.all_counters(SITE).items():
+            workflow.register_resource(name, counter.most)
     # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
     guard.guard(
         workflow,

@@ -30,6 +30,7 @@ from relay.planning.reading import check_arguments, read_config
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
+from relay.spec.user_limits import DRIVER_JOB
 
 ROOT = Path(__file__).resolve().parent.parent
 USUAL_MINUTES = 1440
@@ -100,7 +101,10 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
         "--partition": partition.name if partition else None,
     }
     flags = [f"{flag}={value}" for flag, value in asked.items() if value]
-    flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={site.memory_mb_per_cpu}", f"--time={minutes}"]
+    flags += ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--time={minutes}"]
+    flags += [] if partition and not partition.asks_memory else [f"--mem={site.memory_mb_per_cpu}"]
+    if partition and partition.whole_nodes:
+        print(f"warning: the driver needs one CPU, and {partition.shown} gives whole nodes: `drive.py tmux` takes none")
     # The name must not look like one of the driver's own jobs, which start with "relay_".
     flags += ["--job-name=relay-driver", "--output=relay-driver-%j.log", "--open-mode=append"]
     flags += ["--requeue", f"--signal=B:USR1@{HANDOVER_SECONDS}"]
@@ -114,7 +118,8 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
 def inside(arguments: Sequence[str]) -> int:
     """The driver in its own job: passes signals on to Snakemake, but makes way for a successor on SIGUSR1."""
     job_id = os.environ["SLURM_JOB_ID"]
-    child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm())
+    # This job counts towards a user's limits, too.
+    child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm() | {DRIVER_JOB: job_id})
 
     def pass_on(number: int, _: FrameType | None) -> None:
         child.send_signal(number)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from relay.spec.messages import describe
-from relay.spec.site import Environment, OpenMP, Partition, Site, load_site, names
+from relay.spec.partition import Limits, Partition
+from relay.spec.site import Environment, OpenMP, Site, load_site, names
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"
@@ -18,6 +20,13 @@ PROFILE_HEAD = """\
 # {description}: snakemake --profile profiles/{name}
 # `make schema` writes this file from profiles/slurm and config/sites/{name}.yaml. Change those, not this file.
 """
+
+BLOCKS: dict[str, type[BaseModel]] = {
+    "partitions": Partition,
+    "limits": Limits,
+    "openmp": OpenMP,
+    "environment": Environment,
+}
 
 DEPLOYMENT = """\
 # Snakemake {does} before a job's command.
@@ -44,7 +53,7 @@ def schema_json() -> str:
 def readme(root: Path) -> str:
     """The ready sites, and every key, as tables."""
     parts = [README_HEAD, "## Ready\n", _ready(root), "## Keys\n", _keys(Site)]
-    for title, block in (("partitions", Partition), ("openmp", OpenMP), ("environment", Environment)):
+    for title, block in BLOCKS.items():
         parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _keys(block)]
     return "\n".join(parts)
 
@@ -62,7 +71,7 @@ def _keys(block: type[BaseModel]) -> str:
     rows = ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
     for name, field in block.model_fields.items():
         default = field.get_default(call_default_factory=True)
-        if name in ("partitions", "openmp", "environment"):
+        if name in BLOCKS:
             shown, allowed = "below", "see below"
         else:
             shown = "required" if field.is_required() else f"`{json.dumps(default)}`"
@@ -77,6 +86,8 @@ def profile(base: str, site: Site) -> str:
     if base.count(line) != 1:
         raise ValueError(f"{BASE}: holds the line '{line.rstrip()}' {base.count(line)} times, not once")
     settings = base[_end_of_header(base) :].replace(line, SITE_LINE.format(site.name))
+    if most := site.limits.jobs:
+        settings = re.sub(r"(?m)^jobs: (\d+)$", lambda jobs: f"jobs: {min(most, int(jobs[1]))}", settings)
     description = site.description[0].upper() + site.description[1:]
     return PROFILE_HEAD.format(description=description, name=site.name) + settings + _deployment(site)
 

@@ -124,7 +124,7 @@ def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path
 
 
 def test_a_plan_that_only_calculates_needs_no_conda(tmp_path: Path) -> None:
-    profile = ["--profile", str(ROOT / "profiles/h100")]
+    profile = ["--profile", str(ROOT / "profiles/zurada")]
     folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "conda").exists()]
     environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
     command = [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], *profile, "plan"]

@@ -21,11 +21,13 @@ from relay.planning import shapes
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.slurm import allocation
-from relay.spec.site import Partition, load_site, names
+from relay.spec.partition import Partition
+from relay.spec.site import load_site, names
 from site_clusters import filled_in, site_nodes, written
 
 ROOT = Path(__file__).resolve().parents[1]
 READY = names(ROOT)
+RETIRED = {name for name in READY if "retired" in load_site(name, ROOT).description}
 PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
 
 
@@ -72,6 +74,12 @@ def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
     assert "site='ours'" in made["profiles/ours/config.yaml"]
     assert "| `ours` |" in made["config/sites/README.md"]
     assert "jobs: 7" in made["profiles/narval/config.yaml"]
+    assert "jobs: 7" in made["profiles/zurada/config.yaml"]  # fewer than a user's 50
+
+
+def test_a_profile_has_no_more_jobs_than_a_user_may_have() -> None:
+    assert options(ROOT / "profiles/zurada").jobs == 50
+    assert options(ROOT / "profiles/narval").jobs == 100  # the executor's own, fewer than a user's 1,000
 
 
 def test_schema_says_which_site_is_wrong(tmp_path: Path) -> None:
@@ -89,7 +97,7 @@ def test_schema_says_which_site_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [p for p in PROFILES if p != "local"])
+@pytest.mark.parametrize("name", [p for p in PROFILES if p != "local" and p not in RETIRED])
 def test_a_ready_profile_plans(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
     command += ["--profile", ROOT / "profiles" / name, "--dry-run", "--config", "repeats=1"]
@@ -102,7 +110,7 @@ def test_a_ready_profile_plans(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", READY)
+@pytest.mark.parametrize("name", [name for name in READY if name not in RETIRED])
 def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """A planned job for each kind of node, as large as a node: Slurm grants what the site's file says it has."""
     slurm_packages.require()
@@ -120,15 +128,20 @@ def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPat
             assert job["JobState"] == "COMPLETED", job
             assert (job["Partition"], job["NumNodes"]) == (wanted.name or "main", "1")
             allocation.check(asked, job)
+            if wanted.whole_nodes:
+                assert int(job["NumCPUs"]) == wanted.cpus_per_node
+            if not wanted.asks_memory:
+                assert "--mem" not in " ".join(flags)
 
 
 def filling(wanted: Partition) -> dict[str, Any]:
-    """A comparison that takes a whole node."""
+    """A comparison that takes a whole node, or what a user may have of one."""
     if wanted.device == "cpu":
         return {"strategy": "cpu", "cpus_per_task": wanted.cpus_per_node}
     if wanted.gpus_per_node == 1:
         return {"strategy": "single_gpu"}
-    return {"strategy": "ddp", "devices_per_node": wanted.gpus_per_node}
+    most = wanted.limits.gpus or wanted.gpus_per_node
+    return {"strategy": "ddp", "devices_per_node": min(wanted.gpus_per_node, most)}
 
 
 RECORDER = """#!/bin/sh

@@ -17,7 +17,9 @@ from site_clusters import filled_in
 
 ROOT = Path(__file__).resolve().parents[1]
 READY = names(ROOT)
-ALLIANCE = ("beluga", "cedar", "graham", "narval")
+RETIRED = ("beluga", "cedar", "graham")
+CHARGED = (*RETIRED, "fir", "narval", "nibi", "rorqual")
+ONE_KIND = {"generic": {"cpu"}, "trillium": {"cpu"}, "trillium-gpu": {"cuda"}}
 PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
 
 SMALL = """
@@ -49,7 +51,7 @@ def refusal(name_or_path: str | Path) -> list[str]:
 
 
 def test_every_cluster_of_the_documents_is_there() -> None:
-    assert READY == ["arc", "beluga", "cedar", "della", "engaging", "generic", "graham", "h100", "narval"]
+    assert sorted([*CHARGED, "arc", "della", "engaging", "generic", "trillium", "trillium-gpu", "zurada"]) == READY
     assert [p for p in PROFILES if p not in ("local", "slurm")] == [name for name in READY if name != "generic"]
 
 
@@ -57,7 +59,7 @@ def test_every_cluster_of_the_documents_is_there() -> None:
 def test_a_ready_site_is_typed_and_says_what_was_never_run(name: str) -> None:
     ready = load_site(name, ROOT)
     assert ready.name == name
-    assert {p.device for p in ready.partitions} == ({"cpu"} if name == "generic" else {"cpu", "cuda"})
+    assert {p.device for p in ready.partitions} == ONE_KIND.get(name, {"cpu", "cuda"})
     assert name == "generic" or ready.verified.startswith("never run on the real cluster; values from document 00")
     schema = json.loads((ROOT / "workflow/schemas/site.schema.json").read_text())
     raw = yaml.safe_load((ROOT / f"config/sites/{name}.yaml").read_text())
@@ -70,25 +72,46 @@ def test_a_full_node_of_gpus_gets_no_more_than_the_node_has(name: str) -> None:
     for p in (p for p in ready.partitions if p.device == "cuda"):
         cpus = p.gpus_per_node * (ready.cpus_per_gpu or 1)
         assert cpus <= p.cpus_per_node
-        assert ready.partition_for("cuda", p.gpus_per_node, 2, 1, cpus_per_node=cpus)[0]
         assert ready.memory_mb(p.gpus_per_node, cpus, p) <= (p.memory_mb_per_node or 10**9)
+        gpus = min(p.gpus_per_node, p.limits.gpus or p.gpus_per_node)
+        assert ready.partition_for("cuda", gpus, 1, 1, cpus_per_node=gpus * (ready.cpus_per_gpu or 1))[0]
+
+
+def test_retired_clusters_say_so_and_name_their_successors() -> None:
+    for name, successor in zip(RETIRED, ("rorqual", "fir", "nibi"), strict=True):
+        first = (ROOT / f"config/sites/{name}.yaml").read_text().splitlines()[0]
+        assert first.startswith("# Retired in ")
+        assert f"config/sites/{successor}.yaml" in first
+        assert "retired in " in load_site(name, ROOT).description
+
+
+def test_nobody_gets_mail_who_did_not_ask_for_it() -> None:
+    assert [name for name in READY if load_site(name, ROOT).mail_type] == []
+
+
+def test_trillium_gives_one_gpu_or_whole_nodes() -> None:
+    trillium = load_site("trillium-gpu", ROOT)
+    chosen = {(n, g): trillium.partition_for("cuda", g, n, 60)[0] for n in (1, 2) for g in (1, 2, 4)}
+    assert [shape for shape, partition in chosen.items() if not partition.whole_nodes] == [(1, 1)]
+    assert chosen[1, 1].taken(1, 1, 24) == {"jobs": 1, "nodes": 1, "gpus": 1, "cpus": 24}
+    assert chosen[1, 2].taken(1, 2, 48) == {"jobs": 1, "nodes": 1, "gpus": 4, "cpus": 96}
 
 
 def test_the_documents_proportions_are_kept() -> None:
-    cedar, graham, h100 = (load_site(name, ROOT) for name in ("cedar", "graham", "h100"))
+    cedar, graham, zurada = (load_site(name, ROOT) for name in ("cedar", "graham", "zurada"))
     assert (cedar.cpus_per_gpu, cedar.memory_mb_per_gpu) == (6, 32_000)
     assert (graham.cpus_per_gpu, graham.memory_mb_per_gpu) == (16, 64_000)
-    assert h100.openmp.model_dump() == {"places": "cores", "bind": "close", "stack": "512m"}
-    assert (h100.network_interface, h100.cpus_per_gpu) == ("bond0", 16)
-    assert h100.partition_for("cuda", 1, 1, 5)[0].name == "gpu1h100"
-    assert h100.partition_for("cuda", 2, 2, 60)[0].name == "gpu2h100"
+    assert zurada.openmp.model_dump() == {"places": "cores", "bind": "close", "stack": "512m"}
+    assert (zurada.network_interface, zurada.cpus_per_gpu) == ("bond0", 16)
+    assert zurada.partition_for("cuda", 1, 1, 5)[0].name == "gpu1h100"
+    assert zurada.partition_for("cuda", 2, 2, 60)[0].name == "gpu2h100"
 
 
 @pytest.mark.parametrize("name", READY)
 def test_only_what_a_user_must_know_is_missing(name: str) -> None:
     lines = load_site(name, ROOT).missing(60)
-    expected = {"account"} if name in ALLIANCE else {"max_minutes"} if name == "h100" else set()
-    assert {re.match(r"config/sites/\w+\.yaml: (\w+)", line)[1] for line in lines} == expected
+    expected = {"account"} if name in CHARGED else set()
+    assert {re.match(r"config/sites/[\w-]+\.yaml: (\w+)", line)[1] for line in lines} == expected
     assert filled_in(load_site(name, ROOT)).missing(60) == []
 
 
@@ -116,6 +139,17 @@ REFUSED = {
     "partitions: [{device: cpu, cpus_per_node: 1, gpu_name: a100}]": "partitions[0].device: cpu is not allowed with",
     "partitions: [{device: cpu, cpus_per_node: 1, name: -x}]": "partitions[0].name: '-x' is not allowed",
     "partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: 'a:2 --x'}]": "partitions[0].gpu_name",
+    "gpu_request: gpus": "gpu_request: 'gpus' is not allowed; allowed: gpus-per-node, gres",
+    "limits: {gpus: 0}": "limits.gpus: 0 is not allowed; allowed: a whole number of at least 1 or null",
+    "limits: {gpu: 1}": "limits.gpu: 1 stands at an unknown key; did you mean 'gpus'? allowed: cpus, gpus, jobs, nodes",
+    "min_minutes: 0": "min_minutes: 0 is not allowed; allowed: a whole number of at least 1 or null",
+    (
+        "{gpu_request: gres, partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: h100-nvl}]}"
+    ): "partitions[0].gpu_name: 'h100-nvl' is not allowed; allowed: letters, digits, . and _ with gpu_request: gres",
+    (
+        "partitions: [{device: cpu, cpus_per_node: 1, name: x, limits: {cpus: 1}}, "
+        "{device: cpu, cpus_per_node: 2, name: x}]"
+    ): "partitions[1].limits: differ from partitions[0].limits, and both are partition x",
     "environment: {mode: pip}": "environment.mode: 'pip' is not allowed; allowed: wheels, conda, modules, apptainer",
     "environment: {mode: conda}": "environment.conda: missing with mode: conda",
     "environment: {mode: apptainer}": "environment.image: missing with mode: apptainer",

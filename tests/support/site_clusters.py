@@ -18,8 +18,10 @@ def site_nodes(site: Site, each: int = 1) -> tuple[list[mini_slurm.Node], list[m
     nodes: list[mini_slurm.Node] = []
     members: dict[str, list[str]] = {}
     minutes: dict[str, int] = {}
+    whole: dict[str, bool] = {}
     for kind, p in enumerate(site.partitions):
         partition = p.name or DEFAULT
+        whole[partition] = whole.get(partition, True) and p.whole_nodes
         minutes[partition] = max(minutes.get(partition, 0), p.max_minutes or ENOUGH_MINUTES)
         for number in range(each):
             nodes.append(
@@ -35,7 +37,9 @@ def site_nodes(site: Site, each: int = 1) -> tuple[list[mini_slurm.Node], list[m
     # As on many real clusters, one is the default, whether the site's file goes there or not.
     default = DEFAULT if DEFAULT in members else next(iter(members))
     return nodes, [
-        mini_slurm.Partition(name, tuple(names), max_minutes=minutes[name], default=name == default)
+        mini_slurm.Partition(
+            name, tuple(names), max_minutes=minutes[name], default=name == default, whole_nodes=whole[name]
+        )
         for name, names in members.items()
     ]
 

@@ -24,6 +24,7 @@ class Partition:
     nodes: tuple[str, ...]
     max_minutes: int = 120
     default: bool = False
+    whole_nodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def slurm_conf(
     for partition in partitions:
         text += (
             f"PartitionName={partition.name} Nodes={','.join(partition.nodes)} MaxTime={partition.max_minutes}"
-            f" DefaultTime={min(10, partition.max_minutes)} Default={'YES' if partition.default else 'NO'} State=UP\n"
+            f" DefaultTime={min(10, partition.max_minutes)} Default={'YES' if partition.default else 'NO'} State=UP"
+            f"{' OverSubscribe=EXCLUSIVE' if partition.whole_nodes else ''}\n"
         )
     return text
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from relay.driver import signals
 from relay.environments import login_node
 from relay.planning import shapes
+from relay.spec import user_limits
 from relay.training import speed
 
 
@@ -85,11 +86,10 @@ def asked_of_slurm(specification_of):
         return {"runtime": CONFIG.runtime_minutes, **own}
 
     def asked(name):
-        return lambda wildcards: shapes.resources(
-            PLAN.job(specification_of(wildcards)), SITE
-        ).get(name)
+        return lambda wildcards: PLAN.resources(specification_of(wildcards)).get(name)
 
-    return {**{name: asked(name) for name in shapes.RESOURCES}, **own}
+    names = [*shapes.RESOURCES, *user_limits.all_counters(SITE)]
+    return {**{name: asked(name) for name in names}, **own}
 
 
 # Modules that jobs load. Snakemake takes no function here.
@@ -127,10 +127,20 @@ class Words:
 
 WORDS = Words()
 
+
+class Memory:
+    """What is asked for in MB, in words: `{MEMORY:{resources.mem_mb}}`."""
+
+    def __format__(self, megabytes):
+        return "no memory" if megabytes == "0" else f"{megabytes} MB a node"
+
+
+MEMORY = Memory()
+
 # The further lines of a job's message: its log and, on a cluster, what it asks for. The first line is the job in words.
 ASKED = "\n    log: {log}" + (
     "\n    asks for: {resources.nodes} nodes, {resources.tasks} tasks of {resources.cpus_per_task} CPUs,"
-    " {resources.mem_mb} MB a node, {resources.runtime} minutes, {resources.slurm_extra}"
+    " {MEMORY:{resources.mem_mb}}, {resources.runtime} minutes, {resources.slurm_extra}"
     if SITE
     else ""
 )

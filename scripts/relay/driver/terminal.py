@@ -20,6 +20,7 @@ LEFT_OUT = (
     "Trying to restart job ",
     "Removing output files of failed job ",
     "Exiting because a job execution failed.",
+    "No job memory information ",  # the site's file says that none is asked for
 )
 
 

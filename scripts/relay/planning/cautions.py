@@ -12,10 +12,55 @@ from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
 
-def cautions(planned: PlannedSetting, config: Config, here: Here) -> Iterator[str]:
-    """Warnings about a setting, each a text that follows the setting's name."""
+def cautions(
+    planned: PlannedSetting, config: Config, here: Here, seconds_per_step: float | None = None
+) -> Iterator[str]:
+    """Warnings about a setting, each a text that follows the setting's name.
+
+    `seconds_per_step` is the setting's measured speed, None where it is not measured.
+    """
     shape = planned.setting.shape
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_spread(shape, config, here))
+    yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
+
+
+def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: float | None) -> Iterator[str]:
+    """Warn of jobs that are expected to be shorter than the cluster wants: as asked for, or by the measured speed."""
+    least = here.site.min_minutes if here.site else None
+    if here.site is None or least is None:
+        return
+    minutes = planned.segment.minutes if planned.segment else None
+    if minutes is None and seconds_per_step is not None:
+        length = planned.setting.length
+        steps = segments.steps_in_a_job(
+            planned.segment,
+            steps_per_epoch=length.steps_per_epoch,
+            total_steps=length.total_steps,
+            seconds_per_step=seconds_per_step,
+        )
+        minutes = (segments.STARTUP_SECONDS + min(steps, length.total_steps) * seconds_per_step) / 60
+    if minutes is not None and minutes < least:
+        yield (
+            f"has jobs of about {minutes:.3g} minutes, {here.site.file} names {least} as the shortest useful ones "
+            "(min_minutes): give longer segments"
+        )
+
+
+def _of_the_partition(shape: Shape, config: Config, here: Here) -> Iterator[str]:
+    """Warn of nodes that a job has alone and does not fill, and of memory that cannot be asked for."""
+    partition = shapes.partition_for(shape, here.site, config)[0] if here.site else None
+    if partition is None:
+        return
+    if config.memory_mb_per_node and not partition.asks_memory:
+        yield (
+            f"gets what memory {partition.shown} gives: memory_mb_per_node {config.memory_mb_per_node} is not asked "
+            "for there (asks_memory: false)"
+        )
+    used = {"GPUs": (shape.gpus_per_node, partition.gpus_per_node)}
+    used |= {"CPUs": (shape.cpus_per_node, partition.cpus_per_node)}
+    partly = [f"{some} of the {all_} {what}" for what, (some, all_) in used.items() if some < all_]
+    if partition.whole_nodes and partly:
+        yield f"uses {' and '.join(partly)} of each node, and {partition.shown} gives and charges whole nodes"
 
 
 def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:

@@ -102,9 +102,21 @@ class Plan:
         """What a specification's job asks Slurm for; None where it runs on this machine."""
         if self.site is None:
             return None
-        minutes = PREFLIGHT_MINUTES if isinstance(specification, Preflight) else self.config.runtime_minutes
+        minutes = self.preflight_minutes if isinstance(specification, Preflight) else self.config.runtime_minutes
         environment = self._environment(specification.stack, specification.shape.device)
         return shapes.job(specification.shape, self.site, self.config, minutes, environment)
+
+    def resources(self, specification: Specification) -> dict[str, Any]:
+        """What a specification's job asks Slurm for, and adds to a user's limits, as resources of Snakemake's."""
+        job = self.job(specification)
+        assert job is not None, "only jobs on a cluster have resources"
+        assert self.site is not None
+        return shapes.resources(job, self.site) | shapes.counted(specification.shape, self.site, self.config)
+
+    @property
+    def preflight_minutes(self) -> int:
+        """The time limit of a preflight: a few minutes, or the shortest that the cluster wants."""
+        return max(PREFLIGHT_MINUTES, (self.site.min_minutes if self.site else None) or 0)
 
     def prepare(self) -> None:
         """Check that Slurm would accept the jobs, then write the specifications of runs, gates and references.
@@ -178,7 +190,8 @@ class Plan:
         return {planned.id: planned for planned in self.settings}
 
     @cached_property
-    def _measured(self) -> dict[str, float]:
+    def measured(self) -> dict[str, float]:
+        """Measured seconds per step, by the settings' ids."""
         return segments.read_speeds(self.speeds)
 
     def segments(self, run: Run) -> list[int]:
@@ -195,7 +208,7 @@ class Plan:
             segment,
             steps_per_epoch=length.steps_per_epoch,
             total_steps=length.total_steps,
-            seconds_per_step=self._measured.get(planned.id) if segment and segment.minutes else None,
+            seconds_per_step=self.measured.get(planned.id) if segment and segment.minutes else None,
         )
 
     def previous_end(self, run: Run, end: int) -> int:
@@ -211,7 +224,7 @@ class Plan:
     def unmeasured(self) -> list[Run]:
         """The first run of each setting whose segment is in minutes and whose speed is not measured yet."""
         in_minutes = {planned.id for planned in self.settings if planned.segment and planned.segment.minutes}
-        missing = in_minutes - set(self._measured)
+        missing = in_minutes - set(self.measured)
         return [run for run in self.runs if run.setting_id in missing and run.repeat == 0]
 
     def check_measured(self) -> None:

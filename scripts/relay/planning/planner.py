@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node
-from relay.planning import checks, settings, shapes, size, skips
+from relay.planning import checks, settings, shapes, size, skips, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -53,6 +53,7 @@ def plan(
     planner = _Planner(Plan(config, root, site, names, speeds), strategies, here, arithmetic or Arithmetic.here())
     planner.add_settings()
     planner.add_runs()
+    planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan
 
@@ -145,7 +146,7 @@ class _Planner:
         known = self.settings.get(name)
         if known is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
-            for caution in cautions(planned, self.config, self.here):
+            for caution in cautions(planned, self.config, self.here, self.plan.measured.get(planned.id)):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             self._add_checks(planned)
             return

@@ -6,13 +6,15 @@ from typing import Any
 
 from relay.planning.config import Config
 from relay.spec.job import Job
+from relay.spec.partition import Partition
 from relay.spec.setting import Shape
-from relay.spec.site import Partition, Site
+from relay.spec.site import Site
+from relay.spec.user_limits import counters
 
-# All keys that `resources` may return.
+# All keys that `resources` may return, besides the counters of a user's limits.
 RESOURCES = (
     *("mpi", "nodes", "tasks", "cpus_per_task", "mem_mb", "runtime", "slurm_extra"),
-    *("slurm_partition", "slurm_account", "qos", "constraint"),
+    *("slurm_partition", "slurm_account", "qos", "constraint", "gres", "tasks_per_gpu"),
 )
 
 
@@ -35,13 +37,16 @@ def job(shape: Shape, site: Site, config: Config, minutes: int, environment: dic
     gpus, cpus = shape.gpus_per_node, shape.cpus_per_node
     # With srun every process is a task. Otherwise one task starts all processes of its node, and needs all their CPUs.
     tasks_per_node = shape.processes_per_node if shape.launcher == "srun" else 1
+    memory_mb = config.memory_mb_per_node or site.memory_mb(gpus, cpus, partition)
     return Job(
         nodes=shape.nodes,
         tasks_per_node=tasks_per_node,
         cpus_per_task=cpus // tasks_per_node,
-        memory_mb=config.memory_mb_per_node or site.memory_mb(gpus, cpus, partition),
+        memory_mb=memory_mb if partition.asks_memory else None,
         gpus_per_node=gpus,
         gpu_name=partition.gpu_name,
+        whole_node_gpus=partition.gpus_per_node if partition.whole_nodes and gpus else None,
+        gpu_request=site.gpu_request,
         minutes=minutes,
         partition=partition.name,
         account=site.account,
@@ -60,9 +65,14 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
 
     With an empty `mpi`, the executor runs the rule's shell once, on the first node, and the shell starts the job's
     steps. Without it, the executor would start the shell as a step of one task, in which no other step can start.
+
+    The executor takes `--gres` as a resource of its own only. It then asks for no number of tasks in all, which follows
+    from the nodes and the tasks of each, and would ask for tasks of each GPU without `tasks_per_gpu`.
+    A `mem_mb` of 0 asks for none. Snakemake refuses None, and asks for a default of its own where nothing is given.
     """
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
-    extra += [job.gpus_flag] if job.gpus_flag else []
+    gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
+    extra += [job.job_gpus] if job.job_gpus and not gres else []
     extra += [f"--reservation={site.reservation}"] if site.reservation else []
     extra += [f"--mail-type={','.join(site.mail_type)}"] if site.mail_type else []
     extra += [f"--mail-user={site.mail_user}"] if site.mail_user else []
@@ -71,13 +81,15 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
         "slurm_account": job.account,
         "qos": job.qos,
         "constraint": job.constraint,
+        "gres": gres or None,
+        "tasks_per_gpu": 0 if gres else None,
     }
     return {
         "mpi": "",
         "nodes": job.nodes,
         "tasks": job.tasks,
         "cpus_per_task": job.cpus_per_task,
-        "mem_mb": job.memory_mb,
+        "mem_mb": job.memory_mb or 0,
         "runtime": job.minutes,
         "slurm_extra": " ".join(extra),
         **{name: value for name, value in optional.items() if value is not None},
@@ -90,4 +102,23 @@ def sbatch_flags(job: Job, site: Site) -> list[str]:
     flag_of = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
     flags = [f"--{flag}={values[name]}" for name, flag in flag_of.items() if name in values]
     flags += [f"--nodes={job.nodes}", f"--ntasks={job.tasks}", f"--cpus-per-task={job.cpus_per_task}"]
-    return [*flags, f"--mem={job.memory_mb}M", f"--time={job.minutes}", *str(values["slurm_extra"]).split()]
+    flags += [f"--mem={job.memory_mb}M"] if job.memory_mb else []
+    flags += [f"--time={job.minutes}", *str(values["slurm_extra"]).split()]
+    return [*flags, *([f"--gres={values['gres']}"] if "gres" in values else [])]
+
+
+def taken(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
+    """What a job of this shape occupies: `jobs`, `nodes`, `gpus`, `cpus`. A node that it has alone counts in full."""
+    nodes, gpus, cpus = shape.nodes, shape.gpus_per_node, shape.cpus_per_node
+    partition = partition_for(shape, site, config)[0] if site else None
+    if partition:
+        return partition.taken(nodes, gpus, cpus)
+    return {"jobs": 1, "nodes": nodes, "gpus": nodes * gpus, "cpus": nodes * cpus}
+
+
+def counted(shape: Shape, site: Site, config: Config) -> dict[str, int]:
+    """What a job of this shape adds to the counters of a user's limits."""
+    partition, reason = partition_for(shape, site, config)
+    assert partition is not None, reason
+    adds = taken(shape, site, config)
+    return {name: adds[counter.what] for name, counter in counters(site, partition).items()}

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.plain_text import plain_text
-from relay.planning.plan import PREFLIGHT_MINUTES, Plan
+from relay.planning import shapes
+from relay.planning.plan import Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
 from relay.spec.run import Preflight, Setting, setting_fields
@@ -35,15 +36,15 @@ def cost(plan: Plan) -> Cost:
     unmeasured = {run.setting_id for run in plan.unmeasured}
     jobs: list[Shape] = [check.shape for check in (*plan.references.values(), *plan.gates.values())]
     jobs += [run.shape for run in plan.runs if run.setting_id not in unmeasured for _ in plan.segments(run)]
-    total = sum((_cost(shape, plan.config.runtime_minutes) for shape in jobs), Cost())
+    total = sum((_cost(plan, shape, plan.config.runtime_minutes) for shape in jobs), Cost())
     looks = plan.preflights.values() if plan.site else ()
-    return sum((_cost(look.shape, PREFLIGHT_MINUTES) for look in looks), total)
+    return sum((_cost(plan, look.shape, plan.preflight_minutes) for look in looks), total)
 
 
-def _cost(shape: Shape, minutes: float) -> Cost:
+def _cost(plan: Plan, shape: Shape, minutes: float) -> Cost:
     """The most that one job of a shape may cost in `minutes`."""
-    hours = minutes / 60
-    return Cost(1, hours * shape.nodes * shape.cpus_per_node, hours * shape.nodes * shape.gpus_per_node)
+    hours, taken = minutes / 60, shapes.taken(shape, plan.site, plan.config)
+    return Cost(1, hours * taken["cpus"], hours * taken["gpus"])
 
 
 def render(plan: Plan, width: int = 80) -> str:

@@ -163,17 +163,18 @@ def grant(facts: Facts) -> Outcome | None:
     """What Slurm says it granted, beside what the job declares."""
     if not facts.job or not any(rank["slurm"] for rank in facts.ranks):
         return None
+    asked = {name: variable for name, variable in GRANTED.items() if facts.job[name] is not None}
     for rank in facts.ranks:
         wrong = [
             f"{name} {found} ({variable})"
-            for name, variable in GRANTED.items()
+            for name, variable in asked.items()
             if (found := rank["slurm"].get(variable, "")).isdigit() and int(found) < facts.job[name]
         ]
         gpus = visible_gpus(rank)
         if facts.job["gpus_per_node"] and gpus is not None and gpus < facts.job["gpus_per_node"]:
             wrong.append(f"gpus_per_node {gpus} (CUDA_VISIBLE_DEVICES)")
         if wrong:
-            declared = ", ".join(f"{name} {facts.job[name]}" for name in (*GRANTED, "gpus_per_node"))
+            declared = ", ".join(f"{name} {facts.job[name]}" for name in (*asked, "gpus_per_node"))
             return stop(
                 f"{who(rank)} got {', '.join(wrong)}; the job declares {declared}",
                 "look for --resources, --cores or --set-resources on Snakemake's command line: they shrink jobs",

@@ -65,7 +65,7 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
                 f"run {run.id}: cpus_per_task is {run.shape.cpus_per_task}, but the process may use only {own}"
             )
         limit = memory_limit_mb()
-        if limit is not None and limit < job.memory_mb:
+        if limit is not None and job.memory_mb is not None and limit < job.memory_mb:
             raise UserError(
                 f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
             )

@@ -19,11 +19,12 @@ def check(job: Job, granted: Mapping[str, str]) -> None:
 
     `granted` is the output of `scontrol show job`. The two can differ, because Snakemake shrinks a job to fit
     `--resources` or `--cores` without a message, and because sites have filters. More CPUs or memory than declared
-    (whole cores, whole nodes) is no error. Values that this version of Slurm does not show are not compared.
+    (whole cores, whole nodes) is no error. Values that this version of Slurm does not show are not compared, nor is
+    memory where the job asks for none.
     """
     declared = {"nodes": job.nodes, "tasks": job.tasks, "CPUs of a task": job.cpus_per_task}
-    declared |= {"memory_mb of a node": job.memory_mb, "GPUs of a node": job.gpus_per_node}
-    declared |= {"CPUs in all": job.tasks * job.cpus_per_task, "memory_mb in all": job.nodes * job.memory_mb}
+    declared |= {"memory_mb of a node": job.memory_mb or 0, "GPUs of a node": job.gpus_per_node}
+    declared |= {"CPUs in all": job.tasks * job.cpus_per_task, "memory_mb in all": job.nodes * (job.memory_mb or 0)}
     numbers = _numbers(granted)
     wrong = [
         f"{name}: {numbers[name]}, the run declares {value}"
@@ -108,4 +109,4 @@ def srun(job: Job, tasks_per_node: int, cpus_per_task: int) -> list[str]:
     words += ["--cpu-bind=cores"] if job.confined else []
     # Without --gpu-bind, each task sees all of its node's GPUs, as NCCL needs. --gpu-bind=none would unset
     # CUDA_VISIBLE_DEVICES, so that tasks would also see the GPUs of other jobs.
-    return [*words, *([job.gpus_flag] if job.gpus_flag else [])]
+    return [*words, *([job.step_gpus] if job.step_gpus else [])]

@@ -18,17 +18,21 @@ class Job:
     """One Slurm job.
 
     A task is a task of Slurm: with launcher srun it is one process of the run, else it starts a node's processes.
-    `memory_mb` is for each node. `confined` says that the site keeps a task to its CPUs, memory and GPUs.
-    `node_disk` may contain variables, which each node expands. `environment` is described in
-    `relay.environments.login_node.asked`.
+    `memory_mb` is for each node; None means that none is asked for. `gpus_per_node` are those of the steps.
+    `whole_node_gpus` are those that the job asks for where it must take all of a node; None: as many as the steps.
+    `gpu_request` says with which of Slurm's options GPUs are asked for. `confined` says that the site keeps a task to
+    its CPUs, memory and GPUs. `node_disk` may contain variables, which each node expands. `environment` is described
+    in `relay.environments.login_node.asked`.
     """
 
     nodes: int = 1
     tasks_per_node: int = 1
     cpus_per_task: int = 1
-    memory_mb: int
+    memory_mb: int | None
     gpus_per_node: int = 0
     gpu_name: str | None = None
+    whole_node_gpus: int | None = None
+    gpu_request: str = "gpus-per-node"
     minutes: int
     partition: str | None = None
     account: str | None = None
@@ -46,12 +50,19 @@ class Job:
         return self.nodes * self.tasks_per_node
 
     @property
-    def gpus_flag(self) -> str | None:
-        """Slurm's flag for the GPUs of each node, the same for sbatch and srun; None for a job without GPUs."""
-        if not self.gpus_per_node:
-            return None
+    def step_gpus(self) -> str | None:
+        """The flag of srun for the GPUs of each node; None for a job without GPUs."""
+        return self._gpus_flag(self.gpus_per_node)
+
+    @property
+    def job_gpus(self) -> str | None:
+        """The flag of sbatch for the GPUs of each node; None for a job without GPUs."""
+        return self._gpus_flag(self.whole_node_gpus or self.gpus_per_node)
+
+    def _gpus_flag(self, gpus: int) -> str | None:
         kind = f"{self.gpu_name}:" if self.gpu_name else ""
-        return f"--gpus-per-node={kind}{self.gpus_per_node}"
+        option = "--gres=gpu:" if self.gpu_request == "gres" else "--gpus-per-node="
+        return f"{option}{kind}{gpus}" if gpus else None
 
     @classmethod
     def read(cls, specification: Path) -> Job | None:

@@ -16,12 +16,13 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.spec import yaml_file
-from relay.spec.blocks import Block, Natural, Text, Whole
+from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
+from relay.spec.partition import Limits, Partition
 
 SITES = Path("config/sites")
-Device = Literal["cpu", "cuda"]
 Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
+GpuRequest = Literal["gpus-per-node", "gres"]
 MailType = Literal[
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
     "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
@@ -29,6 +30,8 @@ MailType = Literal[
 
 # These texts end up in command lines, so that only the listed characters are allowed.
 NAME = ("letters, digits and . _ + -", r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+# What Snakemake's Slurm plugin takes as the type of a GPU.
+GRES_TYPE = ("letters, digits, . and _ with gpu_request: gres", r"[A-Za-z0-9_.]+")
 FILE_NAME = ("letters, digits and . _ -", r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CONSTRAINT = ("features, with & | * ( ) [ ]", r"[A-Za-z0-9._+&|*()\[\]-]+")
 MAIL = ("an address such as name@example.org", r"[A-Za-z0-9._+-]+(@[A-Za-z0-9.-]+)?")
@@ -37,27 +40,6 @@ MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
 DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
 PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %", r"(?!-)[\w./+@~:,=% -]+")
-
-
-class Partition(Block):
-    """A kind of node. A job uses the first partition that it fits into."""
-
-    name: Text | None = Field(default=None, description="Slurm's name for the partition; null: Slurm chooses one")
-    device: Device = Field(description="what its jobs compute on")
-    gpu_name: Text | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
-    gpus_per_node: Whole = Field(default=0, description="GPUs of a node")
-    cpus_per_node: Natural = Field(description="CPUs of a node")
-    memory_mb_per_node: Natural | None = Field(default=None, description="memory of a node in MB; null: not checked")
-    max_nodes: Natural | None = Field(default=None, description="largest number of nodes for a job; null: not checked")
-    max_minutes: Natural | None = Field(
-        default=None,
-        description="longest time limit of a job, in minutes; null: not known, and no job is submitted until it is set",
-    )
-
-    @property
-    def shown(self) -> str:
-        """The partition's name in messages."""
-        return f"partition {self.name}" if self.name else f"Slurm's default partition ({self.device})"
 
 
 class OpenMP(Block):
@@ -112,6 +94,16 @@ class Site(Block):
     partitions: list[Partition] = Field(
         default=[], description="kinds of nodes; a job uses the first that it fits into"
     )
+    limits: Limits = Field(default=Limits(), description="what one user may have at once on the whole cluster")
+    min_minutes: Natural | None = Field(
+        default=None,
+        description="shortest job that the cluster wants, in minutes: the plan warns of shorter ones, and preflights "
+        "ask for as much; null: not known",
+    )
+    gpu_request: GpuRequest = Field(
+        default="gpus-per-node",
+        description="how jobs ask for GPUs: --gpus-per-node=type:N, or --gres=gpu:type:N where the cluster wants that",
+    )
     cpus_per_gpu: Natural | None = Field(
         default=None,
         description="CPUs asked for with each GPU where a comparison does not name a number; null: one per process",
@@ -165,6 +157,8 @@ class Site(Block):
         for i, partition in enumerate(self.partitions):
             yield f"partitions[{i}].name", partition.name, NAME
             yield f"partitions[{i}].gpu_name", partition.gpu_name, NAME
+            if self.gpu_request == "gres":
+                yield f"partitions[{i}].gpu_name", partition.gpu_name, GRES_TYPE
         for i, module in enumerate(self.modules):
             yield f"modules[{i}]", module, MODULE
         for stack, packages in self.environment.packages.items():
@@ -182,6 +176,9 @@ class Site(Block):
                 yield f"partitions[{i}].gpus_per_node: 0 is not allowed with device: cuda; allowed: at least 1"
             if p.device == "cpu" and (p.gpus_per_node or p.gpu_name):
                 yield f"partitions[{i}].device: cpu is not allowed with gpus_per_node or gpu_name; allowed: cuda"
+            first = [each.slurms for each in self.partitions].index(p.slurms)
+            if p.limits != self.partitions[first].limits:
+                yield f"partitions[{i}].limits: differ from partitions[{first}].limits, and both are {p.shown}"
         if (self.openmp.places or self.openmp.bind) and not self.confines_cpus:
             # Without confinement, all processes of a node would be bound to the same cores.
             yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
@@ -212,23 +209,17 @@ class Site(Block):
         kind = [p for p in self.partitions if p.device == device]
         if not kind:
             return None, f"{self.file}: partitions: none for device {device}; add one"
-        misfits = [self._misfit(p, gpus_per_node, nodes, cpus_per_node, memory_mb) for p in kind]
+        misfits = [self._misfit(p, nodes, gpus_per_node, cpus_per_node, memory_mb) for p in kind]
         fitting = [p for p, misfit in zip(kind, misfits, strict=True) if not misfit]
         if not fitting:
             return None, f"{self.file}: no partition fits: {'; '.join(misfits)}"
         return next((p for p in fitting if (p.max_minutes or minutes) >= minutes), fitting[0]), ""
 
-    @staticmethod
-    def _misfit(p: Partition, gpus_per_node: int, nodes: int, cpus_per_node: int, memory_mb: int) -> str:
-        """What a job asks for beyond the partition's limits; '' where it fits."""
-        compared = (
-            ("nodes", nodes, p.max_nodes),
-            ("GPUs per node", gpus_per_node, p.gpus_per_node),
-            ("CPUs per node", cpus_per_node, p.cpus_per_node),
-            ("MB per node", memory_mb, p.memory_mb_per_node),
-        )
-        over = [f"{asked} {what} of {has}" for what, asked, has in compared if has is not None and asked > has]
-        return f"{p.shown}: {', '.join(over)}" if over else ""
+    def _misfit(self, p: Partition, nodes: int, gpus_per_node: int, cpus_per_node: int, memory_mb: int) -> str:
+        """What a job asks for beyond the partition and beyond a user's limits; '' where it fits."""
+        over = p.misfit(nodes, gpus_per_node, cpus_per_node, memory_mb)
+        over += self.limits.exceeded(p.taken(nodes, gpus_per_node, cpus_per_node))
+        return f"{p.shown}: {', '.join(dict.fromkeys(over))}" if over else ""
 
     def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:
         """Memory to ask for on a node, in MB: by GPUs where the site has `memory_mb_per_gpu`, else by CPUs.

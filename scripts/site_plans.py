@@ -1,0 +1,80 @@
+"""Plans every strategy on every ready site, and writes what is skipped there, and why: docs/site-plans.md.
+
+`--check` writes nothing and exits 1 where the page differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import load_site, names
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = "docs/site-plans.md"
+CONFIGS = ("config/proof/strategies.yaml", "config/proof/experts.yaml")
+HEAD = """\
+# Every strategy on every ready site
+
+<!-- `python scripts/site_plans.py` writes this page. Change the sites or the planner, not this page. -->
+
+What the planner makes of `config/proof/strategies.yaml` and `config/proof/experts.yaml`, which ask for every
+strategy on one node, on each of the [ready sites](sites.md#the-ready-ones). On a site with GPUs all strategies
+that can use them do. The numbers behind a skipped strategy are its devices on each node.
+
+"""
+
+
+def plans(name: str) -> Iterator[Plan]:
+    """The plan of each config on a site. Speeds that were measured here are no part of it."""
+    site = load_site(name, ROOT)
+    for config in CONFIGS:
+        given = yaml.safe_load((ROOT / config).read_text(encoding="utf-8")) | {"repeats": 1}
+        yield plan(load(given), root=ROOT, site=site, speeds=Path("/nonexistent"))
+
+
+def row(name: str) -> str:
+    """A site's line in the table."""
+    found = list(plans(name))
+    planned = sum(len(each.settings) for each in found)
+    reasons: dict[str, dict[str, set[int]]] = {}
+    for skipped in (skipped for each in found for skipped in each.skipped):
+        strategy, shape = skipped.setting.strategy.name, skipped.setting.shape
+        for reason in skipped.reasons:
+            words = reason.removeprefix(f"{strategy} ").removeprefix(f"config/sites/{name}.yaml: ")
+            reasons.setdefault(words, {}).setdefault(strategy, set()).add(shape.devices_per_node)
+    told = [f"{_strategies(named)}: {words}" for words, named in sorted(reasons.items())]
+    return f"| `{name}` | {planned} | {'<br>'.join(told) or 'nothing'} |"
+
+
+def _strategies(named: dict[str, set[int]]) -> str:
+    return ", ".join(f"`{name}` {' and '.join(map(str, sorted(sizes)))}" for name, sizes in sorted(named.items()))
+
+
+def page() -> str:
+    """The whole page."""
+    lines = ["| site | settings that run | skipped, and why |", "| --- | --- | --- |", *map(row, names(ROOT))]
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the page, or compare it; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the page differs")
+    path, text = ROOT / PAGE, page()
+    if parser.parse_args().check:
+        return int(path.read_text(encoding="utf-8") != text)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

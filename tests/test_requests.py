@@ -1,0 +1,223 @@
+"""What some clusters refuse: a request for memory, or for GPUs in the usual way; too many jobs at once; short jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planned_preflights import recorded
+from relay.planning import shapes, table
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.preflight import checks_grant
+from relay.preflight.findings import Facts
+from relay.slurm import allocation
+from relay.spec.job import Job
+from relay.spec.site import load_site
+from relay.spec.user_limits import all_counters, beside_driver
+
+CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
+GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
+GPU_NODES |= {"cpus_per_node": 48, "max_nodes": 8, "max_minutes": 600}
+SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verified": "in a test"}
+SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12, "environment": {"mode": "current"}}
+DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
+CPU: dict[str, Any] = {"strategy": "cpu"}
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Planned:
+    """Plans comparisons on a cluster with these changes, with the speeds of `speeds.json`."""
+
+    def make(*comparisons: dict[str, Any], site: dict[str, Any] | None = None, **config: Any) -> Plan:
+        file = tmp_path / "somewhere.yaml"
+        file.write_text(yaml.safe_dump(SITE | (site or {})))
+        given = {"repeats": 1, "comparisons": list(comparisons), **config}
+        return plan(load(given), site=load_site(str(file), tmp_path), speeds=tmp_path / "speeds.json")
+
+    return make
+
+
+def only_job(found: Plan) -> Job:
+    (run,) = found.runs
+    job = found.job(run)
+    assert job
+    return job
+
+
+def flags_of(found: Plan) -> list[str]:
+    assert found.site
+    return shapes.sbatch_flags(only_job(found), found.site)
+
+
+# Memory
+
+
+def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned) -> None:
+    found = planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]})
+    assert only_job(found).memory_mb is None
+    # Snakemake refuses None here, and without the resource it would ask for a default of its own.
+    assert found.resources(found.runs[0])["mem_mb"] == 0
+    assert not [flag for flag in flags_of(found) if flag.startswith("--mem")]
+    assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]
+
+
+def test_memory_that_is_not_asked_for_is_not_compared(planned: Planned) -> None:
+    job = only_job(planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]}))
+    granted = {"JobId": "7", "NumNodes": "1", "NumTasks": "2", "CPUs/Task": "12", "TresPerNode": "gres:gpu:a100:2"}
+    allocation.check(job, granted | {"MinMemoryNode": "100M", "AllocTRES": "cpu=24,mem=100M,node=1"})
+    told = recorded()
+    for rank in told["ranks"]:
+        rank["slurm"]["SLURM_MEM_PER_NODE"], rank["memory_limit_mb"] = "100", 100
+    assert not checks_grant.grant(Facts(told)).ok
+    assert not checks_grant.memory(Facts(told)).ok
+    told["job"]["memory_mb"] = None
+    assert checks_grant.grant(Facts(told)).ok
+    assert checks_grant.memory(Facts(told)) is None
+
+
+def test_memory_of_the_config_that_cannot_be_asked_for_is_warned_of(planned: Planned) -> None:
+    refusing = {"partitions": [CPU_NODES | {"asks_memory": False}]}
+    (warning,) = planned(CPU, site=refusing, memory_mb_per_node=5000, device="cpu").warnings
+    assert "memory_mb_per_node 5000 is not asked for there" in warning
+    assert not planned(CPU, memory_mb_per_node=5000, device="cpu").warnings
+
+
+# GPUs
+
+
+def test_gpus_are_asked_for_as_the_cluster_wants(planned: Planned) -> None:
+    found = planned(DDP, site={"gpu_request": "gres"})
+    asked = found.resources(found.runs[0])
+    assert (asked["gres"], asked["tasks_per_gpu"], asked["slurm_extra"]) == ("gpu:a100:2", 0, "--ntasks-per-node=2")
+    for words in (flags_of(found), allocation.srun(only_job(found), 2, 12)):
+        assert [word for word in words if word.startswith(("--gpu", "--gres"))] == ["--gres=gpu:a100:2"]
+    other = planned(DDP)
+    assert "gres" not in other.resources(other.runs[0])
+    assert "--gpus-per-node=a100:2" in allocation.srun(only_job(other), 2, 12)
+
+
+def test_gpus_of_any_kind_and_none_by_gres(planned: Planned) -> None:
+    anything = {"gpu_request": "gres", "partitions": [CPU_NODES, GPU_NODES | {"gpu_name": None}]}
+    assert only_job(planned(DDP, site=anything)).job_gpus == "--gres=gpu:2"
+    without = planned(CPU, site=anything, device="cpu")
+    assert (only_job(without).job_gpus, only_job(without).step_gpus) == (None, None)
+    assert not {"gres", "tasks_per_gpu"} & set(without.resources(without.runs[0]))
+
+
+# Limits of a user
+
+
+def test_a_job_that_alone_exceeds_a_limit_is_skipped_with_the_numbers(planned: Planned) -> None:
+    limited = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 2, "cpus": 32}}], "limits": {"nodes": 2}}
+    found = planned(DDP | {"devices_per_node": [2, 4]}, CPU, site=limited)
+    assert {run.shape.devices for run in found.runs} == {1, 2}
+    (reason,) = found.skipped[0].reasons
+    assert reason.endswith("no partition fits: partition gpus: 4 GPUs of a user's 2, 48 CPUs of a user's 32")
+    (skipped,) = planned(DDP | {"nodes": 4, "devices_per_node": 1}, device="cpu", site=limited).skipped
+    assert skipped.reasons[0].endswith("partition cpus: 4 nodes of a user's 2")
+
+
+def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Planned) -> None:
+    site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 8}}], "limits": {"jobs": 9, "cpus": 99}}
+    found = planned(DDP | {"nodes": 2}, site=site)
+    (run,) = found.runs
+    (reference,) = found.references.values()
+
+    def counts(of: Any) -> dict[str, Any]:
+        return {name: value for name, value in found.resources(of).items() if name.startswith("user_")}
+
+    assert counts(run) == {"user_jobs": 1, "user_cpus": 48, "user_1_gpus": 4}
+    assert counts(reference) == {"user_jobs": 1, "user_cpus": 1, "user_1_gpus": 1}
+    assert found.site
+    most = {name: counter.most for name, counter in all_counters(found.site).items()}
+    assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
+
+
+def test_entries_of_one_partition_share_its_limits(planned: Planned) -> None:
+    small, large = ({"gpus_per_node": gpus, "limits": {"gpus": 2}} for gpus in (1, 4))
+    found = planned(DDP, {"strategy": "single_gpu"}, site={"partitions": [GPU_NODES | small, GPU_NODES | large]})
+    assert found.site
+    assert set(all_counters(found.site)) == {"user_0_gpus"}
+    assert sorted(found.resources(run)["user_0_gpus"] for run in found.runs) == [1, 2]
+
+
+def test_a_plan_that_cannot_run_at_once_is_warned_of(planned: Planned) -> None:
+    site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 4}}], "limits": {"jobs": 50}}
+    (warning,) = planned(DDP, site=site, repeats=3).warnings
+    assert warning.startswith("3 runs at once would take 6 GPUs in partition gpus, of which a user may have 4 at once")
+    assert not planned(DDP, site=site, repeats=2).warnings
+
+
+def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None:
+    limits = {"jobs": 5, "nodes": 2, "gpus": 4, "cpus": 3}
+    found = planned(CPU, site={"partitions": [CPU_NODES | {"limits": limits}, GPU_NODES], "limits": limits})
+    assert found.site
+    left = beside_driver(found.site)
+    assert (left.limits.known, left.partitions[0].limits.known) == ({"jobs": 4, "nodes": 1, "gpus": 4, "cpus": 2},) * 2
+    assert left.partition_for("cpu", 0, 1, 60, cpus_per_node=3)[0] is None
+    assert left.partitions[1] == found.site.partitions[1]
+    assert left.file == found.site.file
+
+
+# Whole nodes
+
+
+def test_whole_nodes_count_and_cost_in_full(planned: Planned) -> None:
+    whole = {"partitions": [CPU_NODES | {"whole_nodes": True}], "limits": {"cpus": 100}}
+    found = planned(CPU, site=whole, device="cpu", runtime_minutes=60)
+    assert found.resources(found.runs[0])["user_cpus"] == 64
+    assert table.cost(found).cpu_hours == pytest.approx(3 * 64 + 64 * 10 / 60)  # run, gate, reference; the preflight
+    (warning,) = found.warnings
+    assert "uses 1 of the 64 CPUs of each node, and partition cpus gives and charges whole nodes" in warning
+    assert not planned(CPU | {"cpus_per_task": 64}, site=whole, device="cpu").warnings
+
+
+@pytest.mark.parametrize("option", ["--gpus-per-node=", "--gres=gpu:"])
+def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned, option: str) -> None:
+    request = "gres" if "gres" in option else "gpus-per-node"
+    found = planned(DDP, site={"partitions": [GPU_NODES | {"whole_nodes": True}], "gpu_request": request})
+    assert f"{option}a100:4" in flags_of(found)
+    assert f"{option}a100:2" in allocation.srun(only_job(found), 2, 12)
+    (warning,) = found.warnings
+    assert "uses 2 of the 4 GPUs and 24 of the 48 CPUs of each node" in warning
+
+
+# Short jobs
+
+
+def test_jobs_shorter_than_the_cluster_wants_are_warned_of(planned: Planned, tmp_path: Path) -> None:
+    site = {"min_minutes": 60}
+    assert planned(CPU, site=site, runtime_minutes=59).warnings == [
+        f"runtime_minutes: 59 is under the 60 that {tmp_path}/somewhere.yaml names as the shortest useful job "
+        "(min_minutes); raise it"
+    ]
+    assert not planned(CPU, site=site, runtime_minutes=60).warnings
+    (warning,) = planned(CPU, site=site, segment={"minutes": 30}, runtime_minutes=90).warnings
+    assert "has jobs of about 30 minutes" in warning
+
+
+def test_a_measured_speed_tells_how_long_jobs_are(planned: Planned, tmp_path: Path) -> None:
+    site, config = {"min_minutes": 60}, {"epochs": 20, "segment": {"steps": 100}}
+    (setting,) = planned(CPU, site=site, **config).settings
+    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 12}}')
+    (warning,) = planned(CPU, site=site, **config).warnings
+    assert "has jobs of about 21 minutes" in warning  # one of them is the start
+    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 60}}')
+    assert not planned(CPU, site=site, **config).warnings
+
+
+def test_preflights_ask_for_the_shortest_time_that_is_allowed(planned: Planned) -> None:
+    for least, minutes in ((None, 10), (5, 10), (15, 15)):
+        found = planned(CPU, site={"min_minutes": least})
+        (look,) = found.preflights.values()
+        job = found.job(look)
+        assert job
+        assert job.minutes == minutes

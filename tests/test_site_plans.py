@@ -1,0 +1,16 @@
+"""Every strategy is planned on every ready site, and the page about that is in step."""
+
+from __future__ import annotations
+
+import re
+
+import site_plans
+from relay.spec.site import names
+
+
+def test_the_page_is_in_step_with_sites_and_planner() -> None:
+    text = site_plans.page()
+    assert (site_plans.ROOT / site_plans.PAGE).read_text() == text, "run `python scripts/site_plans.py`"
+    planned = {name: int(count) for name, count in re.findall(r"(?m)^\| `([a-z0-9-]+)` \| (\d+) \|", text)}
+    assert sorted(planned) == names(site_plans.ROOT)
+    assert min(planned.values()) > 10
