@@ -13,6 +13,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from checkpointed import Training, filled
 from relay.process.ranks import Ranks
+from relay.run_folder import attempt_name
 from relay.run_folder.sealed import complete
 from relay.training.checkpoint import DONE, WRITING, Checkpoints
 
@@ -60,8 +61,9 @@ def test_a_save_that_fails_in_the_background_is_an_error_with_its_reason(
 ) -> None:
     filled(checkpoints, training, 2)
     training.train(1)
-    (checkpoints.directory / "partial-3").mkdir()
-    (checkpoints.directory / "partial-3" / "strategy").write_text("where a folder should be")
+    partial = checkpoints.directory / f"partial-{attempt_name.name()}-3"
+    partial.mkdir()
+    (partial / "strategy").write_text("where a folder should be")
     checkpoints.begin(training.strategy, 3)
     with pytest.raises(RuntimeError, match=r"the checkpoint of step 3 could not be saved: FileExistsError.*rank 0"):
         checkpoints.finish()

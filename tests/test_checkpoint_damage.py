@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from checkpointed import Training, filled, names
+from relay.base.errors import UserError
 from relay.run_folder import sealed
 from relay.run_folder.sealed import MANIFEST, damage, seal
 from relay.training.checkpoint import Checkpoints
@@ -118,11 +119,12 @@ def test_without_any_there_is_nothing_to_go_on_from(checkpoints: Checkpoints, tr
     assert checkpoints.resume(training.strategy, 0, 100) is None
 
 
-def test_all_damaged_is_nothing_to_go_on_from(
+def test_all_damaged_is_an_error_and_no_fresh_start(
     checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
 ) -> None:
     filled(checkpoints, training, 4, 8)
     for step in (4, 8):
         truncate(checkpoints.directory / f"step-{step}")
-    assert checkpoints.resume(training.strategy, 0, 100) is None
+    with pytest.raises(UserError, match=r"run run-1: no sound checkpoint for .*; delete results/runs/run-1"):
+        checkpoints.resume(training.strategy, 0, 100)
     assert capsys.readouterr().out.count("warning: checkpoint of step") == 2

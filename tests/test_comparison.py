@@ -172,7 +172,8 @@ def test_a_verdict_of_other_code_is_not_shown_as_the_runs(tree: Tree) -> None:
     """Neither of a run that is done nor of one that failed; repeats that ran the code gated are not named."""
     ids = tree.setting("ddp", [9000.0, 9000.0], devices_per_node=2)
     tree.fail(ids[1], "no memory")
-    tree.write(f"checkpoints/{ids[1]}/chain.json", {"strategy_source": "edited"})
+    chain = {"generation": "first", "code": "edited", "strategy_source": "edited", "attempts": []}
+    tree.write(f"checkpoints/{ids[1]}/chain.json", chain)
     row = tree.row("ddp", partial=True)
     assert (row["status"], row["equivalent"], row["max_loss_difference"]) == ("failed", False, None)
     assert row["reason"] == "repeat 1: the code gated is not the code that ran; repeat 1: no memory"

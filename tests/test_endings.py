@@ -40,7 +40,7 @@ def fail(error: Exception) -> int:
     [
         (lambda: fail(UserError("epochs: 0 is not allowed")), Ending(FAULT, "epochs: 0 is not allowed")),
         (lambda: fail(Busy("another process trains")), Ending(INTERRUPTED, "another process trains")),
-        (fill_the_disk, Ending(FAULT, "OSError: [Errno 28] No space left on device", FREE_SPACE)),
+        (fill_the_disk, Ending(FAULT, "error: [Errno 28] No space left on device", FREE_SPACE)),
         (lambda: fail(KeyError("x")), Ending(FAULT, "KeyError: 'x'", "the log has the traceback")),
     ],
 )

@@ -23,6 +23,7 @@ from relay.preflight import job, nccl_log, node
 from relay.preflight.checks import check_all, explain, prevent_joining
 from relay.preflight.findings import REGISTER, Finding
 from relay.preflight.page import page, show
+from relay.run_folder import attempt_name
 
 TRAPS = json.loads((FACTS / "traps.json").read_text())["traps"]
 
@@ -240,8 +241,8 @@ def left(folder: Path, *errors: str, joined: bool = False, mistake: bool = False
     for rank in facts["ranks"]:
         rank["joined"] = joined
     for number, error in enumerate(errors):
-        fault = {"error": error, "rank": number, "time": number, "lost_peer": lost, "mistake": mistake, "traceback": ""}
-        write_json(folder / f"fault-{number}.json", fault)
+        fault = {"error": error, "rank": number, "time": number, "lost_peer": lost, "mistake": mistake, "kind": ""}
+        write_json(folder / f"fault-{attempt_name.name()}-{number}.json", fault)
     return job._from_faults(folder, facts, 4)
 
 

@@ -208,12 +208,12 @@ class Chain:
 
     def measured(self, values: dict[str, Any]) -> None:
         """What an earlier job of this chain would have measured."""
-        write_measured(self.declared, values)
+        write_measured(values, self.declared)
 
     def begin(
-        self, first: int = 0, last: int | None = None, *, attempt: int = 1, **environment: str
+        self, first: int = 0, last: int | None = None, *, attempt: int = 1, python: str | Path = "", **environment: str
     ) -> subprocess.Popen[str]:
-        """Start a segment's job, in a process group of its own; by default the whole run."""
+        """Start a segment's job, in a process group of its own; by default the whole run, on the tests' own Python."""
         last = self.run.length.total_steps if last is None else last
         words = [
             "--run",
@@ -228,7 +228,7 @@ class Chain:
             self.results,
         ]
         return subprocess.Popen(
-            [sys.executable, str(TRAIN), *map(str, words)],
+            [str(python or sys.executable), str(TRAIN), *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

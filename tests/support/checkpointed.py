@@ -32,6 +32,7 @@ def ranks() -> Iterator[Ranks]:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
+    (tmp_path / "run-1").mkdir()
     return Checkpoints(tmp_path / "run-1", ranks)
 
 

@@ -23,7 +23,8 @@ import torch.multiprocessing
 
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.run_folder import faults
+from relay.run_folder import attempt_name, faults
+from relay.run_folder.attempt_name import ATTEMPT
 from relay.spec.run import Specification
 
 LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long hangs
@@ -84,7 +85,7 @@ def _told(world_size: int) -> dict[str, str]:
     """What a launcher tells all ranks."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+    sizes = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), ATTEMPT: attempt_name.name()}
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} | sizes
 
 

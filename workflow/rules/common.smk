@@ -10,6 +10,9 @@ from relay.planning import shapes
 from relay.spec import user_limits
 from relay.training import speed
 
+# Snakemake has a `chain` of its own in this namespace.
+from relay.run_folder import chain as chain_file
+
 
 def words(*command):
     """Words of a shell command, quoted for the shell and for Snakemake, which formats it.

@@ -3,6 +3,28 @@
 # file for each segment, written last.
 
 
+class Lost:
+    """For the rule's command: the start of a run whose training has begun, where the file that says so is lost.
+
+    It is written again, so that the run goes on. Looked at before Snakemake removes the output of a forced rerun.
+    """
+
+    def __init__(self):
+        runs = PLAN.runs if workflow.is_main_process else []
+        folders = {run.id: Path("results/runs", run.id) for run in runs}
+        self.begun = {
+            id: chain_file.begun(folder)
+            for id, folder in folders.items()
+            if not (folder / chain_file.CHAIN).exists()
+        }
+
+    def __format__(self, id):
+        return shlex.quote(self.begun.get(id) or "")
+
+
+LOST = Lost()
+
+
 # A new start of a run: what was trained under an older one is never gone on with. `--forcerun start`, or a forced
 # rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on. The old summary goes
 # too, so that a start that fails is not taken for the one before.
@@ -22,7 +44,8 @@ rule start:
         "Starting {WORDS:{wildcards.run}}"
     shell:
         "rm -f results/runs/{wildcards.run:q}/summary.json;"
-        ' printf \'{{"generation": "%s"}}\\n\' "$(date +%s%N)-$$" > {output:q} 2> {log:q}'
+        " begun={LOST:{wildcards.run}};"
+        ' printf \'{{"generation": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" > {output:q} 2> {log:q}'
 
 
 rule segment:

@@ -8,17 +8,22 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from relay.base.files import read_json, write_json
+from relay.base import room
+from relay.base.files import read_json_or
 
 LOG = "TORCH_RELAY_JOB_LOG"  # the job's log; the workflow sets it
 FAULT = 1
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: worth a retry
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 FREE_SPACE = "delete what you no longer need there, or raise your quota, then start the same call again"
+READ_ONLY = "it can only be read: ask your site why, or work in another folder, then start the same call again"
+MOUNT_AGAIN = "the disk fails, or is not mounted any more: see that it is there, then start the same call again"
+# What the user can do where a disk takes no writing, by the error's number.
+OF_A_DISK = {errno.ENOSPC: FREE_SPACE, errno.EDQUOT: FREE_SPACE, errno.EROFS: READ_ONLY}
+OF_A_DISK |= dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV), MOUNT_AGAIN)
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ def beside(log: Path) -> Path:
 def begin() -> None:
     """Remove what an earlier attempt of this job has told."""
     if log := os.environ.get(LOG):
-        beside(Path(log)).unlink(missing_ok=True)
+        path = beside(Path(log))
+        room.forget(path.parent, path.name)
 
 
 def fault(what: str, remedy: str = "") -> int:
@@ -57,22 +63,42 @@ def interrupted(what: str, *, planned: bool = False) -> int:
 
 
 def _said(ending: Ending) -> int:
-    print(ending.what, file=sys.stderr, flush=True)
     record(ending)
+    with suppress(OSError):  # the log may be on the disk that is full
+        print(ending.what, file=sys.stderr, flush=True)
     return ending.status
 
 
 def record(ending: Ending) -> None:
-    """Write down how this job ended, for the driver."""
+    """Write down how this job ended, for the driver, where there is room for it."""
     if log := os.environ.get(LOG):
-        path = beside(Path(log))
-        try:
-            write_json(path, asdict(ending))
-        except OSError as error:  # a full disk: the driver looks for that itself
-            print(f"{path}: cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+        room.write(beside(Path(log)), asdict(ending))
+
+
+def of_a_disk(error: BaseException | None) -> OSError | None:
+    """An error, or the one that led to it, which says that a disk takes no writing; None where none does."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in OF_A_DISK:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def remedy_of(error: BaseException | None) -> str:
+    """What the user can do where an error, or one that led to it, says that a disk takes no writing; else ''."""
+    found = of_a_disk(error)
+    return OF_A_DISK[found.errno or 0] if found else ""
 
 
 def read(log: Path) -> Ending | None:
     """How the last attempt of the job with this log ended; None where it left no word."""
-    found: dict[str, Any] | None = read_json(beside(log))
-    return Ending(**found) if found else None
+    path = beside(log)
+    for place in room.found(path.parent, path.name):
+        try:
+            found = Ending(**read_json_or(place, None))
+        except TypeError:
+            continue
+        if place != path:  # told once: nobody else clears it away
+            place.unlink(missing_ok=True)
+        return found
+    return None

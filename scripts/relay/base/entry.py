@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from relay.base import ending, lifeline
 from relay.base.ending import Ending
@@ -32,10 +33,12 @@ def _status(main: Callable[[], int]) -> int:
         ending.record(Ending(status, str(error)))
         return status
     except Exception as error:
+        if remedy := ending.remedy_of(error) if isinstance(error, OSError) else "":
+            return ending.fault(f"error: {error}", remedy)
         if ending.LOG not in os.environ:
             raise
-        traceback.print_exc()
-        full = isinstance(error, OSError) and error.errno in ending.NO_SPACE
-        remedy = ending.FREE_SPACE if full else "the log has the traceback"
-        ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", remedy))
+        told = ending.remedy_of(error) or "the log has the traceback"
+        ending.record(Ending(ending.FAULT, f"{type(error).__name__}: {error}", told))
+        with suppress(OSError):  # the log may be on the disk that is full
+            traceback.print_exc()
         return ending.FAULT

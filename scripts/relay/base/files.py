@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,35 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def write_json_over(path: Path, value: Any) -> None:
+    """Write JSON of a file that is the project's own, also where a folder has come into its place. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    write_json(path, value)
+
+
 def read_json(path: Path) -> Any:
     """Parsed JSON, or None where the file does not exist."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def read_json_or(path: Path, otherwise: Any) -> Any:
+    """Parsed JSON, or `otherwise` where the file is missing, unreadable or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return otherwise
+
+
+def remove(path: Path) -> None:
+    """Remove whatever lies there: a folder with its content, a file, or a link itself. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""How a job on this machine is tied to the driver that started it: it ends when the driver does.
+"""How processes are tied to those that started them: a job to its driver, a rank to its launcher.
 
-On a cluster Slurm does this. Here the local driver names itself in the environment of everything that it starts.
+A job on this machine ends with its driver; on a cluster Slurm does this. A rank ends with its launcher everywhere,
+because alone it would wait minutes for peers that never come. Drivers and launchers name themselves in the environment.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from relay.base.ending import INTERRUPTED
+
 DRIVER = "TORCH_RELAY_DRIVER"  # "PID FOLDER" of a driver that runs its jobs on this machine
+LAUNCHER = "TORCH_RELAY_LAUNCHER"  # the process that started this rank
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -25,6 +29,27 @@ def end_with_parent() -> None:
     """Be sent SIGTERM when the parent dies, even by SIGKILL. Linux only; elsewhere the trainers look for themselves."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def lead() -> None:
+    """Name this process in the environment: the ranks that it starts from now on end with it."""
+    os.environ[LAUNCHER] = str(os.getpid())
+
+
+def launcher() -> int:
+    """The process that started this rank, also where it is gone already."""
+    return int(os.environ.get(LAUNCHER) or os.getppid())
+
+
+def follow_launcher() -> None:
+    """Tie this rank to its launcher. Ends the process, without a fault, where the launcher is gone already.
+
+    Until the training watches for signals, SIGTERM ends a process at once; then the training saves first.
+    """
+    end_with_parent()
+    if os.getppid() != launcher():
+        print("the launcher is gone: this process ends", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
 
 
 def follow_driver() -> bool:

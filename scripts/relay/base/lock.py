@@ -17,10 +17,22 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from relay.base.errors import Busy
+from relay.base.errors import Busy, UserError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 WAIT_SECONDS = 60.0  # what an interrupted trainer may need to save and end
+
+
+def _opened(path: Path) -> TextIO:
+    """The file to lock. A link is not followed: what it leads to is nobody's lock. Raises UserError."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "r+")
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM):
+            raise
+        raise UserError(
+            f"{path}: cannot be opened: {error.strerror}; remove it, and start the same call again"
+        ) from None
 
 
 def exclusive(work: Path) -> TextIO:
@@ -31,7 +43,7 @@ def exclusive(work: Path) -> TextIO:
     waited_until = time.monotonic() + WAIT_SECONDS
     while True:
         work.mkdir(parents=True, exist_ok=True)  # its holder may have removed it
-        stream = (work / "lock").open("w")
+        stream = _opened(work / "lock")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

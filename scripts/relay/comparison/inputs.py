@@ -12,7 +12,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.run_folder import attempts, proofs
+from relay.run_folder import attempts, chain, proofs
 from relay.spec.run import Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
@@ -154,8 +154,8 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     summary, error = _summary(identity, results, partial)
-    chain = summary or read_json(results / "checkpoints" / identity / "chain.json") or {}
-    source, inherited = chain.get("strategy_source"), proofs.inherited(results, chain.get("adopted_from"))
+    known = summary or chain.read(results / "checkpoints" / identity) or {}
+    source, inherited = known.get("strategy_source"), proofs.inherited(results, known.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
     verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"

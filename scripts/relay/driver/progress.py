@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from relay.base.errors import UserError
+from relay.run_folder import attempts
 from relay.spec.run import Run
 
 RESULTS = Path("results")
@@ -105,15 +105,12 @@ def _records(path: Path) -> tuple[tuple[int, float], tuple[int, float], float] |
     None where it has not recorded a step yet.
     """
     with path.open("rb") as stream:
-        first = json.loads(stream.readline() or b"{}")
+        first = attempts.parsed(stream.readline()) or {}
         stream.seek(max(stream.tell(), path.stat().st_size - TAIL_BYTES))
         lines = [line for line in stream.read().splitlines(keepends=True) if line.endswith(b"\n")]
     for line in reversed(lines):
-        try:
-            found = json.loads(line)
-        except ValueError:  # the tail began in the midst of it
-            continue
-        if blocks := found.get("blocks"):
+        found = attempts.parsed(line) or {}  # none where the tail began in the midst of it
+        if "start" in first and (blocks := found.get("blocks")):
             steps = blocks[-1][1] - blocks[0][0]
             seconds = sum(block[2] for block in blocks)
             return (first["start"], first["time"]), (blocks[-1][1], found["time"]), steps / seconds

@@ -22,9 +22,9 @@ from relay.base import ending
 from relay.base.ending import Ending
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import sealed
+from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 
 RESULTS = Path("results")
-FRUITLESS_ATTEMPTS = 2
 LAST_LINES = 5
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 LOOK_AT_LOG = "the log says more; the same call tries again"
@@ -90,8 +90,8 @@ class Retries:
         """What the job said of its end; else what can be found out."""
         if told := log and ending.read(log):
             return told
-        if full := _no_space():
-            return Ending(ending.FAULT, full, ending.FREE_SPACE)
+        if error := _unwritable():
+            return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
         what = self.terminal.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         return Ending(ending.INTERRUPTED, "\n".join([what, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
@@ -139,13 +139,13 @@ def _keep(log: Path) -> None:
         log.rename(log.with_suffix(f".attempt-{len(list(log.parent.glob(f'{log.stem}.attempt-*'))) + 1}.log"))
 
 
-def _no_space() -> str:
-    """What is wrong where the results have no space left; '' where they have some, or where that cannot be tried."""
+def _unwritable() -> OSError | None:
+    """What is wrong where the results take no writing: no space left, or read-only; None where nothing is known."""
     try:
         with tempfile.TemporaryFile(dir=RESULTS) as stream:
             stream.write(bytes(2**16))
             os.fsync(stream.fileno())
     except OSError as error:
-        if error.errno in ending.NO_SPACE:
-            return f"{RESULTS.resolve()}: {error.strerror}"
-    return ""
+        if ending.remedy_of(error):
+            return error
+    return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from relay.base import ending
 from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
+from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import dataset_folder
@@ -26,6 +27,7 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, sta
     strategy_file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
     code = freeze(strategy_file, results / "code")
     dataset = dataset_folder(results, run.dataset)
+    verified.check(dataset)
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
     return start(spec, role, output.parent, arguments, code)
 

@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from relay.base.lifeline import end_with_parent
+from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.launch import worker
 from relay.launch.imports import importing
 from relay.process.cpus import BINDING, VEILED
@@ -103,6 +103,7 @@ def become(environment: Mapping[str, str], words: Sequence[str]) -> None:
     """Make this process what a new one with that environment and command line (`python -m MODULE …`) would be."""
     os.environ.clear()
     os.environ.update(environment)
+    os.environ[LAUNCHER] = str(os.getppid())  # with which `forked` has tied it
     sys.argv = [*words[words.index("-m") + 1 :]]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a line is not lost where a process is killed
     _show(words)

@@ -12,7 +12,7 @@ from types import FrameType
 
 from relay.base.ending import INTERRUPTED
 from relay.base.errors import Unavailable, UserError
-from relay.base.lifeline import end_with_parent
+from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.node import needs_preparation
 from relay.launch import warm
 from relay.launch.command_lines import command
@@ -41,6 +41,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     if job is None:
+        environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
         served = warm.may_serve(run, role, environment)
         return _wait_for(command(run, [sys.executable], program), environment, warm_server=served)
     try:

@@ -15,14 +15,13 @@ from types import FrameType
 
 import torch.multiprocessing as mp
 
-from relay.base.lifeline import end_with_parent
+from relay.base import lifeline
 from relay.launch import worker
 from relay.process.interruption import SIGNALS
 
 
 def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:
     """Run one of the processes, with the environment variables that torchrun would set."""
-    end_with_parent()
     variables = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -38,6 +37,7 @@ def _free_port() -> int:
 
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
+    lifeline.lead()
     context = mp.start_processes(_process, (count, _free_port(), program), count, join=False, start_method="spawn")
     assert context is not None  # it is None only with join=True
 

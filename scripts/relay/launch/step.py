@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from relay.base.lifeline import LAUNCHER
 from relay.environments.node import interpreter, node_disk, own_folder, prepare
 from relay.launch.command_lines import Meeting, command, rank_variables
 from relay.process.cpus import BINDING, SHARE, VEILED
@@ -70,6 +71,7 @@ def main(arguments: list[str]) -> None:
         return
 
     def become() -> None:
+        os.environ[LAUNCHER] = str(os.getppid())  # Slurm's daemon, which stays the parent of what this becomes
         words, environment = start(Path(specification), program, os.environ)
         os.execvpe(words[0], words, environment)
 

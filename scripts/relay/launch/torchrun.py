@@ -12,6 +12,7 @@ import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 
+from relay.base import lifeline
 from relay.launch import forked
 from relay.launch.imports import importing
 
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    lifeline.lead()
     forks = FORK in arguments[:1]
     arguments = arguments[forks:]
     try:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from relay.base import lifeline
 from relay.launch.imports import importing
 from relay.process import cpus
 from relay.run_folder import faults
@@ -20,6 +21,7 @@ from relay.run_folder import faults
 def work(program: list[str]) -> None:
     """Run the role's `main`. `program` has the role, its work directory, and its arguments."""
     role, directory, *arguments = program
+    lifeline.follow_launcher()
     cpus.settle()
     faults.guarded(Path(directory), lambda: imported(role).main(arguments))
 

@@ -25,7 +25,7 @@ from relay.base.errors import UserError
 from relay.spec.blocks import Block, Natural, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
-from relay.spec.setting import Scaling
+from relay.spec.setting import Scaling, Writers
 from relay.spec.tasks import TASKS
 
 T = TypeVar("T")
@@ -207,6 +207,11 @@ class Config(Block):
         description="what one job does of a run: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
     )
     checkpoint_minutes: Positive = Field(default=10.0, description="minutes between checkpoints within a job")
+    checkpoint_writers: Writers = Field(
+        default="owner",
+        description="who may be able to write to the folders of checkpoints (loading one can run code): owner (you "
+        "alone), group (also the members of their group), everyone",
+    )
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")

@@ -257,6 +257,7 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
         evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
         warmup_steps=config.warmup_steps,
         checkpoint_minutes=config.checkpoint_minutes,
+        checkpoint_writers=config.checkpoint_writers,
     )
 
 

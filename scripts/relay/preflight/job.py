@@ -79,7 +79,7 @@ def _forget(output: Path) -> None:
 
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
-    told: list[dict[str, Any]] = [read_json(path) for path in sorted(folder.glob("fault-*.json"))]
+    told = faults.told(folder)
     # NCCL's complaints look like the loss of a peer: what is known explains itself.
     if explained := [finding for fault in told if (finding := explain(fault["error"]))]:
         return explained[:1]

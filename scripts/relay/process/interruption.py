@@ -7,6 +7,8 @@ import signal
 import time
 from dataclasses import dataclass, field
 
+from relay.base.lifeline import launcher
+
 LEAST_MARGIN_SECONDS = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
@@ -22,7 +24,7 @@ class Interruption:
     deadline: float | None = None
     margin_seconds: float = LEAST_MARGIN_SECONDS
     received: list[str] = field(default_factory=list)
-    parent: int = field(default_factory=os.getppid)
+    parent: int = field(default_factory=launcher)
 
     @classmethod
     def watch(cls) -> Interruption:

@@ -1,17 +1,21 @@
 """The records that a run's attempts leave behind: one file of lines for each.
 
-A line is a JSON object. The first of an attempt has `start`, the step it went on from, and the ranks' facts; the
-last one `end`, the step it reached. An attempt that was killed has no last line. Steps after the checkpoint from which
-the next attempt went on were trained again: they do not count.
+A line is a JSON object with a checksum of its own. The first of an attempt has `start`, the step it went on from, and
+the ranks' facts; the last one `end`, the step it reached; those between have the losses of the steps that follow
+`after`. An attempt that was killed has no last line. Steps after the checkpoint from which the next attempt went on
+were trained again: they do not count.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+FRUITLESS_ATTEMPTS = 2  # in a row without a newer checkpoint: a run is then given up
 
 
 def attempt_path(work: Path, attempt: int) -> Path:
@@ -19,13 +23,46 @@ def attempt_path(work: Path, attempt: int) -> Path:
     return work / "records" / f"attempt-{attempt:04}.jsonl"
 
 
+def gone(work: Path) -> str:
+    """The line for a run's folder that has vanished under its processes."""
+    return f"{work} is gone: it was removed, or its disk unmounted, while the run was trained"
+
+
+def numbers(work: Path) -> list[int]:
+    """The attempts that have left records, in order."""
+    found = (path.stem.removeprefix("attempt-") for path in (work / "records").glob("attempt-*.jsonl"))
+    return sorted(int(number) for number in found if number.isdecimal())
+
+
 def read(work: Path, attempt: int) -> list[dict[str, Any]]:
-    """An attempt's lines; a last line that was cut off by a kill is left out."""
+    """An attempt's lines, but for those that are damaged, or were cut off by a kill; none where its beginning is lost.
+
+    What is missing then shows as steps without a loss.
+    """
     try:
-        lines = attempt_path(work, attempt).read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
+        lines = attempt_path(work, attempt).read_bytes().splitlines(keepends=True)
+    except OSError:
         return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    found = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
+    return found if found and "start" in found[0] else []
+
+
+def line_of(values: Mapping[str, Any]) -> str:
+    """A line of the records, with its checksum."""
+    text = json.dumps(values)
+    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """The values of a line; None where it is damaged."""
+    try:
+        values = json.loads(line)
+        told = values.pop("crc32", None)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
+    if told is not None and told != f"{zlib.crc32(json.dumps(values).encode()):08x}":
+        return None
+    return dict(values)
 
 
 def not_finite(losses: Iterable[tuple[int, float]], evaluations: Iterable[Mapping[str, Any]]) -> str:

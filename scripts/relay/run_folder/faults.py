@@ -1,7 +1,8 @@
 """A fault of the program's own is written down by the process that had it; a retry then ends at once with it.
 
-All of a run's processes see the others' faults in the work directory, and end: one that waits for a peer in a
-collective would not notice, on NCCL, before the group's timeout, and a launcher's SIGTERM only asks for a save.
+All processes of an attempt see the others' faults in the work directory, and end: one that waits for a peer in a
+collective would not notice, on NCCL, before the group's timeout, and a launcher's SIGTERM only asks for a save. The
+attempt's name is part of the files' names, so that what an earlier attempt left ends no process of a later one.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from relay.base import ending
-from relay.base.ending import FREE_SPACE, NO_SPACE
+from relay.base import ending, room
 from relay.base.errors import Busy, PeerFailed, UserError
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json_or
+from relay.run_folder import attempt_name
+from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
+MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "lost_peer": bool, "kind": str}
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
+OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
 
 
@@ -43,7 +48,7 @@ def lost_peer(error: BaseException) -> bool:
 
 
 def guarded(work: Path, main: Callable[[], None]) -> None:
-    """Run a process's main function; a fault goes into `fault-{rank}.json` and to stderr, and ends the process.
+    """Run a process's main function; a fault goes into the work directory and to stderr, and ends the process.
 
     So does another rank's fault, within seconds.
     """
@@ -58,22 +63,23 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
-        record(work, error, rank)
-        if lost_peer(error) and (first := _first(_of_others(work, rank))):
-            _tell_follower(rank, first)  # its own traceback would only hide the one that matters
-        elif not isinstance(error, UserError) and _world_size() == 1:
-            traceback.print_exc()  # of several processes `collect` shows the first one's alone, once all have ended
-        sys.stderr.flush()
+        with suppress(OSError):  # the log may be on the disk that is full
+            record(work, error, rank)
+            if lost_peer(error) and (first := _first(_of_others(work, rank))):
+                _tell_follower(rank, first)  # its own traceback would only hide the one that matters
+            elif not isinstance(error, UserError) and _world_size() == 1:
+                traceback.print_exc()  # of several processes `collect` shows the first one's alone, once all have ended
+            sys.stderr.flush()
         # At once: a collective's threads could keep the process, and so the whole job, waiting.
         os._exit(1)
 
 
 def _end_with_peer(work: Path, rank: int) -> None:
     """End this process some seconds after another rank's fault, wherever it waits."""
-    while not (faults := _of_others(work, rank)):
+    while not (found := _of_others(work, rank)):
         time.sleep(LOOK_SECONDS)
     time.sleep(GRACE_SECONDS)
-    _tell_follower(rank, _first(faults) or faults[0])
+    _tell_follower(rank, _first(found) or found[0])
     os._exit(1)
 
 
@@ -82,9 +88,21 @@ def _tell_follower(rank: int, fault: dict[str, Any]) -> None:
 
 
 def _of_others(work: Path, rank: int) -> list[dict[str, Any]]:
-    """The faults that the other ranks have recorded."""
-    found = (read_json(path) for path in sorted(work.glob("fault-*.json")) if path.name != f"fault-{rank}.json")
-    return [fault for fault in found if fault]  # one may be removed in between
+    """The faults that the other ranks of this attempt have recorded."""
+    return [fault for fault in told(work) if fault["rank"] != rank]
+
+
+def told(work: Path) -> list[dict[str, Any]]:
+    """The faults that the ranks of this attempt have recorded, in the order of ranks."""
+    found = (_read(path) for path in room.found(work, f"fault-{attempt_name.name()}-*.json"))
+    return sorted((fault for fault in found if fault), key=lambda fault: int(fault["rank"]))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A recorded fault; None where it is gone, or damaged."""
+    found = read_json_or(path, None)
+    whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in MEMBERS.items())
+    return found if whole else None
 
 
 def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -96,24 +114,16 @@ def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
 def record(work: Path, error: BaseException, rank: int = 0) -> None:
     """Write an error that is being handled down as this rank's fault."""
     line = " ".join(str(error).split())
-    told = line if isinstance(error, UserError) else f"{type(error).__name__}: {line}"
     fault = {
-        "error": told,
+        "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,
         "world_size": _world_size(),
         "traceback": traceback.format_exc(),
         "time": time.time(),
     }
     fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError), "kind": type(error).__name__}
-    fault |= {"no_space": _no_space(error)}
-    write_json(work / f"fault-{rank}.json", fault)
-
-
-def _no_space(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that a disk is full."""
-    if error is None:
-        return False
-    return getattr(error, "errno", None) in NO_SPACE or _no_space(error.__cause__ or error.__context__)
+    fault |= {"remedy": ending.remedy_of(error)}
+    room.write(work / f"fault-{attempt_name.name()}-{rank}.json", fault)
 
 
 def collect(work: Path) -> dict[str, Any] | None:
@@ -123,22 +133,19 @@ def collect(work: Path) -> dict[str, Any] | None:
 
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
     """
-    paths = sorted(work.glob("fault-*.json"))
-    faults: list[dict[str, Any]] = [read_json(path) for path in paths]
-    for path in paths:
-        path.unlink()
-    first = _first(faults)
+    first = _first(told(work))
+    room.forget(work, f"fault-{attempt_name.name()}-*.json")
     if first:
-        write_json(work / FAULT, first)
+        room.write(work / FAULT, first)
         if first.get("world_size", 1) > 1 and not first["mistake"]:
-            print(first["traceback"], file=sys.stderr)
+            print(first.get("traceback", ""), file=sys.stderr)
     return first
 
 
 def remedy(fault: dict[str, Any]) -> str:
     """What the user can do about a recorded fault; '' where its own line says it."""
-    if fault.get("no_space"):  # a run's frozen code may be older than this
-        return FREE_SPACE
+    if fault.get("remedy"):  # a run's frozen code may be older than this
+        return str(fault["remedy"])
     return "" if fault["mistake"] else "the log has the traceback"
 
 
@@ -149,18 +156,21 @@ def begin(work: Path, what: str, attempt: int) -> int | None:
     """
     if attempt > 1 and (fault := recorded(work)):
         return ending.fault(f"{what} failed before, not tried again: {fault['error']}")
-    work.mkdir(parents=True, exist_ok=True)
+    make_own(work)
     forget(work)
     return None
 
 
 def recorded(work: Path) -> dict[str, Any] | None:
     """The fault that an earlier attempt left."""
-    fault: dict[str, Any] | None = read_json(work / FAULT)
-    return fault
+    return next((fault for path in room.found(work, FAULT) if (fault := _read(path))), None)
 
 
 def forget(work: Path) -> None:
-    """Remove what earlier attempts left: the user has started the run anew."""
-    for path in (*work.glob("fault-*.json"), work / FAULT):
-        path.unlink(missing_ok=True)
+    """A new attempt begins, by a name of its own; what earlier ones left is removed."""
+    attempt_name.begin()
+    room.forget(work, FAULT)
+    for path in room.found(work, "fault-*.json"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:
+                path.unlink()

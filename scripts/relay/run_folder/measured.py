@@ -1,23 +1,42 @@
-"""What a run's first processes have measured for all later ones, such as where a pipeline is cut."""
+"""What a run's first processes have measured for all later ones, such as where a pipeline is cut.
+
+It is kept twice: beside `run.json`, and beside the checkpoints, where another cut would not go on bit for bit.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json_or, write_json_over
 
 MEASURED = "measured.json"
 
 
-def read_measured(folder: Path) -> dict[str, Any]:
-    """What is known so far; empty before the first measurement. `folder` is that of its `run.json`."""
-    measured: dict[str, Any] = read_json(folder / MEASURED) or {}
-    return measured
+def read_measured(*folders: Path) -> dict[str, Any]:
+    """What is known so far, from the first of the folders that has it undamaged; empty before the first measurement."""
+    for folder in folders:
+        known = read_json_or(folder / MEASURED, None)
+        found = known.get("measured") if isinstance(known, dict) else None
+        if isinstance(found, dict) and known == _kept(found):
+            return found
+        if (folder / MEASURED).exists():
+            print(f"warning: {folder / MEASURED} is damaged and passed over", flush=True)
+    return {}
 
 
-def write_measured(folder: Path, measured: Mapping[str, Any]) -> None:
-    """Keep what was measured, unless it stands there already."""
-    if measured and read_measured(folder) != measured:
-        write_json(folder / MEASURED, dict(measured))
+def write_measured(measured: Mapping[str, Any], *folders: Path) -> None:
+    """Keep what was measured in each of the folders, unless it stands there already. Raises OSError."""
+    for folder in folders:
+        kept = _kept(measured)
+        if measured and read_json_or(folder / MEASURED, None) != kept:
+            write_json_over(folder / MEASURED, kept)
+
+
+def _kept(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content, as it is read back."""
+    text = json.dumps(measured, sort_keys=True)
+    return {"measured": json.loads(text), "sha256": sha256(text.encode()).hexdigest()}

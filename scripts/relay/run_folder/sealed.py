@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from relay.base.files import read_json, sha256, sync_file, write_json
+from relay.run_folder.trust import keep_to_owner, untrusted
+from relay.spec.setting import Writers
 
 MANIFEST = "complete.json"
 SHOWN_WITHIN_SECONDS = 120.0  # NFS keeps what it knows of a folder for at most a minute, unless told otherwise
 
 
-def seal(place: Path, step: int, world_size: int, parts: Iterable[str] = ()) -> None:
-    """Make a directory's files durable, and write the manifest with the size and SHA-256 of each.
+def seal(
+    place: Path,
+    step: int,
+    world_size: int,
+    parts: Iterable[str] = (),
+    *,
+    run: str | None = None,
+    chain: Mapping[str, Any] | None = None,
+) -> None:
+    """Make a directory's files durable and their owner's alone, and write the manifest with the size and SHA-256 of
+    each, the run that they belong to, and its chain.
 
     `parts` are files that some node has written there: waited for, as a network filesystem shows them late on another.
     Raises FileNotFoundError for one that does not come.
@@ -26,7 +37,9 @@ def seal(place: Path, step: int, world_size: int, parts: Iterable[str] = ()) -> 
     for path in sorted(p for p in place.rglob("*") if p.is_file()):
         sync_file(path)
         files[str(path.relative_to(place))] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    write_json(place / MANIFEST, {"step": step, "world_size": world_size, "files": files})
+    told = {"step": step, "world_size": world_size, "run": run, "chain": chain, "files": files}
+    write_json(place / MANIFEST, told)
+    keep_to_owner(place)
 
 
 def _wait_for(path: Path) -> None:
@@ -49,29 +62,63 @@ def steps(directory: Path) -> Iterator[tuple[int, Path]]:
             yield int(number), place
 
 
-def sound(directory: Path, first: int, last: int) -> Iterator[int]:
+def sound(directory: Path, first: int, last: int, writers: Writers = "owner") -> Iterator[int]:
     """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one."""
     for step in complete(directory):
         if not first <= step <= last:
             continue
-        problem = damage(directory / f"step-{step}")
+        problem = damage(directory / f"step-{step}", writers)
         if problem is None:
             yield step
         else:
             print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
 
 
-def damage(place: Path) -> str | None:
-    """What is wrong with a checkpoint's directory, in one line; None where it is sound."""
+def damage(place: Path, writers: Writers = "owner", *, of_run: str | None = None) -> str | None:
+    """What is wrong with a checkpoint's directory, in one line; None where it is sound.
+
+    `of_run` is the run that it has to be of, where that is not the folder in which it lies.
+
+    Only the manifest has been parsed then, which is JSON: nothing that could run code.
+    """
     try:
-        for name, expected in read_json(place / MANIFEST)["files"].items():
+        if problem := untrusted(place, writers):
+            return problem
+        told = manifest(place)
+        if problem := _of_another(place, told, of_run or place.parent.name):
+            return problem
+        expected = told["files"]
+        found = {str(p.relative_to(place)) for p in place.rglob("*") if p.is_file()} - {MANIFEST}
+        if not expected:
+            return f"{place / MANIFEST} lists no files"
+        if missing := sorted(set(expected) - found):
+            return f"{place / missing[0]} is missing"
+        if more := sorted(found - set(expected)):
+            return f"{place / more[0]} is not in the manifest"
+        for name in sorted(expected):
             path = place / name
-            if not path.is_file():
-                return f"{path} is missing"
-            if path.stat().st_uid != os.getuid():
-                return f"{path} belongs to another user"
-            if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
+            if path.stat().st_size != expected[name]["bytes"] or sha256(path) != expected[name]["sha256"]:
                 return f"{path} does not have the checksum of its manifest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        return f"{error.filename or place} cannot be read ({error.strerror or error})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"{place / MANIFEST} cannot be read ({error})"
+    return None
+
+
+def manifest(place: Path) -> dict[str, Any]:
+    """What a checkpoint's manifest says. Raises OSError or ValueError where it cannot be read."""
+    told = read_json(place / MANIFEST)
+    if not isinstance(told, dict) or not isinstance(told.get("files"), dict):
+        raise ValueError("it is no manifest")
+    return told
+
+
+def _of_another(place: Path, told: Mapping[str, Any], run: str) -> str | None:
+    """Whether a manifest is that of another step than the directory's name says, or of another run."""
+    step = place.name.removeprefix("step-")
+    if step.isdecimal() and int(step) != told["step"]:
+        return f"{place} holds the checkpoint of step {told['step']}: it was copied there"
+    if told.get("run") not in (None, run):
+        return f"{place} holds a checkpoint of run {told['run']}: it was copied there"
     return None

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from relay.base.files import remove, sync_file
 from relay.spec.requirements import declared_files
 
 PACKAGE = Path(__file__).parents[1]
@@ -35,19 +39,48 @@ def freeze(strategy_file: Path | None, folder: Path) -> Path:
     It goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the strategy's file is gone.
     """
     sources = {name: path.read_bytes() for name, path in _sources(strategy_file).items()}
+    frozen = folder / _digest(sources)
+    problem = changed_since(frozen)
+    if problem is None:
+        return frozen
+    mark = f"{os.uname().nodename}.{os.getpid()}"
+    partial = folder / f".{frozen.name}.{mark}"
+    for name, content in sources.items():
+        path = partial / "relay" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        sync_file(path)
+    if frozen.exists():
+        print(f"warning: the snapshot {frozen} of the code {problem}; it is made again", file=sys.stderr, flush=True)
+        with suppress(OSError):  # moved first: a job may read it just now
+            frozen.rename(aside := folder / f".changed-{frozen.name}.{mark}")
+            remove(aside)
+    try:
+        partial.rename(frozen)
+    except OSError:  # another job was first, with the same content
+        shutil.rmtree(partial)
+    return frozen
+
+
+def changed_since(frozen: Path) -> str | None:
+    """What has become of a snapshot, as the end of a sentence; None where it is as it was made.
+
+    Its name is the digest of its files: of all but the bytecode that Python keeps beside them.
+    """
+    package = frozen / "relay"
+    if not package.is_dir():
+        return "is gone"
+    try:
+        found = [p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
+        digest = _digest({str(path.relative_to(package)): path.read_bytes() for path in found})
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return None if digest == frozen.name else "was changed: its files do not have the digest that is its name"
+
+
+def _digest(sources: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(sources.items()):
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
-    frozen = folder / digest.hexdigest()[:16]
-    if not frozen.exists():
-        partial = folder / f".{frozen.name}.{os.uname().nodename}.{os.getpid()}"
-        for name, content in sources.items():
-            path = partial / "relay" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        try:
-            partial.rename(frozen)
-        except OSError:  # another job was first, with the same content
-            shutil.rmtree(partial)
-    return frozen
+    return digest.hexdigest()[:16]

@@ -6,6 +6,7 @@ reads that file. The same file holds the `Job`, with what Slurm is asked for; it
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints
 
 from relay.base.errors import UserError
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json_or, write_json
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
 from relay.spec.setting import Batch, Computation, Feeding, Length, Place, Shape, StrategySpec
 from relay.spec.tasks import TaskSpec
 
+DIGEST = "digest"  # of a specification's file
 Value = TypeVar("Value")
 AnySetting = TypeVar("AnySetting", bound="Setting")
 
@@ -84,19 +86,29 @@ class Specification:
         return {"kind": self.kind, **asdict(self)} | ({"job": asdict(job)} if job else {})
 
     def write(self, path: Path, job: Job | None = None) -> None:
-        """Write the specification and its job to a file, unless the file has this content already."""
+        """Write the specification and its job to a file, with a digest of both, unless it has this content already."""
         values = json.loads(json.dumps(self.to_dict(job)))
-        if values != read_json(path):  # every call of the workflow comes here: unchanged files keep their times
+        values[DIGEST] = _digest(values)
+        if values != read_json_or(path, None):  # every call comes here: unchanged files keep their times
             write_json(path, values)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a specification of this kind, or a kind derived from it.
 
-        Raises FileNotFoundError, and UserError where the file has another kind or comes from another version.
+        Raises FileNotFoundError, and UserError where the file has another kind, comes from another version, or was
+        changed since the plan wrote it.
         """
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["kind"] in DIGESTED and values.get(DIGEST) != _digest(values):
+                raise UserError(
+                    f"{path}: was changed after the plan had written it, so that {values['id']} is not what its id "
+                    "says; start the same call again, which writes it anew, and change the config instead"
+                )
+            return cls.from_dict(values)
+        except UserError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise UserError(f"{path}: is no {cls.kind} of this version ({fault}); make the plan again") from None
 
@@ -106,7 +118,7 @@ class Specification:
         chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
         if chosen is None or not issubclass(chosen, cls):
             raise ValueError(f"its kind is {values['kind']!r}")
-        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job")})
+        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job", DIGEST)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +182,15 @@ class Preflight(Specification):
         return self.of_stack
 
 
+# What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
+DIGESTED = (Run.kind, Gate.kind, Reference.kind)
 KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, Preflight)
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of a specification's values and its job, as the file has them."""
+    text = json.dumps({name: value for name, value in values.items() if name != DIGEST}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def built(kind: type[Value], values: Mapping[str, Any]) -> Value:

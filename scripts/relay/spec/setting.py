@@ -17,6 +17,8 @@ Launcher = Literal["torchrun", "srun", "spawn", "none"]
 Scaling = Literal["none", "linear", "square_root"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
+# Who may be able to write where checkpoints lie: their owner alone, the members of the folders' group too, or everyone.
+Writers = Literal["owner", "group", "everyone"]
 Backend = Literal["gloo", "nccl", "none"]
 
 # Far beyond any node's CPUs, and still few enough to be started.
@@ -236,3 +238,6 @@ class Length:
     evaluate_every_steps: int = declare(means="steps between evaluations", bears_on="", ge=1)
     warmup_steps: int = declare(10, means="steps at the start of each job that are not timed", bears_on="", ge=0)
     checkpoint_minutes: float = declare(10.0, means="minutes between checkpoints within a job", bears_on="", gt=0)
+    checkpoint_writers: Writers = declare(
+        "owner", means="who may be able to write to the folders of checkpoints", bears_on=""
+    )

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json, sync_directory, write_json
+from relay.base.files import remove, sync_directory, write_json
 from relay.base.lock import exclusive
-from relay.run_folder import attempts, proofs
+from relay.run_folder import attempts, chain, proofs
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import damage, sound, steps
+from relay.run_folder.sealed import MANIFEST, damage, manifest, sound, steps
+from relay.run_folder.trust import make_own
 from relay.spec.run import Run
+from relay.spec.setting import Writers
 
 ADOPTED = "adopted.json"
 # What has to be the same for a step of one run to be the same step of the other.
@@ -39,7 +41,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     places, its = Places(results, run_id), Places(results, source_id)
     run, source = _declared(places), _declared(its)
     _check_same(source, run)
-    if (places.work / "chain.json").exists():
+    if (places.work / chain.CHAIN).exists() or (chain.begun(places.run) or "") == chain.declared(places.run):
         raise UserError(
             f"run {run.id}: it has begun, and goes on from its own checkpoints; "
             f"delete {places.run} and {places.work} to let it go on from another run's"
@@ -47,7 +49,7 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
     if not its.work.is_dir():
         raise UserError(f"run {source.id}: {its.work} is missing: it was never trained; train it first")
     with exclusive(its.work):  # a trainer would remove what is copied here
-        step = next(sound(its.work, 1, run.length.total_steps), None)
+        step = next(sound(its.work, 1, run.length.total_steps, source.length.checkpoint_writers), None)
         if step is None:
             raise UserError(f"run {source.id}: no sound checkpoint in {its.work} up to step {run.length.total_steps}")
         if step == run.length.total_steps:
@@ -56,9 +58,9 @@ def adopt(results: Path, source_id: str, run_id: str, *, dry: bool = False) -> i
                 "nothing is left to train; plan more epochs"
             )
         if not dry:
-            places.work.mkdir(parents=True, exist_ok=True)
+            make_own(places.work)
             with exclusive(places.work):
-                _take(its, places, step)
+                _take(its, places, step, run.length.checkpoint_writers)
                 write_json(places.work / ADOPTED, _origin(source, its, step))
     return step
 
@@ -108,33 +110,34 @@ def _difference(name: str, given: Any, wanted: Any) -> str:
     return f"{name}.{inner} is {getattr(wanted, inner)}, {getattr(given, inner)}"
 
 
-def _take(its: Places, places: Places, step: int) -> None:
+def _take(its: Places, places: Places, step: int, writers: Writers) -> None:
     """Copy a checkpoint; complete or absent, as when it was saved."""
     partial, final = places.work / f"partial-{step}", places.work / f"step-{step}"
     (places.work / ADOPTED).unlink(missing_ok=True)
     for old in (*places.work.glob("partial-*"), *(place for _, place in steps(places.work))):  # of an earlier adoption
-        shutil.rmtree(old)
+        remove(old)
     try:
         shutil.copytree(its.work / f"step-{step}", partial)
     except OSError as error:
         raise UserError(f"run {places.run_id}: the checkpoint cannot be copied: {error}") from None
-    if problem := damage(partial):
+    if problem := damage(partial, writers, of_run=its.run_id):
         raise UserError(f"run {places.run_id}: the copy of the checkpoint is damaged ({problem}); try again")
+    write_json(partial / MANIFEST, manifest(partial) | {"run": places.run_id, "chain": None})
     partial.rename(final)
     sync_directory(places.work)
 
 
 def _origin(source: Run, its: Places, step: int) -> dict[str, Any]:
     """What the chain keeps of where it goes on from; `adopted_from` of that run's own chain in turn."""
-    chain = read_json(its.work / "chain.json") or {}
+    known = chain.read(its.work) or {}
     told = {"run": source.id, "step": step, "strategy": source.strategy.name, "world_size": source.shape.world_size}
-    recorded = [attempts.read(its.work, entry["number"]) for entry in chain.get("attempts", ())]
+    recorded = [attempts.read(its.work, entry["number"]) for entry in known.get("attempts", ())]
     facts: dict[str, Any] = next((lines[0]["ranks"][0] for lines in reversed(recorded) if lines), {})
     return told | {
         "setting": source.setting_id,
-        **proofs.origin(its.run, chain, facts),
+        **proofs.origin(its.run, known, facts),
         "precision": source.computation.precision,
-        "code": chain.get("code"),
-        "adopted_from": chain.get("adopted_from"),
+        "code": known.get("code"),
+        "adopted_from": known.get("adopted_from"),
         "time": time.time(),
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import complete
 from relay.spec.identity import source_digest, strategy_sources
@@ -60,13 +61,13 @@ def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
     """The run, where its code is not today's; None where it is, or will be."""
     if summary := read_json(places.run / "summary.json"):
         return Kept(run, finished=True) if _differs(summary, today) else None
-    declared, chain = read_json(places.run / "chain.json"), read_json(places.work / "chain.json")
-    begun = declared and chain and chain.get("generation") == declared["generation"] and not may_change(places.work)
-    return Kept(run, finished=False, step=complete(places.work)[0]) if begun and _differs(chain, today) else None
+    declared, known = chain.declared(places.run), chain.read(places.work)
+    begun = known and known["generation"] == declared and not may_change(places.work)
+    return Kept(run, finished=False, step=complete(places.work)[0]) if begun and _differs(known, today) else None
 
 
-def _differs(known: dict[str, Any], today: str | None) -> bool:
-    return today is not None and known.get("strategy_source") not in (None, today)
+def _differs(known: dict[str, Any] | None, today: str | None) -> bool:
+    return today is not None and known is not None and known.get("strategy_source") not in (None, today)
 
 
 def _line(strategy: str, finished: bool, group: list[Kept]) -> str:

@@ -5,10 +5,11 @@ The training goes on while one is written: it waits only for the copy of the sta
 
 from __future__ import annotations
 
+import io
 import random
-import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from relay.base.errors import PeerFailed
-from relay.base.files import read_json, sync_directory, sync_file, write_json
+from relay.base.ending import of_a_disk
+from relay.base.errors import PeerFailed, UserError
+from relay.base.files import read_json_or, remove, sync_directory, sync_file, write_json_over
 from relay.process.ranks import Ranks
+from relay.run_folder import attempt_name, attempts, chain, trust
 from relay.run_folder.sealed import complete, seal, sound, steps
+from relay.spec.setting import Writers
 from relay.strategies.base import Strategy
 
 KEPT = 2
 LONGEST = "longest_save.json"
 # What a rank has to say of the save in the background: that of the whole run is the largest of all ranks'.
 DONE, WRITING, FAILED = 0.0, 1.0, 2.0
+
+
+def no_sound_checkpoint(run: str, first: int, last: int) -> str:
+    """The line for a run that has nothing to go on from, though it should have."""
+    return (
+        f"run {run}: no sound checkpoint for steps {first} to {last}; "
+        f"delete results/runs/{run} to train it from the start"
+    )
 
 
 def seed_generators(seed: int) -> None:
@@ -62,6 +74,12 @@ def restore_generators(state: dict[str, Any]) -> None:
     np.random.set_state(numpy)
 
 
+def _seconds(known: Any) -> float:
+    """What a save has taken; 0 where the hint is missing or damaged."""
+    seconds = known.get("seconds") if isinstance(known, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < float("inf") else 0.0
+
+
 @dataclass
 class Saving:
     """A save in the background; `seconds` are known when it has ended."""
@@ -82,13 +100,15 @@ class Checkpoints:
     a manifest, written last, with the size and SHA-256 of every file.
 
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
-    owner were found to be those of the run. `longest_save_seconds` is what a save has taken, from its beginning until
-    it was complete, in this job or an earlier one; 0 where none has ended yet.
+    owner were found to be those of the run, and before none but `writers` can have put it there.
+    `longest_save_seconds` is what a save has taken, from its beginning until it was complete, in this job or an earlier
+    one; 0 where none has ended yet.
     """
 
-    def __init__(self, directory: Path, ranks: Ranks) -> None:
-        self.directory, self.ranks = directory, ranks
-        self.longest_save_seconds: float = (read_json(directory / LONGEST) or {}).get("seconds", 0.0)
+    def __init__(self, directory: Path, ranks: Ranks, writers: Writers = "owner") -> None:
+        self.directory, self.ranks, self.writers = directory, ranks, writers
+        self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
+        self._chain = chain.read(directory) if ranks.rank == 0 else None
         self._saving: Saving | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
@@ -96,28 +116,38 @@ class Checkpoints:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
         assert self._saving is None, "a save is still being written"
         began, state = time.monotonic(), generators()
-        partial = self.directory / f"partial-{step}"
-        partial.mkdir(parents=True, exist_ok=True)
+        partial = self._partial(step)
+        try:
+            partial.mkdir(mode=0o755, exist_ok=True)
+        except FileNotFoundError:
+            raise UserError(attempts.gone(self.directory)) from None
         written = strategy.save(partial / "strategy")
         self._saving = Saving(step, self._thread.submit(self._complete, partial, step, state, written, began))
+
+    def _partial(self, step: int) -> Path:
+        """Where this attempt writes a checkpoint: processes of an earlier one may still be writing theirs."""
+        return self.directory / f"partial-{attempt_name.name()}-{step}"
 
     def _complete(self, partial: Path, step: int, state: dict[str, Any], written: Future[Any], began: float) -> float:
         """In the background: wait until all parts are written, and make a checkpoint of them; the seconds it took."""
         path = partial / f"rng-{self.ranks.rank}.pt"
-        torch.save(state, path)
+        content = io.BytesIO()  # where a disk is full, torch's own writing tells no reason
+        torch.save(state | {"step": step}, content)
+        path.write_bytes(content.getbuffer())
         sync_file(path)
         written.result()
         seen = {str(part.relative_to(partial)) for part in (path, *partial.rglob("*.distcp"))}
         parts = self._meet(seen)
         if self.ranks.rank == 0:
-            seal(partial, step, self.ranks.world_size, parts)
+            seal(partial, step, self.ranks.world_size, parts, run=self.directory.name, chain=self._chain)
             final = self.directory / f"step-{step}"
-            shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step, passed over at the start
+            remove(final)  # a damaged one of the same step, passed over at the start
             partial.rename(final)
             sync_directory(self.directory)
             self._tidy(step)
             longest = max(self.longest_save_seconds, time.monotonic() - began)
-            write_json(self.directory / LONGEST, {"seconds": round(longest, 3)})
+            with suppress(OSError):  # a hint: the checkpoint is complete without it
+                write_json_over(self.directory / LONGEST, {"seconds": round(longest, 3)})
         return time.monotonic() - began
 
     def _meet(self, seen: set[str]) -> set[str]:
@@ -132,7 +162,7 @@ class Checkpoints:
         kept = [found for found in complete(self.directory) if found <= step][:KEPT]
         for old, place in list(steps(self.directory)):
             if old not in kept:
-                shutil.rmtree(place)
+                remove(place)
 
     @property
     def progress(self) -> float:
@@ -170,8 +200,12 @@ class Checkpoints:
         error = self._saving.end.exception() if self._saving.end.done() else None
         if isinstance(error, CheckpointException):  # the same on all ranks: whose part failed it knows
             error = error.failures.get(self.ranks.rank, (None, None))[0]
-        told = self.ranks.gather(None if error is None else f"{type(error).__name__}: {error}")
+        reason_here = error and (of_a_disk(error) or error)  # torch's own words on a full disk tell nothing of it
+        told = self.ranks.gather(reason_here and f"{type(reason_here).__name__}: {reason_here}")
         rank, reason = next(((rank, line) for rank, line in enumerate(told) if line), (0, "no rank tells why"))
+        if self.ranks.rank == 0:
+            with suppress(OSError):  # room for what others write there
+                remove(self._partial(self._saving.step))
         line = f"the checkpoint of step {self._saving.step} could not be saved: {reason} (rank {rank})"
         if error is None:
             raise PeerFailed(line)
@@ -186,22 +220,38 @@ class Checkpoints:
         # Reading a large checkpoint for its checksums may take longer than the control group waits.
         while self.ranks.largest([float(looking is not None and not looking.done())])[0]:
             wait([looking] if looking else [], timeout=1.0)
-        chosen, adopted = self.ranks.gather((looking.result(), self._adopted_step()) if looking else None)[0]
+        told = self._told(looking) if looking else None
+        chosen, adopted, refused = self.ranks.gather(told)[0]
+        if refused:
+            raise UserError(refused)
         if chosen is None:
             return None
         place = self.directory / f"step-{chosen}"
         strategy.load(place / "strategy")
         if chosen != adopted:  # another run's ranks need not draw what this one's should, such as alike in a replica
-            restore_generators(torch.load(place / f"rng-{self.ranks.rank}.pt", weights_only=True))
+            state = torch.load(place / f"rng-{self.ranks.rank}.pt", weights_only=True)
+            if state.pop("step", None) != chosen:
+                raise UserError(f"{place} has the generators of another step; delete it, and start the same call again")
+            restore_generators(state)
         self.ranks.barrier()
         return int(chosen)
 
-    def _adopted_step(self) -> int | None:
-        """The step from which this run has gone on with another one's checkpoint."""
-        chain = read_json(self.directory / "chain.json") or {}
-        return (chain.get("adopted_from") or {}).get("step")
+    def _told(self, looking: Future[int | None]) -> tuple[int | None, int | None, str | None]:
+        """Of rank 0, for all: the step to go on from, that of another run's checkpoint, and why nothing is loaded."""
+        adopted = ((self._chain or {}).get("adopted_from") or {}).get("step")
+        try:
+            return looking.result(), adopted, None
+        except UserError as error:
+            return None, None, str(error)
 
     def _newest_sound(self, first: int, last: int) -> int | None:
+        """The step to go on from. Raises UserError where other users could have written what is there."""
         for leftover in self.directory.glob("partial-*"):
-            shutil.rmtree(leftover)
-        return next(sound(self.directory, first, last), None)
+            with suppress(OSError):  # what an orphan still writes goes with the next attempt
+                remove(leftover)
+        if complete(self.directory) and (problem := trust.unsafe_above(self.directory, self.writers)):
+            raise UserError(problem)
+        newest = next(sound(self.directory, first, last, self.writers), None)
+        if newest is None and any(first <= step <= last for step in complete(self.directory)):
+            raise UserError(no_sound_checkpoint(self.directory.name, first, last))
+        return newest

@@ -6,9 +6,12 @@ fails. `chain.json` there says to which chain the checkpoints belong, which code
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,14 @@ from relay.base import ending
 from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
+from relay.datasets import verified
 from relay.launch.launcher import USAGE, launch
-from relay.run_folder import attempts, faults
+from relay.run_folder import attempts, chain, faults
+from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.snapshot import freeze
+from relay.run_folder.sealed import complete
+from relay.run_folder.snapshot import changed_since, freeze
+from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
@@ -34,23 +41,24 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
     only repeats in words. Raises UserError where the run is not declared or its chain cannot go on.
     """
-    for path in (places.run / "run.json", places.run / "chain.json"):
-        if not path.is_file():
-            raise UserError(f"run {places.run_id}: {path} is missing; start the run through the workflow first")
-    run = Run.read(places.run / "run.json")
+    run, generation = _declared(places)
+    if problem := unsafe_above(places.work, run.length.checkpoint_writers):
+        raise UserError(problem)
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
         return ended
-    chain = _chain(places, run, first)
-    first = max(first, (chain.get("adopted_from") or {}).get("step", 0))
+    known = _chain(places, run, generation, first)
+    first = max(first, (known.get("adopted_from") or {}).get("step", 0))
     if first >= last:  # another run has done it
-        _write_state(places, run, last, chain)
+        _write_state(places, run, last, known)
         return 0
-    number = len(chain["attempts"]) + 1
-    entry = {"number": number, "first": first, "last": last, "started": time.time()}
-    chain["attempts"].append(entry)
-    write_json(places.work / "chain.json", chain)
-
     dataset = dataset_folder(places.results, run.dataset)
+    verified.check(dataset)
+    number = chain.next_number(places.work, known)
+    entry = {"number": number, "first": first, "last": last, "started": time.time(), **_of_slurm(places.work)}
+    if problem := _no_progress(known["attempts"], entry):
+        return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
+    known["attempts"].append(entry)
+    chain.write(places.work, known)
     arguments = {
         "--spec": places.run / "run.json",
         "--dataset": dataset,
@@ -60,44 +68,106 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         "--attempt": number,
     }
     words = [str(part) for pair in arguments.items() for part in pair]
-    status = launch(places.run / "run.json", "training.trainer", places.work, words, places.code / chain["code"])
-    entry["ended"] = time.time()
-    write_json(places.work / "chain.json", chain)
-    return _conclude(places, run, last, number, status, chain)
+    status = launch(places.run / "run.json", "training.trainer", places.work, words, places.code / known["code"])
+    with suppress(OSError):  # a full disk: what the processes say of it is the better reason
+        chain.note_end(places.work, generation, number, time.time())
+    return _conclude(places, run, last, number, status, known)
 
 
-def _chain(places: Places, run: Run, first: int) -> dict[str, Any]:
+def _declared(places: Places) -> tuple[Run, str]:
+    """The run, and the start (its generation) that the workflow has declared. Raises UserError where one is missing."""
+    path, generation = places.run / "run.json", chain.declared(places.run)
+    if not path.is_file():
+        raise UserError(f"run {places.run_id}: {path} is missing; start the run through the workflow first")
+    run = Run.read(path)
+    if run.id != places.run_id:
+        raise UserError(f"{path}: is that of run {run.id}; start the same call again, which writes it anew")
+    if generation is None:
+        path = places.run / chain.CHAIN
+        raise UserError(
+            f"run {run.id}: {path} is missing or damaged; delete it, and start the run through the workflow"
+        )
+    return run, generation
+
+
+def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, Any]:
     """The chain that this segment belongs to; a new one where the declared start is newer than the checkpoints."""
-    declared = read_json(places.run / "chain.json")["generation"]
-    chain: dict[str, Any] | None = read_json(places.work / "chain.json")
-    if chain is None or chain["generation"] != declared:
-        if first > 0:
+    known = chain.read(places.work)
+    if known is None or known["generation"] != generation:
+        if first > 0 or chain.begun(places.run) == generation:
             raise UserError(
-                f"run {run.id}: the checkpoints in {places.work} do not belong to this chain; "
-                f"delete {places.run} to train it from the start"
+                f"run {run.id}: the checkpoints in {places.work} do not belong to this chain, or are gone; "
+                f"put them back, or delete {places.run} to train it from the start"
             )
-        adopted = read_json(places.work / ADOPTED) if chain is None else None
+        adopted = _adopted(places) if known is None else None
         if adopted is None:
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
                 shutil.rmtree(places.work)
-            places.work.mkdir(parents=True)
-        chain = {"generation": declared, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
-        write_json(places.work / "chain.json", chain)
+            make_own(places.work)
+        known = {"generation": generation, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
+        chain.write(places.work, known)
     elif first == 0 and may_change(places.work):  # the user may have mended what failed
-        chain |= _code_of_today(places, run)
-        write_json(places.work / "chain.json", chain)
-    elif source_today(run) not in (None, chain["strategy_source"]):
+        known |= _code_of_today(places, run)
+        chain.write(places.work, known)
+    chain.note_begun(places.run, generation)
+    problem = changed_since(places.code / known["code"])
+    if problem and not _is_todays(places, run, known["code"]):
+        raise UserError(
+            f"run {run.id}: the snapshot {places.code / known['code']} of its code {problem}; "
+            f"delete {places.run} to train it from the start with the code of today"
+        )
+    if source_today(run) not in (None, known["strategy_source"]):
         print(
             f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
             f"`{how_anew(places)}` lets it start anew with today's",
             file=sys.stderr,
         )
-    if not (places.code / chain["code"]).is_dir():
-        raise UserError(
-            f"run {run.id}: the snapshot {places.code / chain['code']} of its code is gone; "
-            f"delete {places.run} to train it from the start with the code of today"
-        )
-    return chain
+    return known
+
+
+def _adopted(places: Places) -> dict[str, Any] | None:
+    """From where the run goes on with another one's checkpoint; None where it does not. Raises UserError."""
+    try:
+        found: dict[str, Any] | None = read_json(places.work / ADOPTED)
+        if found is not None:
+            int(found["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        path = places.work / ADOPTED
+        raise UserError(f"{path}: is damaged; delete {places.work}, and adopt the checkpoint again") from None
+    return found
+
+
+def _of_slurm(work: Path) -> dict[str, Any]:
+    """What an attempt's entry keeps of its Slurm job: which start of which job it is, and how far the run had come."""
+    job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
+    return {"job": job, "restarts": restarts, "found": max(complete(work), default=0)} if job else {}
+
+
+def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> str:
+    """Why a job that Slurm has put back into the queue is given up; '' where it may go on.
+
+    The driver does not see such a job's ends: Slurm starts it again after a lost node or a preemption, without end.
+    """
+    fruitless = [
+        other
+        for other in before[-FRUITLESS_ATTEMPTS:]
+        if entry.get("restarts", "0") != "0"
+        and (other.get("job"), other.get("found")) == (entry["job"], entry["found"])
+    ]
+    if len(fruitless) < FRUITLESS_ATTEMPTS:
+        return ""
+    return (
+        f"Slurm has started job {entry['job']} again and again: {FRUITLESS_ATTEMPTS} attempts in a row came no further "
+        f"than step {entry['found']}"
+    )
+
+
+def _is_todays(places: Places, run: Run, code: str) -> bool:
+    """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
+    try:
+        return freeze(Path(run.strategy.file), places.code).name == code
+    except OSError:
+        return False
 
 
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
@@ -112,13 +182,13 @@ def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     }
 
 
-def _conclude(places: Places, run: Run, last: int, number: int, status: int, chain: dict[str, Any]) -> int:
+def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any]) -> int:
     """Turn what the processes left behind into a state file or an exit status."""
     lines = attempts.read(places.work, number)
     reached = lines[-1] if lines and "end" in lines[-1] else None
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
     if reached and reached["end"] == last:
-        _write_state(places, run, last, chain)
+        _write_state(places, run, last, known)
         return 0
     if reached and (reason := reached["stopped"]):
         what = f"run {run.id}: stopped at step {reached['end']} of {last} ({reason})"
@@ -136,7 +206,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, cha
     )
 
 
-def _write_state(places: Places, run: Run, last: int, chain: dict[str, Any]) -> None:
+def _write_state(places: Places, run: Run, last: int, known: dict[str, Any]) -> None:
     """The declared file that tells the workflow: the segment is done."""
-    state = {"run": run.id, "step": last, "attempts": len(chain["attempts"])}
-    write_json(places.state(last), state | {key: chain[key] for key in ("generation", "code", "strategy_source")})
+    state = {"run": run.id, "step": last, "attempts": len(known["attempts"])}
+    write_json(places.state(last), state | {key: known[key] for key in ("generation", "code", "strategy_source")})

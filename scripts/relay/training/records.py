@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import torch
 
-from relay.base.errors import Diverged
+from relay.base.errors import Diverged, UserError
 from relay.process.ranks import Ranks
-from relay.run_folder.attempts import attempt_path, not_finite
+from relay.run_folder.attempts import attempt_path, gone, line_of, not_finite
 from relay.strategies.base import Replica
 from relay.training.timing import Block
 
@@ -27,16 +26,21 @@ class Recorder:
         self._evaluations: list[dict[str, Any]] = []
 
     def _write(self, **line: Any) -> None:
-        if self.ranks.rank == 0:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.ranks.rank:
+            return
+        try:
             with self.path.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"time": time.time(), **line}) + "\n")
+                stream.write(line_of({"time": time.time(), **line}))
                 stream.flush()
                 os.fsync(stream.fileno())  # as durable as the checkpoint that follows
+        except FileNotFoundError:
+            raise UserError(gone(self.path.parents[1])) from None
 
     def begin(self, step: int, facts: dict[str, Any]) -> None:
         """Note where the attempt starts and what every rank runs on. Collective."""
         self._step = step
+        if self.ranks.rank == 0:
+            self.path.parent.mkdir(exist_ok=True)
         self._write(start=step, ranks=self.ranks.gather(facts))
 
     def loss(self, loss: torch.Tensor) -> None:
@@ -60,7 +64,8 @@ class Recorder:
         mine = torch.stack(self._losses).double().tolist() if self._losses else []
         reported = [losses for losses in self.ranks.gather(mine) if losses]
         means = [sum(step) / len(step) for step in zip(*reported, strict=True)]
-        self._write(blocks=[block.row() for block in blocks], losses=means, evaluations=self._evaluations)
+        rows = [block.row() for block in blocks]
+        self._write(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations)
         losses = list(enumerate(means, self._step + 1))
         wrong = not_finite(losses, self._evaluations)
         self._step, self._losses, self._evaluations = self._step + len(means), [], []

@@ -26,7 +26,8 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
     places = Places(results, probe.id)
     if attempt > 1 and (fault := faults.recorded(places.work)):
         raise UserError(f"setting {run.setting_id}: failed before, not tried again: {fault['error']}")
-    shutil.rmtree(places.work, ignore_errors=True)  # of a measurement that was killed
+    for left in (places.work, places.run):  # by a measurement that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         probe.write(places.run / "run.json", job)
         write_json(places.run / "chain.json", {"generation": "speed"})

@@ -9,8 +9,8 @@ from statistics import median
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json
 from relay.run_folder import attempts
+from relay.run_folder import chain as chains
 from relay.spec.run import Run
 from relay.training.no_result import no_result
 
@@ -22,9 +22,9 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
 
     Raises UserError where its records are gone.
     """
-    chain = read_json(work / "chain.json")
+    chain = chains.read(work)
     lines = [attempts.read(work, entry["number"]) for entry in chain["attempts"]] if chain else []
-    if not any(lines):
+    if chain is None or not any(lines):
         raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
     counted = _counted(lines)
     blocks = [block for attempt in counted for block in attempt["blocks"]]
@@ -54,7 +54,9 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "train_seconds": trained,
         "allocated_seconds": allocated,
         "goodput": trained / allocated if allocated else None,
-        "peak_memory_bytes": max(line["peak_memory_bytes"] for found in lines for line in found if "end" in line),
+        "peak_memory_bytes": max(
+            (line["peak_memory_bytes"] for f in lines for line in f if "end" in line), default=None
+        ),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
@@ -82,6 +84,7 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     for found in reversed([f for f in lines if f]):
         start, losses, position = found[0]["start"], [], found[0]["start"]
         for line in found:
+            position = line.get("after", position)
             for loss in line.get("losses", []):
                 position += 1
                 losses.append((position, loss))

@@ -24,7 +24,7 @@ from relay.spec.run import Training
 from relay.task.data import Batch, Split, batch_indices, feeder
 from relay.task.task import Task
 from relay.training.agreement import Agreement, Moment
-from relay.training.checkpoint import Checkpoints, seed_generators
+from relay.training.checkpoint import Checkpoints, no_sound_checkpoint, seed_generators
 from relay.training.evaluation import Evaluation
 from relay.training.records import Recorder
 from relay.training.timing import Stopwatch
@@ -48,7 +48,7 @@ class Trainer:
         self.count, self.dataset = len(train), digest(dataset)
         self.feeder = feeder(run.feeding.loader, train, ranks.device, task.dtype, run.feeding.data_workers)
         self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
-        self.checkpoints = Checkpoints(work, ranks)
+        self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
 
     def train(self, first: int, last: int) -> None:
@@ -93,10 +93,7 @@ class Trainer:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
         resumed = self.checkpoints.resume(self.strategy, first, last)
         if resumed is None and first > 0:
-            raise UserError(
-                f"run {self.run.id}: no sound checkpoint for steps {first} to {last}; "
-                f"delete results/runs/{self.run.id} to train it from the start"
-            )
+            raise UserError(no_sound_checkpoint(self.run.id, first, last))
         return resumed or 0
 
     def _batches(self, first: int, last: int) -> Iterator[Batch]:
@@ -145,10 +142,11 @@ def main(arguments: list[str]) -> None:
     with joined(given.spec, strategies.service) as (run, ranks):
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()
-        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, read_measured(given.spec.parent))
+        measured = read_measured(given.spec.parent, given.work)
+        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, measured)
         ranks.barrier()  # all have read it
         if ranks.rank == 0:
-            write_measured(given.spec.parent, trainer.strategy.measured)
+            write_measured(trainer.strategy.measured, given.spec.parent, given.work)
         trainer.train(given.first, given.last)
         if held:
             held.close()

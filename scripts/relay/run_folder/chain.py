@@ -1,0 +1,109 @@
+"""A run's chain: to which start its checkpoints belong, which code it runs, and which attempts it had.
+
+`chain.json` beside the checkpoints says it. Every checkpoint's manifest holds a copy, so that a chain whose file is
+lost or damaged is known again. `begun.json` beside `run.json` keeps that a start's training has begun.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relay.base.files import read_json_or, write_json_over
+from relay.run_folder import attempts, sealed
+
+CHAIN = "chain.json"
+BEGUN = "begun.json"
+
+
+def read(work: Path) -> dict[str, Any] | None:
+    """The chain of the checkpoints in `work`; from a manifest where its file is lost or damaged; None without any."""
+    known = read_json_or(work / CHAIN, None)
+    if _is_chain(known):
+        return dict(known)
+    for step in sealed.complete(work):
+        place = work / f"step-{step}"
+        if sealed.damage(place) is None and _is_chain(known := sealed.manifest(place).get("chain")):
+            print(
+                f"warning: {work / CHAIN} is lost or damaged: what it said is taken from the checkpoint of step {step}",
+                file=sys.stderr,
+            )
+            return dict(known) | {"attempts": _with_later(work, list(known["attempts"]))}
+    return None
+
+
+def write(work: Path, chain: Mapping[str, Any]) -> None:
+    """Keep the chain. Raises OSError."""
+    write_json_over(work / CHAIN, dict(chain))
+
+
+def next_number(work: Path, chain: Mapping[str, Any]) -> int:
+    """The number of the attempt that begins: none of those known, and none whose records are there."""
+    return max((0, *(entry["number"] for entry in chain["attempts"]), *attempts.numbers(work))) + 1
+
+
+def note_end(work: Path, generation: str, number: int, ended: float) -> dict[str, Any] | None:
+    """Note when an attempt ended, if the chain is still the one that it belonged to; returns that chain."""
+    chain = read(work)
+    if chain is None or chain["generation"] != generation:  # another start has begun meanwhile
+        return None
+    for entry in chain["attempts"]:
+        if entry["number"] == number:
+            entry["ended"] = ended
+    write(work, chain)
+    return chain
+
+
+def begun(run: Path) -> str | None:
+    """The start (its generation) whose training has begun; None where none has. `run` is the folder of `run.json`."""
+    known = read_json_or(run / BEGUN, None)
+    return _generation(known)
+
+
+def note_begun(run: Path, generation: str) -> None:
+    """Keep that this start's training has begun. From then on, a chain that is not there is lost, not new."""
+    if begun(run) != generation:
+        write_json_over(run / BEGUN, {"generation": generation})
+
+
+def declared(run: Path) -> str | None:
+    """The start that the workflow has declared; that whose training has begun where the file is damaged.
+
+    None where neither is known.
+    """
+    return _generation(read_json_or(run / CHAIN, None)) or begun(run)
+
+
+def _generation(known: Any) -> str | None:
+    found = known.get("generation") if isinstance(known, dict) else None
+    return found if isinstance(found, str) and found else None
+
+
+def _is_chain(known: Any) -> bool:
+    if not isinstance(known, dict) or not isinstance(known.get("attempts"), list):
+        return False
+    words = all(isinstance(known.get(name), str) for name in ("generation", "code", "strategy_source"))
+    adopted = known.get("adopted_from")
+    from_another = adopted is None or (isinstance(adopted, dict) and isinstance(adopted.get("step"), int))
+    return words and from_another and all(map(_is_entry, known["attempts"]))
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("number"), int)
+        and isinstance(entry.get("started"), int | float)
+        and isinstance(entry.get("ended", 0.0), int | float)
+    )
+
+
+def _with_later(work: Path, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts, and those that came after them, as far as their records tell."""
+    numbers = {entry["number"] for entry in known}
+    for number in attempts.numbers(work):
+        lines = attempts.read(work, number)
+        if number not in numbers and lines:
+            known.append({"number": number, "started": lines[0]["time"], "first": lines[0]["start"]})
+    return sorted(known, key=lambda entry: int(entry["number"]))

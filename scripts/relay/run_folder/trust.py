@@ -1,0 +1,123 @@
+"""Whether a checkpoint can only have been written by the user who is about to load it. Needs no torch.
+
+torch reads parts of a checkpoint with pickle, which can run code: whoever can write it can act as the one who loads it.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from relay.spec.setting import Writers
+
+LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it
+
+
+def untrusted(place: Path, writers: Writers) -> str | None:
+    """Why nothing of a checkpoint's folder may be read, in one line; None where it is the user's own.
+
+    Links, other users' files and what `writers` excludes are refused. Access lists count as far as a file's mode shows
+    them: those of POSIX do, those of NFSv4 do not.
+    """
+    for path in (place, *_inside(place)):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            return f"{path} is a symbolic link; a checkpoint has only files and folders of its own"
+        if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
+            return f"{path} is neither a file nor a folder"
+        if status.st_uid != os.getuid():
+            return f"{path} belongs to another user ({_name(status.st_uid)})"
+        if who := _others(status, writers):
+            return f"{path} can be written by {who}: chmod -R g-w,o-w {place}"
+    return None
+
+
+def unsafe_above(work: Path, writers: Writers) -> str | None:
+    """Why no checkpoint in a run's folder `work` can be trusted: another user could put one there. None where none can.
+
+    The folder, `results/checkpoints` and `results` are looked at, also where links lead to. A sticky folder is fine:
+    nobody can replace there what is not theirs.
+    """
+    found = {place for path in (work.absolute(), work.resolve()) for place in _levels(path) if place.exists()}
+    for folder in sorted(found, reverse=True):
+        status = folder.stat()
+        if status.st_uid not in (os.getuid(), 0):
+            return f"{folder} belongs to another user ({_name(status.st_uid)}), who could replace checkpoints there"
+        if not status.st_mode & stat.S_ISVTX and (who := _others(status, writers)):
+            return (
+                f"{folder} can be written by {who}, who could replace checkpoints there, and loading one can run code: "
+                f"chmod g-w,o-w {folder}, or allow it by `checkpoint_writers` in the config"
+            )
+    return None
+
+
+def keep_to_owner(place: Path) -> None:
+    """Take the right to write from everyone but the owner, whatever the umask gave, where the file system can."""
+    for path in (place, *_inside(place)):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & 0o022 and not path.is_symlink():
+            try:
+                path.chmod(mode & ~0o022)
+            except OSError:
+                return
+
+
+def make_own(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, into which only the owner can write."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            path.mkdir(mode=0o755, exist_ok=True)
+
+
+def _levels(work: Path) -> tuple[Path, ...]:
+    return (work, *work.parents)[:LEVELS]
+
+
+def _inside(place: Path) -> Iterator[Path]:
+    """All that lies in a folder, links not followed. Raises OSError where it cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    if place.is_symlink():
+        return
+    for folder, names, files in os.walk(place, onerror=refuse):
+        yield from (Path(folder, name) for name in (*names, *files))
+
+
+def _others(status: os.stat_result, writers: Writers) -> str:
+    """Who can write beside the owner, though they should not be able to; '' where nobody can."""
+    allowed = get_args(Writers).index(writers)
+    if status.st_mode & stat.S_IWOTH and allowed < 2:
+        return "everyone"
+    if status.st_mode & stat.S_IWGRP and allowed < 1 and not _private(status.st_gid):
+        return f"the members of group {_group(status.st_gid)}"
+    return ""
+
+
+def _private(gid: int) -> bool:
+    """Whether a group is the user's own, with no other member: usual where files are writable for their group."""
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,50 @@
+"""A Python like this one, whose processes stop or kill themselves at a named point: see `hooks/relay_test_hooks.py`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import sysconfig
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HOOKS = Path(__file__).parent / "hooks"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Where, in which rank, at which call, and by which signal; `once` is a file that tells that it has happened."""
+
+    at: str
+    once: str
+    signal: str = "SIGKILL"
+    rank: int | None = None
+    call: int = 1
+
+    def environment(self) -> dict[str, str]:
+        return {"RELAY_TEST_HOOK": json.dumps(asdict(self))}
+
+    def happened(self) -> bool:
+        return Path(f"{self.once}.pid").exists()
+
+    def pid(self) -> int:
+        """The process that it has happened to."""
+        return int(Path(f"{self.once}.pid").read_text())
+
+    @property
+    def number(self) -> signal.Signals:
+        return signal.Signals[self.signal]
+
+
+def interpreter(folder: Path) -> Path:
+    """A virtual environment in `folder`, with all packages of this one and the hooks; returns its Python."""
+    inside = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    inside.mkdir(parents=True)
+    base = Path(sys._base_executable)  # type: ignore[attr-defined]
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    (inside / "hooks.pth").write_text(f"{sysconfig.get_path('purelib')}\n{HOOKS}\nimport relay_test_hooks\n")
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(base)
+    return python

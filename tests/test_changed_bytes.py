@@ -1,0 +1,246 @@
+"""What a run reads, and what it is, may not change unseen: data, code, `run.json`, a checkpoint's place, records.
+
+Each is an error with its remedy, before anything is trained; or steps that the summary misses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chain_runs import DIGITS, Bench, Chain
+from checkpointed import Training, filled
+from relay.base.errors import UserError
+from relay.datasets import verified
+from relay.run_folder import attempts
+from relay.run_folder.sealed import MANIFEST, damage
+from relay.run_folder.snapshot import changed_since, freeze
+from relay.spec.run import Run
+from relay.training import job
+from relay.training.checkpoint import Checkpoints
+from relay.training.job import Places
+
+pytest_plugins = ["chain_runs", "checkpointed"]
+
+
+def change_a_byte(path: Path) -> None:
+    """In the middle, with the file's times put back."""
+    before = path.stat()
+    with path.open("r+b") as stream:
+        stream.seek(before.st_size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# Data
+
+
+@pytest.fixture
+def data(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A dataset of the test's own, on a node of its own, changed long ago."""
+    monkeypatch.setattr(verified.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(verified, "SETTLED_SECONDS", 0.0)
+    folder = tmp_path / DIGITS.directory_name
+    shutil.copytree(prepared / DIGITS.directory_name, folder)
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose bytes were read."""
+    found: list[str] = []
+    whole = verified.sha256
+    monkeypatch.setattr(verified, "sha256", lambda path: (found.append(path.name), whole(path))[1])
+    return found
+
+
+def test_the_bytes_of_a_dataset_are_read_once_on_a_node_and_day(
+    data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified.check(data)
+    assert len(read) == 4
+    verified.check(data)
+    assert len(read) == 4
+    tomorrow = time.time() + verified.VALID_SECONDS
+    monkeypatch.setattr(verified.time, "time", lambda: tomorrow)
+    verified.check(data)
+    assert len(read) == 8
+
+
+def test_a_byte_that_was_changed_is_found_at_once_though_size_and_times_are_as_they_were(data: Path) -> None:
+    verified.check(data)
+    change_a_byte(data / "train-inputs.npy")
+    for _ in range(2):  # nothing is kept of a check that failed
+        with pytest.raises(UserError, match=r"train-inputs.npy: was changed: SHA-256 is .*; remove the folder"):
+            verified.check(data)
+
+
+@pytest.mark.parametrize(
+    "stamp", [b"", b"\xff", b"[]", b'{"time": "now"}', b'{"time": 1e99, "sha256": {}, "files": {}}']
+)
+def test_a_damaged_stamp_counts_as_none(data: Path, read: list[str], stamp: bytes) -> None:
+    verified.check(data)
+    (kept,) = data.parent.glob("relay-*/verified/*.json")
+    kept.write_bytes(stamp)
+    verified.check(data)
+    assert len(read) == 8
+    verified.check(data)
+    assert len(read) == 8
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda folder: (folder / "test-targets.npy").unlink(), "test-targets.npy: cannot be read: No such file"),
+        (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: is missing; the dataset is not prepared"),
+        (lambda folder: (folder / "manifest.json").write_text("[1]"), "manifest.json: is not a manifest"),
+        (shutil.rmtree, "manifest.json: is missing"),
+    ],
+)
+def test_what_is_missing_or_no_manifest_is_one_line(data: Path, harm: Callable[[Path], None], told: str) -> None:
+    verified.check(data)
+    harm(data)
+    with pytest.raises(UserError, match=told):
+        verified.check(data)
+
+
+@pytest.fixture
+def chain(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Chain:
+    """A run whose processes would fail the test: it has to be refused before they are started."""
+    monkeypatch.setattr(job, "launch", lambda *_: pytest.fail("it was started"))
+    return bench.chain("results")
+
+
+def refused(chain: Chain, first: int = 0) -> str:
+    with pytest.raises(UserError) as caught:
+        job.run_segment(Places(chain.results, chain.run.id), first, 60, 1)
+    return str(caught.value)
+
+
+def test_a_job_looks_at_its_data_before_it_trains(chain: Chain) -> None:
+    (chain.results / "datasets").unlink()
+    assert "the dataset is not prepared" in refused(chain)
+
+
+# Code
+
+
+def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And made again of today's code where that is the same, because the snapshot's name says what is in it."""
+    chain = bench.chain("results", **bench.strategy("edited"))
+    started: list[Path] = []
+    monkeypatch.setattr(job, "launch", lambda *given: (started.append(given[-1]), 1)[1])
+    places = Places(chain.results, chain.run.id)
+    job.run_segment(places, 0, 60, 1)
+    (code,) = started
+    checkpoint = chain.work / "step-5" / MANIFEST  # with one, the run keeps its code
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("{}")
+    file = code / "relay" / "training" / "trainer.py"
+    file.write_text(file.read_text().replace("step += 1", "step += 2"))
+    job.run_segment(places, 0, 60, 1)
+    assert started == [code] * 2
+    assert changed_since(code) is None
+    assert "step += 1" in file.read_text()
+    bench.strategy("edited", "1 + 1")
+    for harm in (
+        lambda: file.write_text(file.read_text().replace("step += 1", "step += 2")),
+        lambda: (code / "relay" / "json.py").write_text("planted"),
+        file.unlink,
+    ):
+        harm()
+        assert f"the snapshot {code} of its code was changed: " in refused(chain)
+        assert f"delete {chain.declared}" in refused(chain)
+
+
+def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frozen = freeze(None, tmp_path)
+    assert changed_since(frozen) is None
+    (frozen / "relay" / "__pycache__").mkdir()
+    (frozen / "relay" / "__pycache__" / "x.pyc").write_bytes(b"")  # Python's own
+    assert changed_since(frozen) is None
+    (frozen / "relay" / "base" / "files.py").write_text("pass")
+    assert freeze(None, tmp_path) == frozen
+    assert changed_since(frozen) is None
+    assert "was changed: " in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [frozen]
+
+
+# run.json
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda values: values.update(seed=values["seed"] + 1),
+        lambda values: values["task"].update(learning_rate=0.5),
+        lambda values: values["length"].update(total_steps=70),
+        lambda values: values["strategy"].update(file="another.py"),
+        lambda values: values.pop("digest"),
+    ],
+)
+def test_an_edited_specification_is_refused(chain: Chain, edit: Callable[[dict], None]) -> None:
+    """Until the plan is made again, which writes what the run's id says."""
+    path = chain.declared / "run.json"
+    values = json.loads(path.read_text())
+    edit(values)
+    path.write_text(json.dumps(values))
+    told = refused(chain)
+    assert told.startswith(f"{path}: was changed after the plan had written it")
+    assert "change the config instead" in told
+    chain.run.write(path)
+    assert Run.read(path) == chain.run
+
+
+def test_another_runs_specification_is_refused(chain: Chain) -> None:
+    other = chain.planned("run-2")
+    shutil.copy(other.declared / "run.json", chain.declared / "run.json")
+    assert "is that of run run-2; start the same call again" in refused(chain)
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_in_another_ones_place_is_passed_over(
+    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older step's, copied over a newer one's; or another run's, of the same step."""
+    filled(checkpoints, training, 4, 8)
+    newest = checkpoints.directory / "step-8"
+    shutil.rmtree(newest)
+    shutil.copytree(checkpoints.directory / "step-4", newest)
+    assert checkpoints.resume(training.strategy, 0, 100) == 4
+    assert "step-8 holds the checkpoint of step 4: it was copied there" in capsys.readouterr().out
+    other = checkpoints.directory.parent / "run-2"
+    shutil.copytree(checkpoints.directory, other)
+    assert damage(checkpoints.directory / "step-4") is None
+    assert damage(other / "step-4") == f"{other / 'step-4'} holds a checkpoint of run run-1: it was copied there"
+
+
+# Records
+
+
+def test_a_changed_or_cut_line_of_the_records_counts_as_missing(tmp_path: Path) -> None:
+    path = attempts.attempt_path(tmp_path, 1)
+    path.parent.mkdir()
+    lines = [
+        attempts.line_of({"time": 1.5, "start": 0, "ranks": []}),
+        attempts.line_of({"time": 2.5, "after": 0, "losses": [0.25, float("nan")], "blocks": []}),
+        attempts.line_of({"time": 3.5, "after": 2, "losses": [0.125], "blocks": []}),
+    ]
+    path.write_text("".join(lines))
+    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 0, 2]
+    path.write_text("".join([lines[0], lines[1].replace("0.25", "0.35"), lines[2]]))
+    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 2]
+    path.write_text(lines[0] + lines[1][:20] + "\n" + lines[2] + lines[1][:-1])
+    assert [line.get("after") for line in attempts.read(tmp_path, 1)] == [None, 2]
+    path.write_text("".join(lines[1:]))  # without its beginning nobody knows what the attempt was
+    assert attempts.read(tmp_path, 1) == []

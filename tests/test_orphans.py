@@ -1,0 +1,117 @@
+"""Processes whose launcher is killed end with it, and what an attempt leaves behind touches no later one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chain_runs import DDP, Bench, finish, wait_until
+from checkpointed import Training, filled, names
+from hooked import Hook, interpreter
+from relay.base.errors import PeerFailed
+from relay.process.ranks import TIMEOUT
+from relay.run_folder import attempt_name, faults
+from relay.training.checkpoint import Checkpoints
+
+pytest_plugins = ["chain_runs", "checkpointed"]
+
+SOON_SECONDS = 30.0  # an orphan that waits for its peers waits ten times as long
+BEFORE_IT_IS_TIED, IMPORTING, JOINING = "relay.process.cpus", "torch.nn", "relay.process.ranks:Ranks.join"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "at"),
+    [
+        ("torchrun", BEFORE_IT_IS_TIED),
+        ("torchrun", IMPORTING),
+        ("torchrun", JOINING),
+        ("spawn", JOINING),
+        ("none", IMPORTING),
+    ],
+)
+def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
+    bench: Bench, launcher: str, at: str
+) -> None:
+    """The one that is stopped there, and the one that waits for it; the next attempt then finds the place free."""
+    assert TIMEOUT.total_seconds() >= SOON_SECONDS * 10
+    values = DDP | {"launcher": launcher} if launcher != "none" else {}
+    chain = bench.chain("results", total_steps=6, **values)
+    rank = 1 if values else None
+    hook = Hook(at, str(bench.folder / "stopped"), "SIGSTOP", rank=rank)
+    python = interpreter(bench.folder / "python")
+    job = chain.begin(python=python, **hook.environment())
+    wait_until(hook.happened, job)
+    stopped = psutil.Process(hook.pid())
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, job)
+    above = stopped.parent()
+    assert above is not None
+    ranks = [child for child in above.children() if "resource_tracker" not in " ".join(child.cmdline())]
+    assert len(ranks) == (2 if values else 1)
+    above.kill()
+    stopped.send_signal(signal.SIGCONT)
+    _, alive = psutil.wait_procs(ranks, timeout=SOON_SECONDS)
+    assert alive == []
+    ended = finish(job)
+    assert ended.status in (75, -signal.SIGKILL), ended.errors
+    assert list(chain.work.glob("fault*")) == []
+
+
+def recorded(work: Path, rank: int) -> None:
+    """A fault of this process's attempt, as an orphan writes it when nobody has come to join it."""
+    os.environ["RANK"] = str(rank)
+    try:
+        raise PeerFailed("nobody came")
+    except PeerFailed as error:
+        faults.record(work, error, rank)
+    finally:
+        del os.environ["RANK"]
+
+
+def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
+    """For the ranks, which end with a peer, and for the job, which tells it and is not tried again."""
+    faults.forget(tmp_path)
+    earlier = attempt_name.name()
+    faults.forget(tmp_path)
+    assert attempt_name.name() != earlier
+    os.environ[attempt_name.ATTEMPT], this = earlier, attempt_name.name()
+    recorded(tmp_path, 1)
+    assert len(faults.told(tmp_path)) == 1
+    os.environ[attempt_name.ATTEMPT] = this
+    assert faults.told(tmp_path) == []
+    assert faults.collect(tmp_path) is None
+    recorded(tmp_path, 1)
+    assert [fault["rank"] for fault in faults.told(tmp_path)] == [1]
+
+
+def test_what_an_earlier_attempt_has_told_is_cleared_away_later(tmp_path: Path) -> None:
+    """Not at once: a second job of the same run would take away what the first one's ranks look for."""
+    faults.forget(tmp_path)
+    recorded(tmp_path, 1)
+    faults.forget(tmp_path)
+    (left,) = tmp_path.glob("fault-*.json")
+    long_ago = time.time() - 2 * faults.OUTLIVED_SECONDS
+    os.utime(left, (long_ago, long_ago))
+    faults.forget(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(
+    checkpoints: Checkpoints, training: Training
+) -> None:
+    """Each attempt writes in a folder of its own, also at the same step."""
+    attempt_name.begin()
+    orphaned = checkpoints.directory / f"partial-{attempt_name.name()}-4"
+    orphaned.mkdir(parents=True)
+    (orphaned / "rng-0.pt").write_bytes(b"half")
+    attempt_name.begin()
+    filled(checkpoints, training, 4)
+    assert (orphaned / "rng-0.pt").read_bytes() == b"half"
+    assert names(checkpoints) == [orphaned.name, "step-4"]
+    assert checkpoints.resume(training.strategy, 0, 10) == 4
+    assert names(checkpoints) == ["step-4"]

@@ -1,0 +1,300 @@
+"""A small file that is damaged falls back, or is one message: a hint stops no run, and no run begins anew by itself.
+
+Damaged is: missing, empty, cut, binary, of another type, of other types within, a folder, a link to nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_runs import Bench, Chain
+from checkpointed import Training, filled, names
+from relay.base import ending
+from relay.base.errors import UserError
+from relay.base.files import read_json, write_json
+from relay.base.lock import exclusive
+from relay.driver.progress import Training as Shown
+from relay.driver.progress import described
+from relay.process.ranks import Ranks
+from relay.run_folder import attempts, chain, faults, sealed
+from relay.run_folder.measured import read_measured, write_measured
+from relay.training import job
+from relay.training.adoption import adopt
+from relay.training.checkpoint import LONGEST, Checkpoints
+from relay.training.job import Places
+
+pytest_plugins = ["chain_runs", "checkpointed"]
+
+
+def replaced(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "x").touch()
+
+
+def by_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "missing": Path.unlink,
+    "empty": lambda path: replaced(path, b""),
+    "cut": lambda path: replaced(path, path.read_bytes()[: path.stat().st_size // 2]),
+    "binary": lambda path: replaced(path, bytes(range(256))),
+    "a list": lambda path: replaced(path, b"[1]"),
+    "a number": lambda path: replaced(path, b"3"),
+    "null": lambda path: replaced(path, b"null"),
+    "of other types": lambda path: replaced(path, json.dumps({key: [{}] for key in read_json(path)}).encode()),
+    "nested too deep": lambda path: replaced(path, b"[" * 100_000),
+    "a folder": by_folder,
+    "a link to nowhere": by_link,
+}
+each_damage = pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
+
+
+@each_damage
+def test_a_damaged_hint_of_what_a_save_takes_stops_nothing(
+    checkpoints: Checkpoints, training: Training, ranks: Ranks, harm: Callable[[Path], None]
+) -> None:
+    """It counts as unknown, and is written again with the next save."""
+    filled(checkpoints, training, 2)
+    harm(checkpoints.directory / LONGEST)
+    later = Checkpoints(checkpoints.directory, ranks)
+    assert later.longest_save_seconds == 0
+    filled(later, training, 4)
+    assert read_json(checkpoints.directory / LONGEST)["seconds"] > 0
+
+
+@each_damage
+def test_what_was_measured_is_taken_from_the_other_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
+) -> None:
+    declared, work = tmp_path / "declared", tmp_path / "work"
+    known = {"layer_seconds": {"embed": 0.25}}
+    write_measured(known, declared, work)
+    harm(declared / "measured.json")
+    assert read_measured(declared, work) == known
+    write_measured(known, declared, work)
+    assert read_measured(declared) == known
+    for folder in (declared, work):
+        harm(folder / "measured.json")
+    assert read_measured(declared, work) == {}
+    assert capsys.readouterr().out.count("is damaged and passed over") in (0, 3)
+
+
+# The chain
+
+
+@pytest.fixture
+def begun(bench: Bench, monkeypatch: pytest.MonkeyPatch, ranks: Ranks, prepared: Path) -> Chain:
+    """A run with a checkpoint of step 4, and records up to it; what would train it next is only noted."""
+    made = bench.chain("results", **bench.strategy("edited"))
+
+    def launch(spec: Path, role: str, work: Path, arguments: list[str], code: Path) -> int:
+        training, checkpoints = Training(ranks, prepared), Checkpoints(work, ranks)
+        filled(checkpoints, training, 4)
+        number = int(arguments[arguments.index("--attempt") + 1])
+        path = attempts.attempt_path(work, number)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(attempts.line_of({"time": 1.0, "start": 0, "ranks": []}))
+        return -9
+
+    monkeypatch.setattr(job, "launch", launch)
+    assert attempt(made) == 75
+    return made
+
+
+def attempt(made: Chain, number: int = 1) -> int:
+    return job.run_segment(Places(made.results, made.run.id), 0, 60, number)
+
+
+@each_damage
+def test_a_lost_chain_is_known_again_from_the_checkpoints(
+    begun: Chain, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
+) -> None:
+    """It goes on, with the code that it began with, under a number of its own; nothing is removed."""
+    path = begun.work / chain.CHAIN
+    known = read_json(path)
+    harm(path)
+    assert attempt(begun, 2) == 75
+    assert "what it said is taken from the checkpoint of step 4" in capsys.readouterr().err
+    found = read_json(path)
+    assert (found["generation"], found["code"]) == (known["generation"], known["code"])
+    assert [entry["number"] for entry in found["attempts"]] == [1, 2]
+    assert attempts.numbers(begun.work) == [1, 2]
+
+
+@pytest.mark.parametrize("gone", ["the manifests too", "the folder"])
+def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: str) -> None:
+    """Without what it could go on from it is one message, until somebody says so."""
+    if gone == "the folder":
+        shutil.rmtree(begun.work)
+    else:
+        (begun.work / chain.CHAIN).unlink()
+        (begun.work / "step-4" / sealed.MANIFEST).unlink()
+    told = f"the checkpoints in {begun.work} do not belong to this chain, or are gone; .*delete {begun.declared}"
+    for number in (2, 1):
+        with pytest.raises(UserError, match=told):
+            attempt(begun, number)
+    begun.start_anew("second")
+    assert attempt(begun) == 75
+    assert read_json(begun.work / chain.CHAIN)["generation"] == "second"
+
+
+@each_damage
+def test_the_declared_start_is_kept_twice(begun: Chain, harm: Callable[[Path], None]) -> None:
+    harm(begun.declared / chain.CHAIN)
+    assert attempt(begun, 2) == 75
+    assert read_json(begun.work / chain.CHAIN)["generation"] == "first"
+    harm(begun.declared / chain.CHAIN) if (begun.declared / chain.CHAIN).is_file() else None
+    (begun.declared / chain.BEGUN).unlink()
+    with pytest.raises(UserError, match=r"chain.json is missing or damaged; delete it, and start the run through"):
+        attempt(begun, 3)
+
+
+def test_a_damaged_note_of_what_was_adopted_is_one_message(bench: Bench) -> None:
+    made = bench.chain("results")
+    made.work.mkdir(parents=True)
+    (made.work / "adopted.json").write_text("{")
+    with pytest.raises(UserError, match=r"adopted.json: is damaged; delete .*, and adopt the checkpoint again"):
+        attempt(made)
+
+
+def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> None:
+    """That would remove its own."""
+    begun.planned("run-2")
+    (begun.work / chain.CHAIN).unlink()
+    with pytest.raises(UserError, match="it has begun"):
+        adopt(begun.results, "run-2", "run-1")
+    assert begun.checkpoints() == [4]
+
+
+# Faults, ends of jobs, records
+
+
+@each_damage
+def test_a_damaged_fault_is_none(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    faults.forget(tmp_path)
+    try:
+        raise ArithmeticError("as planted")
+    except ArithmeticError as error:
+        faults.record(tmp_path, error)
+    (path,) = tmp_path.glob("fault-*.json")
+    (tmp_path / faults.FAULT).write_bytes(path.read_bytes())
+    assert len(faults.told(tmp_path)) == 1
+    assert faults.recorded(tmp_path)
+    for each in (path, tmp_path / faults.FAULT):
+        harm(each)
+    assert faults.told(tmp_path) == []
+    assert faults.recorded(tmp_path) is None
+
+
+@each_damage
+def test_a_damaged_end_of_a_job_is_no_word(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    path = ending.beside(tmp_path / "job.log")
+    write_json(path, {"status": 1, "what": "it failed"})
+    assert ending.read(tmp_path / "job.log") == ending.Ending(1, "it failed")
+    harm(path)
+    if harm is not DAMAGES["of other types"]:
+        assert ending.read(tmp_path / "job.log") is None
+
+
+@each_damage
+def test_damaged_records_are_none_and_show_no_progress(begun: Chain, harm: Callable[[Path], None]) -> None:
+    path = attempts.attempt_path(begun.work, 1)
+    harm(path)
+    if path.is_file():
+        assert attempts.read(begun.work, 1) in ([], attempts.read(begun.work, 1)[:1])
+    assert described(Shown("run-1", 60, "training"), begun.results) == ""
+
+
+@pytest.mark.parametrize("harm", [by_folder, by_link])
+def test_a_lock_that_is_no_file_is_one_message(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    """And what a link leads to is not touched."""
+    (tmp_path / "lock").touch()
+    harm(tmp_path / "lock")
+    with pytest.raises(UserError, match=r"lock: cannot be opened: .*; remove it, and start the same call again"):
+        exclusive(tmp_path)
+    assert not (tmp_path / "nowhere").exists()
+
+
+# Checkpoints
+
+
+def test_what_is_no_checkpoint_is_passed_over_and_makes_room(checkpoints: Checkpoints, training: Training) -> None:
+    """Files and links of such names: they stop neither a save nor a resumption."""
+    filled(checkpoints, training, 4)
+    (checkpoints.directory / "step-5").touch()
+    (checkpoints.directory / "step-6").symlink_to("step-4")
+    (checkpoints.directory / "partial-7").touch()
+    (checkpoints.directory / "partial-8").symlink_to("step-4")
+    (checkpoints.directory / "step-9").mkdir()
+    assert checkpoints.resume(training.strategy, 0, 100) == 4
+    training.step = 4
+    filled(checkpoints, training, 5, 6, 9)
+    assert names(checkpoints) == ["step-6", "step-9"]
+    assert not any(path.is_symlink() for path in checkpoints.directory.iterdir())
+
+
+def nested(place: Path) -> None:
+    (place / "strategy" / sealed.MANIFEST).write_bytes((place / sealed.MANIFEST).read_bytes())
+
+
+def without_files(place: Path) -> None:
+    changed(place, lambda told: told.update(files={}))
+
+
+def without_names(place: Path) -> None:
+    changed(place, lambda told: told.pop("files"))
+
+
+def outside(place: Path) -> None:
+    changed(place, lambda told: told["files"].update({"../../x": told["files"]["rng-0.pt"]}))
+
+
+def step_as_text(place: Path) -> None:
+    changed(place, lambda told: told.update(step="4"))
+
+
+def sizes_of_other_types(place: Path) -> None:
+    changed(place, lambda told: told["files"].update({"rng-0.pt": 3}))
+
+
+def changed(place: Path, how: Callable[[dict[str, Any]], object]) -> None:
+    told = read_json(place / sealed.MANIFEST)
+    how(told)
+    (place / sealed.MANIFEST).write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (nested, f"strategy/{sealed.MANIFEST} is not in the manifest"),
+        (without_files, "lists no files"),
+        (without_names, f"{sealed.MANIFEST} cannot be read (it is no manifest)"),
+        (outside, "x is missing"),
+        (step_as_text, "holds the checkpoint of step 4"),
+        (sizes_of_other_types, f"{sealed.MANIFEST} cannot be read"),
+        (lambda place: by_folder(place / sealed.MANIFEST), f"{sealed.MANIFEST} cannot be read (Is a directory)"),
+        (lambda place: by_folder(place / "rng-0.pt"), "rng-0.pt is missing"),
+    ],
+)
+def test_a_manifest_that_is_none_is_told_in_one_line(
+    checkpoints: Checkpoints, training: Training, harm: Callable[[Path], None], told: str
+) -> None:
+    filled(checkpoints, training, 4)
+    place = checkpoints.directory / "step-4"
+    assert sealed.damage(place) is None
+    harm(place)
+    assert told in (sealed.damage(place) or "")

@@ -1,0 +1,221 @@
+"""Nothing of a checkpoint is loaded that another user could have written: refused with the reason, unread."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_runs import Bench
+from checkpointed import Training, filled
+from relay.base.errors import UserError
+from relay.base.files import write_json
+from relay.process.ranks import Ranks
+from relay.run_folder import sealed, trust
+from relay.training import job
+from relay.training.checkpoint import Checkpoints
+from relay.training.job import Places
+
+pytest_plugins = ["chain_runs", "checkpointed"]
+
+OTHERS = 54321  # a user, and a group, that are not this one's
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, OTHERS, -1)
+
+
+def open_to_group(path: Path) -> None:
+    os.chown(path, -1, OTHERS)
+    path.chmod(path.stat().st_mode | 0o020)
+
+
+def open_to_all(path: Path) -> None:
+    path.chmod(path.stat().st_mode | 0o002)
+
+
+def link(path: Path) -> None:
+    aside = path.rename(path.parents[1] / "aside")
+    path.symlink_to(aside)
+
+
+OF_A_CHECKPOINT: list[tuple[str, Callable[[Path], None], str, str]] = [
+    ("folder", give_away, ".", "belongs to another user (54321)"),
+    ("file", give_away, "rng-0.pt", "belongs to another user (54321)"),
+    ("manifest", give_away, sealed.MANIFEST, "belongs to another user (54321)"),
+    ("folder", open_to_group, ".", "can be written by the members of group 54321: chmod -R g-w,o-w "),
+    ("file", open_to_group, "strategy/.metadata", "can be written by the members of group 54321: chmod -R g-w,o-w "),
+    ("manifest", open_to_all, sealed.MANIFEST, "can be written by everyone: chmod -R g-w,o-w "),
+    ("folder within", open_to_all, "strategy", "can be written by everyone: chmod -R g-w,o-w "),
+    ("file", link, "rng-0.pt", "is a symbolic link"),
+    ("folder within", link, "strategy", "is a symbolic link"),
+    ("manifest", link, sealed.MANIFEST, "is a symbolic link"),
+    ("pipe", lambda place: os.mkfifo(place / "pipe"), ".", "is neither a file nor a folder"),
+    ("further file", lambda place: (place / "more.pt").touch(), ".", "more.pt is not in the manifest"),
+]
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("harm", "name", "told"),
+    [case[1:] for case in OF_A_CHECKPOINT],
+    ids=[f"{c[0]}: {c[3][:40]}" for c in OF_A_CHECKPOINT],
+)
+def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
+    checkpoints: Checkpoints,
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[Path], None],
+    name: str,
+    told: str,
+) -> None:
+    filled(checkpoints, training, 4)
+    place = checkpoints.directory / "step-4"
+    assert sealed.damage(place) is None
+    harm(place / name)
+    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    assert told in (sealed.damage(place) or "")
+    with pytest.raises(UserError, match="no sound checkpoint"):
+        checkpoints.resume(training.strategy, 0, 10)
+
+
+@as_root
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["the run's folder", "results/checkpoints", "results"])
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (give_away, "belongs to another user (54321), who could replace checkpoints there"),
+        (open_to_group, "can be written by the members of group 54321, who could replace checkpoints there"),
+        (open_to_all, "can be written by everyone, who could replace checkpoints there"),
+    ],
+)
+def test_a_folder_above_into_which_others_can_write_is_refused(
+    tmp_path: Path,
+    ranks: Ranks,
+    training: Training,
+    monkeypatch: pytest.MonkeyPatch,
+    level: int,
+    harm: Callable[[Path], None],
+    told: str,
+) -> None:
+    """Also where a link leads there; not above `results`, where a group's own folders are."""
+    work = tmp_path / "results" / "checkpoints" / "run-1"
+    trust.make_own(work)
+    checkpoints = Checkpoints(work, ranks)
+    filled(checkpoints, training, 4)
+    tmp_path.chmod(0o777)
+    assert trust.unsafe_above(work, "owner") is None
+    harm((work, *work.parents)[level])
+    monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
+    with pytest.raises(UserError) as caught:
+        checkpoints.resume(training.strategy, 0, 10)
+    assert told in str(caught.value)
+    if harm is not give_away:
+        assert f"chmod g-w,o-w {(work, *work.parents)[level]}, or allow it by `checkpoint_writers`" in str(caught.value)
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (tmp_path / "mine" / "checkpoints").symlink_to(work.parent)
+    assert trust.unsafe_above(tmp_path / "mine" / "checkpoints" / "run-1", "owner") == str(caught.value)
+
+
+@as_root
+def test_what_the_config_allows_is_loaded(tmp_path: Path, ranks: Ranks, training: Training) -> None:
+    work = tmp_path / "results" / "checkpoints" / "run-1"
+    trust.make_own(work)
+    filled(Checkpoints(work, ranks), training, 4)
+    for harm, allowed, refused in (
+        (open_to_group, ("group", "everyone"), ("owner",)),
+        (open_to_all, ("everyone",), ("owner", "group")),
+    ):
+        for path in (work.parent, work / "step-4"):
+            harm(path)
+        for writers in refused:
+            with pytest.raises(UserError):
+                Checkpoints(work, ranks, writers).resume(training.strategy, 0, 10)  # type: ignore[arg-type]
+        for writers in allowed:
+            assert Checkpoints(work, ranks, writers).resume(training.strategy, 0, 10) == 4  # type: ignore[arg-type]
+    give_away(work / "step-4" / "rng-0.pt")
+    with pytest.raises(UserError):
+        Checkpoints(work, ranks, "everyone").resume(training.strategy, 0, 10)
+
+
+def test_a_sticky_folder_is_fine(tmp_path: Path) -> None:
+    """As /tmp is: others can add to it, and replace nothing."""
+    work = tmp_path / "results" / "checkpoints" / "run-1"
+    trust.make_own(work)
+    work.parent.chmod(0o1777)
+    assert trust.unsafe_above(work, "owner") is None
+    work.parent.chmod(0o777)
+    assert trust.unsafe_above(work, "owner")
+
+
+@contextmanager
+def umask(value: int) -> Iterator[None]:
+    before = os.umask(value)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@as_root
+def test_in_a_shared_group_folder_the_runs_own_folders_stay_its_owners(
+    tmp_path: Path, ranks: Ranks, training: Training
+) -> None:
+    """With setgid and umask 002, as project folders have them: only what the user has made open is refused."""
+    (tmp_path / "results").mkdir()
+    os.chown(tmp_path / "results", -1, OTHERS)
+    (tmp_path / "results").chmod(0o2755)
+    work = tmp_path / "results" / "checkpoints" / "run-1"
+    with umask(0o002):
+        trust.make_own(work)
+        filled(Checkpoints(work, ranks), training, 2, 4)
+    assert work.stat().st_gid == OTHERS
+    every = [work, *work.rglob("*")]
+    assert [
+        path for path in every if stat.S_IMODE(path.stat().st_mode) & 0o022 and path.parent == work / "step-4"
+    ] == []
+    assert sealed.damage(work / "step-4") is None
+    assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
+
+
+def test_a_group_of_the_user_alone_is_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Many systems give each user such a group, and a umask that lets it write."""
+    user = pwd.getpwuid(os.getuid())
+    members: list[str] = []
+
+    def known(gid: int) -> Any:
+        return grp.struct_group((user.pw_name, "x", gid, members))
+
+    tmp_path.chmod(0o775)
+    os.chown(tmp_path, -1, user.pw_gid)
+    monkeypatch.setattr(grp, "getgrgid", known)
+    assert trust.unsafe_above(tmp_path, "owner") is None
+    members.append(user.pw_name)
+    assert trust.unsafe_above(tmp_path, "owner") is None
+    members.append("another")
+    assert f"can be written by the members of group {user.pw_name}" in (trust.unsafe_above(tmp_path, "owner") or "")
+
+
+def test_a_job_says_so_before_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not when the first checkpoint would be loaded, hours later."""
+    chain = bench.chain("results")
+    chain.results.chmod(0o777)
+    monkeypatch.setattr(job, "launch", lambda *_: pytest.fail("it was started"))
+    with pytest.raises(UserError, match=f"{chain.results} can be written by everyone"):
+        job.run_segment(Places(chain.results, chain.run.id), 0, 60, 1)
+
+
+def test_what_is_written_by_hand_is_read_by_the_same_rules(tmp_path: Path) -> None:
+    """A manifest alone, without any file, is no checkpoint."""
+    place = tmp_path / "run-1" / "step-4"
+    place.mkdir(parents=True)
+    write_json(place / sealed.MANIFEST, {"step": 4, "world_size": 1, "files": {}})
+    assert sealed.damage(place) == f"{place / sealed.MANIFEST} lists no files"
