@@ -19,13 +19,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.launch import worker
-from relay.launch.imports import importing
+from relay.launch.imports import imported
 from relay.process.cpus import BINDING, VEILED
 from relay.process.interruption import SIGNALS
 
@@ -39,9 +38,8 @@ def may_fork(environment: Mapping[str, str]) -> bool:
 
 def preload(role: str) -> None:
     """Import what a role needs. A failure is left to the forks: they fail in the same way, where it is recorded."""
-    with suppress(Exception), importing():
-        import_module(f"relay.{role}")
-        import_module("torch._dynamo")  # torch imports it when the first optimizer is made
+    with suppress(Exception):
+        imported(role)
 
 
 class Fork:

@@ -28,7 +28,7 @@ from relay.base import ending
 from relay.base.files import sha256
 from relay.base.lifeline import end_with_parent
 from relay.launch import forked, warm
-from relay.launch.imports import importing
+from relay.launch.imports import imported, importing
 
 PADDING = 4000
 IDLE_SECONDS = 60.0
@@ -215,8 +215,10 @@ def main(driver: int, listener: int) -> int:
         return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with importing():
-        for module in ("torch.distributed.run", "torch._dynamo", *warm.MODULES, *(f"relay.{r}" for r in warm.ROLES)):
+        for module in ("torch.distributed.run", *warm.MODULES):
             import_module(module)
+    for role in warm.ROLES:
+        imported(role)
     if len(list(Path("/proc/self/task").iterdir())) != 1:
         print("the warm server has threads after its imports: it serves nobody", file=sys.stderr)
         return 1

@@ -8,12 +8,10 @@ of the stack is recorded as a fault, too.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from relay.base import lifeline
-from relay.launch.imports import importing
+from relay.launch.imports import imported
 from relay.process import cpus
 from relay.run_folder import faults
 
@@ -24,12 +22,6 @@ def work(program: list[str]) -> None:
     lifeline.follow_launcher()
     cpus.settle()
     faults.guarded(Path(directory), lambda: imported(role).main(arguments))
-
-
-def imported(role: str) -> ModuleType:
-    """The role's module."""
-    with importing():
-        return import_module(f"relay.{role}")
 
 
 if __name__ == "__main__":
