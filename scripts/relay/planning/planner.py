@@ -146,7 +146,9 @@ class _Planner:
         known = self.settings.get(name)
         if known is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)
-            for caution in cautions(planned, self.config, self.here, self.plan.measured.get(planned.id)):
+            wanted = self.here.site and self.here.site.min_minutes
+            speed = self.plan.measured.get(planned.id) if wanted else None
+            for caution in cautions(planned, self.config, self.here, speed):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
             self._add_checks(planned)
             return
