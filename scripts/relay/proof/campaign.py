@@ -16,7 +16,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.equivalence.job import run_gate, run_reference
-from relay.equivalence.verdict import Compared, TrialName
+from relay.equivalence.verdict import Compared, TrialName, all_problems
 from relay.launch.launcher import launch
 from relay.proof import forked
 from relay.run_folder.places import dataset_folder
@@ -106,7 +106,7 @@ def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
     parts = {(part["trial"], part["compared"]): part["figure"] for part in verdict["parts"]}
     shares = verdict.get("bytes_held_share", {})
     sent = verdict.get("bytes_sent_per_step")
-    problems = list(verdict["problems"])
+    problems = all_problems(verdict)
     return {
         "task": gate.task.name,
         "strategy": gate.strategy.name,
