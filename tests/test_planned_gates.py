@@ -10,6 +10,7 @@ import pytest
 from plans import CPU, DDP, ROOT, edit, planned, strategy_folder
 from relay.spec.identity import module_sources, strategy_sources
 from relay.spec.requirements import BUILT_IN
+from relay.spec.run import OwnBatch
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -31,19 +32,91 @@ def test_a_gate_serves_all_runs_that_it_bears_on() -> None:
     assert {found.gates[found.gate(run)].strategy.name for run in found.runs_of("ddp")} == {"ddp"}
     for name, gate in found.gates.items():
         assert (gate.id, gate.seed, gate.length.total_steps) == (name, 20260, 200)
-        assert (gate.feeding.loader, gate.shape.threads, gate.shape.cpus_per_task) == ("resident", 1, 1)
+        assert gate.feeding.loader == "resident"
+        assert gate.batch.global_batch_size == 16
+        assert gate.own_batches == (OwnBatch(global_batch_size=64, learning_rate=0.02),)
         assert found.reference_of[name] in found.references
     (reference,) = found.references.values()
     assert reference.id.startswith("lenet-digits-")
     assert (reference.strategy.name, reference.shape.world_size, reference.shape.launcher) == ("reference", 1, "none")
 
 
+def test_a_gate_and_its_reference_use_the_cpus_of_their_largest_run() -> None:
+    found = planned(CPU | {"cpus_per_task": [1, 3]}, DDP | {"devices_per_node": [2, 4], "threads": 1})
+    shapes = {(gate.strategy.name, gate.shape.devices): gate.shape for gate in found.gates.values()}
+    told = {name: (shape.cpus_per_task, shape.threads) for name, shape in shapes.items()}
+    assert told == {("cpu", 1): (3, 3), ("ddp", 2): (1, 1), ("ddp", 4): (1, 1)}
+    (reference,) = found.references.values()
+    assert (reference.shape.cpus_per_task, reference.shape.threads) == (4, 4)  # ddp's on a node
+    few = planned(CPU | {"cpus_per_task": [1, 2]}, DDP | {"devices_per_node": 4}, cpus=2)
+    (reference,) = few.references.values()
+    assert reference.shape.threads == 2  # no more than this machine has
+
+
+def test_cpus_and_launchers_make_no_other_gate() -> None:
+    alone = planned(DDP)
+    others = planned(DDP | {"cpus_per_task": 2, "launcher": "spawn"})
+    assert set(alone.gates) == set(others.gates)
+    assert set(alone.references) == set(others.references)
+    both = planned(DDP | {"cpus_per_task": [1, 2], "launcher": ["torchrun", "spawn"]})
+    assert set(both.gates) == set(alone.gates)
+    assert len(both.runs) == 4
+
+
+def test_settings_that_differ_in_their_batch_share_a_gate_that_trains_at_each() -> None:
+    found = planned(DDP | {"global_batch_size": [512, 64], "learning_rate_scaling": ["none", "linear"]})
+    (gate,) = found.gates.values()
+    assert gate.batch.global_batch_size == 16
+    assert gate.task.learning_rate == 0.02
+    # 64 is the task's own batch, for which nothing is scaled
+    assert [(own.global_batch_size, own.learning_rate) for own in gate.own_batches] == [
+        (64, 0.02),
+        (512, 0.02),
+        (512, 0.16),
+    ]
+    (one,) = planned(DDP | {"global_batch_size": 64}).gates.values()
+    assert one.id != gate.id
+    assert one.own_batches == gate.own_batches[:1]
+    assert set(planned(DDP | {"global_batch_size": 64}).references) == set(found.references)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "batch"),
+    [
+        (CPU, 16),
+        (CPU | {"global_batch_size": 8}, 8),
+        (DDP | {"devices_per_node": 4, "options": {"accumulation": 4}}, 16),
+        (DDP | {"devices_per_node": 4, "options": {"accumulation": 8}}, 32),
+        (DDP | {"devices_per_node": 3, "global_batch_size": 96}, 18),
+        (DDP | {"devices_per_node": 6, "global_batch_size": 12}, 12),
+        ({"strategy": "pipeline", "devices_per_node": 2, "options": {"micro_batches": 32}}, 32),
+        ({"strategy": "pipeline_ddp", "devices_per_node": 4, "options": {"micro_batches": 4}}, 16),
+    ],
+)
+def test_the_proof_batch_is_small_and_divided_as_the_runs_own(comparison: dict[str, Any], batch: int) -> None:
+    found = planned(comparison)
+    assert not found.skipped
+    (gate,) = found.gates.values()
+    assert gate.batch.global_batch_size == batch
+    assert gate.length.steps_per_epoch == gate.dataset.train_count // batch
+
+
+def test_a_strategys_own_need_bears_on_the_proof_batch(tmp_path: Path) -> None:
+    folder = strategy_folder(tmp_path / "own", "mine", "processes='one', needs=('many',)")
+    with (tmp_path / "own/mine.py").open("a") as file:
+        file.write(
+            "\n\ndef many(setting, group, stages):\n"
+            "    return None if setting.batch.global_batch_size >= 40 else 'needs 40 samples'\n"
+        )
+    (gate,) = planned({"strategy": "mine"}, strategy_folders=[folder]).gates.values()
+    assert gate.batch.global_batch_size == 40
+
+
 @pytest.mark.parametrize(
     ("axis", "references"),
     [
-        ({"global_batch_size": [32, 64]}, 2),
+        ({"global_batch_size": [8, 64]}, 2),
         ({"precision": ["fp32", "fp64"]}, 2),
-        ({"learning_rate_scaling": ["none", "linear"], "global_batch_size": 128}, 2),
         ({"devices_per_node": [2, 4]}, 1),
     ],
 )

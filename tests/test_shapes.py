@@ -186,7 +186,7 @@ def test_a_reference_waits_for_the_smallest_shape(planned: Any) -> None:
 
 
 def test_a_process_on_a_gpu_has_memory_however_few_its_threads(planned: Any) -> None:
-    found = planned({"strategy": "single_gpu"}, site={"memory_mb_per_gpu": None})
+    found = planned({"strategy": "single_gpu", "cpus_per_task": 1}, site={"memory_mb_per_gpu": None})
     (reference,) = found.references.values()
     assert reference.shape.cpus_per_task == 1
     assert found.job(reference).memory_mb == 12 * 1500

@@ -21,7 +21,7 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines
 from relay.datasets.catalogue import dataset
-from relay.spec.run import Gate, Run
+from relay.spec.run import Reference, Run
 from relay.spec.tasks import TASKS
 from specifications import made
 
@@ -53,7 +53,7 @@ class Tree:
         file = str(SCRIPTS / f"relay/strategies/{strategy}.py")
         chosen = {"strategy": strategy, "strategy_file": file, "evaluate_every_steps": 22}
         spec = TASKS[task]
-        skipped = made(Gate, id="", seed=0, task=spec, dataset=dataset(spec.dataset), **chosen, **values)
+        skipped = made(Reference, id="", seed=0, task=spec, dataset=dataset(spec.dataset), **chosen, **values)
         setting = {name: value for name, value in asdict(skipped).items() if name not in ("id", "seed")}
         self.skipped.append({"setting": setting, "reasons": [reason]})
 
@@ -87,7 +87,11 @@ class Tree:
             self.write(f"runs/{run.id}/summary.json", self._summary(run, speed, accuracy) | (summary or {}))
             self.runs.append({"id": run.id, "setting": setting, "gate": f"gate-{setting}", "segments": [22, 44]})
             ids.append(run.id)
-        self.write(f"equivalence/gates/gate-{setting}/verdict.json", self._verdict(setting) | (verdict or {}))
+        said = self._verdict(setting) | (verdict or {})
+        own = {"global_batch_size": run.batch.global_batch_size, "learning_rate": run.task.learning_rate}
+        nothing = {"parts": [], "problems": [], "notes": []}
+        said = {"own_batches": [{**own, "equivalent": said["equivalent"], **nothing}]} | said
+        self.write(f"equivalence/gates/gate-{setting}/verdict.json", said)
         return ids
 
     @staticmethod

@@ -1,4 +1,4 @@
-# Does a strategy compute the training that one process computes? A reference for each task and global batch, and a
+# Does a strategy compute the training that one process computes? A reference for each task and proof batch, and a
 # gate for each distinct task, strategy, shape and precision. A failed gate is a verdict, not a failed job.
 rule reference:
     input:

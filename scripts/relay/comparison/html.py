@@ -19,6 +19,7 @@ from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec import requirements
 from relay.spec.labels import setting_labels
+from relay.spec.run import OwnBatch
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
 MEBIBYTE = 2**20
@@ -103,10 +104,11 @@ def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
 
 def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
-    names: dict[str, list[Plotted]] = {}
+    names: dict[tuple[str, OwnBatch], list[Plotted]] = {}
     for setting in plotted:
         if proven(setting.records):  # else the verdict would be that of something else
-            names.setdefault(setting.row["gate"], []).append(setting)
+            own = OwnBatch.of(setting.records[0].run)  # the verdict has parts of its own for each batch size
+            names.setdefault((setting.row["gate"], own), []).append(setting)
     gates = []
     for members in names.values():
         verdict = members[0].records[0].verdict

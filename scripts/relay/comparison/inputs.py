@@ -12,8 +12,9 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
-from relay.spec.run import Run, Setting, built
+from relay.spec.run import OwnBatch, Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
@@ -162,7 +163,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
     verdict = None
     if not partial or verdict_path.is_file():
         try:
-            verdict = _read(verdict_path, _VERDICT_KEYS)
+            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS), OwnBatch.of(run))
         except UserError:
             if not partial:
                 raise

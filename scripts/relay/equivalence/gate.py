@@ -15,6 +15,7 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
+from relay.equivalence import own_batch
 from relay.equivalence.division import Trained, divided
 from relay.equivalence.made_with import check_reference, made_with
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
@@ -22,12 +23,11 @@ from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.spec.run import Training
+from relay.spec.run import Gate, Training
 from relay.strategies.base import Strategy
 
 # How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
 ROUNDING_MARGIN = 10
-MOST_ROUNDING = 1e-2  # beyond this a trial in the run's own precision would see nothing
 
 
 def train(
@@ -106,8 +106,8 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
     elif "losses" in trial.compares:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
-        rounding = ROUNDING_MARGIN * reference.get("rounding", 0.0)
-        limit = max(trial.limit, min(rounding, MOST_ROUNDING))
+        rounding = ROUNDING_MARGIN * reference["rounding"]["losses"] if trial.allows_rounding else 0.0
+        limit = max(trial.limit, rounding)
         verdict.add(Part(trial.name, "losses", what, difference(curve, reference["losses"]), limit))
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
@@ -171,23 +171,41 @@ def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -
     return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
 
-def judge(run: Training, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
+def judge_trial(
+    verdict: Verdict, run: Training, trial: Trial, data: TrialData, reference: dict[str, Any], ranks: Ranks
+) -> list[str]:
+    """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
+
+    Returns what the trial has changed in the network. Collective; rank 0 judges.
+    """
+    verdict.notes += trial.shortened_by(reference)
+    trial = trial.as_far_as(reference)
+    trained = train(run, trial, data, ranks)
+    compare(verdict, trial, trained, reference, ranks)
+    if trial.name == "algorithm":
+        evaluate(verdict, trained, data, reference, ranks)
+        divided(verdict, run, trial, trained, data, reference["footprint"], ranks)
+    for part in [part for part in verdict.parts if part.trial == trial.name]:
+        at = f"batch {run.batch.global_batch_size}: {part.name}"
+        print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
+    assert isinstance(trained.strategy.task, TrialTask)
+    return trained.strategy.task.notes
+
+
+def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete."""
     reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
     check_reference(reference, here, reference_file)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
     for trial in trials(run, lossy=bool(run.strategy.lossy)):
-        trained = train(run, trial, data, ranks)
-        known = reference[trial.name]
-        compare(verdict, trial, trained, known, ranks)
-        if trial.name == "algorithm":
-            evaluate(verdict, trained, data, known, ranks)
-            divided(verdict, run, trial, trained, data, known["footprint"], ranks)
-            assert isinstance(trained.strategy.task, TrialTask)
-            verdict.notes += trained.strategy.task.notes
-        if ranks.rank == 0:
-            for part in [part for part in verdict.parts if part.trial == trial.name]:
-                print(f"{part.name}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
+        changes = judge_trial(verdict, run, trial, data, reference[trial.name], ranks)
+        verdict.notes += changes if trial.name == "algorithm" else []
+    for own in run.own_batches:
+        its_run = own_batch.at(run, own)
+        its_data = data.of(its_run)
+        for trial in own_batch.trials(its_run):
+            plain = own_batch.plain(its_run, trial, its_data, ranks)
+            judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks)
     if ranks.backend == "nccl" and ranks.world_size > 1:
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]
@@ -209,6 +227,7 @@ def main(arguments: list[str]) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     strategies.watch(given.spec, given.output.parent, given.dataset, given.reference.parent)
     with joined(given.spec, strategies.service) as (run, ranks):
+        assert isinstance(run, Gate)
         verdict = judge(run, given.dataset, given.reference, ranks)
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())

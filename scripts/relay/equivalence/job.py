@@ -9,6 +9,7 @@ from relay.base import ending
 from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
 from relay.datasets import verified
+from relay.equivalence.verdict import all_problems
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import dataset_folder
@@ -76,6 +77,6 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         verdict |= {"problems": problems}
     verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
     write_json(output, verdict)
-    found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(verdict["problems"])
+    found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
     print(f"gate {run.id}: {found}")
     return 0

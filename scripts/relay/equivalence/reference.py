@@ -5,68 +5,44 @@ Started by the launcher: `python -m relay.launch.worker equivalence.reference WO
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from relay.base import options
+from relay.base.errors import UserError
+from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
 from relay.process import machine
 from relay.spec import arithmetic
 from relay.spec.run import Reference, Training
-from relay.task.task import FIRST_SCALE
+
+# What the learning rate is divided by, one after the other, where rounding or overflow leaves too few steps.
+SLOWDOWNS = (1, 10, 100, 1000)
 
 
 def train(run: Training, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
-    """Train one trial, unscaled, and return its losses (steps,), parameters, outputs and bytes held.
+    """Train one trial, unscaled, as far as rounding allows, at the first learning rate that leaves enough steps.
 
-    The gradients of a batch are summed from so many parts of it: the same training, but for rounding.
-
-    `outputs` are those of the trained model, in evaluation mode, for the first global batch; `update` is the L2 norm
-    of what training has changed in the parameters.
+    A batch is computed in so many parts. Returns what `LockStep.result` does, with the `slowdown` of the learning
+    rate. Raises UserError where not one step can be compared.
     """
-    task = TrialTask.in_trial(run, trial, scale=1.0)
-    model = task.model().to(data.device)
-    before = [p.detach().double().clone() for p in model.parameters()]
-    optimizer = task.optimizer(model.parameters())
-    scaler = torch.amp.GradScaler(data.device.type, init_scale=FIRST_SCALE, enabled=trial.precision == "fp16")
-    losses = []
-    slices = (data.batches(task, trial.steps, part, parts) for part in range(parts))
-    for step, batch in enumerate(zip(*slices, strict=True)):
-        for group in optimizer.param_groups:
-            group["lr"] = task.learning_rate(step)
-        optimizer.zero_grad()
-        losses.append(torch.zeros((), dtype=torch.float64))
-        for inputs, targets in batch:
-            loss = task.loss(model(inputs), targets) * (len(targets) / run.batch.global_batch_size)
-            scaler.scale(loss).backward()
-            losses[-1] += loss.detach().double().cpu()
-        scaler.step(optimizer)
-        scaler.update()
-    parameters = list(model.parameters())
-    state = [t for held in optimizer.state.values() for t in held.values() if torch.is_tensor(t) and t.dim()]
-    model.eval()
-    with torch.no_grad():
-        outputs = model(next(data.batches(task, 1, 0, 1))[0]).cpu()
-    return {
-        "losses": torch.stack(losses),
-        "parameters": {name: tensor.cpu() for name, tensor in model.state_dict().items()},
-        "outputs": outputs,
-        "update": float(torch.stack([(p.detach() - b).norm() for p, b in zip(parameters, before, strict=True)]).norm()),
-        "footprint": {
-            "parameters": sum(p.nbytes for p in parameters),
-            "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
-            "optimizer": sum(t.nbytes for t in state),
-        },
-    }
-
-
-def rounding(run: Training, trial: Trial, data: TrialData, losses: torch.Tensor) -> float:
-    """How far rounding alone moves these losses of the trial: the largest difference when batches come in halves."""
-    if run.batch.global_batch_size == 1:
-        return 0.0
-    return float((train(run, trial, data, parts=2)["losses"] - losses).abs().max())
+    for slowdown in SLOWDOWNS:
+        slowed = replace(trial, slowdown=slowdown)
+        found = LockStep(run, slowed, data, parts)
+        found.train()
+        if found.steps >= min(trial.least_steps, trial.steps):
+            break
+    if found.steps == 0:
+        rate = TrialTask.in_trial(run, slowed, scale=1.0).learning_rate(0)
+        raise UserError(
+            f"reference of {run.task.name}, batch {run.batch.global_batch_size}, trial '{trial.name}': its first step "
+            f"{found.ended}, even with the learning rate {rate:g} (a {slowdown}th): nothing can be compared with it; "
+            "give a smaller learning_rate"
+        )
+    return {**found.result(), "slowdown": slowdown}
 
 
 def main(arguments: list[str]) -> None:
@@ -80,12 +56,11 @@ def main(arguments: list[str]) -> None:
     machine.set_precision(run.computation.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
-    trained: dict[str, Any] = {"made_with": made_with(given.dataset, data.device)}
-    for trial in trials(run, lossy=True):
-        trained[trial.name] = train(run, trial, data)
-        if trial.allows_rounding:
-            trained[trial.name]["rounding"] = rounding(run, trial, data, trained[trial.name]["losses"])
+    trained: dict[str, dict[str, Any]] = {trial.name: train(run, trial, data) for trial in trials(run, lossy=True)}
     partial = given.output.with_suffix(".partial")
-    torch.save(trained, partial)
+    written: dict[str, Any] = {**trained, "made_with": made_with(given.dataset, data.device)}
+    torch.save(written, partial)
     partial.rename(given.output)
-    print(f"reference {run.id}: {run.length.total_steps} steps, last loss {trained['algorithm']['losses'][-1]:.4f}")
+    for name, found in trained.items():
+        told = f"{name}: {found['steps']} steps, last loss {found['losses'][-1]:.4f}, rounding {found['rounding']}"
+        print(f"reference {run.id}: {told}", flush=True)

@@ -6,19 +6,19 @@ in either direction. Each trial below sees what the others cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay import networks
 from relay.equivalence.verdict import Compared, TrialName
 from relay.networks.gpt import MoE
 from relay.spec.run import Training
-from relay.spec.tasks import TaskSpec
 from relay.task.data import Batch, Resident, Split, batch_indices
 from relay.task.task import Task
 
@@ -28,8 +28,9 @@ EXACT = 1e-9
 # round, each in its own order. And how far the losses may be, after 20 steps.
 GRADIENT_LIMITS = {"tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 LOSS_LIMITS = {"tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
-# Frozen statistics do not follow the activations, so that a network made for BatchNorm diverges at its own rate.
-FROZEN_SLOWDOWN = 10
+# How far rounding alone may move the reference's losses and parameters in a step that is still compared. Beyond, chaos
+# makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
+MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,10 @@ class Trial:
     task's optimizer by SGD with momentum 0.9. `allows_rounding`: where sums in another order move the reference itself
     by a tenth of the limit or more, ten times that is the limit (deep networks, adaptive optimizers). `lossy`: with
     the strategy's lossy options, in whose place all others take the exact ones.
+
+    `steps` are those wished for. The reference ends a trial before rounding alone moves it by more than
+    `most_rounding` (None: it only has to stay finite). Where that leaves fewer than `least_steps`, it divides the
+    learning rate by `slowdown`.
     """
 
     name: TrialName
@@ -55,6 +60,23 @@ class Trial:
     sgd_learning_rate: float | None = None
     scale: float = 1.0
     lossy: bool = False
+    most_rounding: float | None = None
+    least_steps: int = 1
+    slowdown: int = 1
+
+    def as_far_as(self, reference: Mapping[str, Any]) -> Trial:
+        """The trial with as many steps, and at the learning rate, as its reference can be compared with."""
+        return replace(self, steps=reference["steps"], slowdown=reference["slowdown"])
+
+    def shortened_by(self, reference: Mapping[str, Any]) -> list[str]:
+        """What the reference could not be compared with, for the verdict."""
+        notes = []
+        if reference["steps"] < self.steps:
+            steps, ended = reference["steps"], reference["ended"]
+            notes.append(f"{self.name}: {steps} of {self.steps} steps are compared; the next one {ended}")
+        if reference["slowdown"] > 1:
+            notes.append(f"{self.name}: the learning rate is divided by {reference['slowdown']}")
+        return notes
 
 
 def trials(run: Training, *, lossy: bool = False) -> list[Trial]:
@@ -87,6 +109,8 @@ def _algorithm(run: Training) -> list[Trial]:
             steps=run.length.total_steps,
             limit=EXACT,
             compares=("losses", "parameters"),
+            most_rounding=MOST_ROUNDING["fp64"],
+            least_steps=20,
         ),
         Trial(
             name="scaled",
@@ -95,6 +119,8 @@ def _algorithm(run: Training) -> list[Trial]:
             steps=min(50, run.length.total_steps),
             limit=EXACT,
             compares=("losses", "parameters"),
+            most_rounding=MOST_ROUNDING["fp64"],
+            least_steps=20,
             sgd_learning_rate=0.05,
             scale=1024.0,
         ),
@@ -113,11 +139,13 @@ def _precision(run: Training) -> list[Trial]:
         limit=LOSS_LIMITS.get(run.computation.precision, 1e-5),
         compares=("losses",),
         allows_rounding=True,
+        most_rounding=MOST_ROUNDING["own"],
+        least_steps=5,
     )
     if run.computation.precision in GRADIENT_LIMITS:
         return [own, replace(_SMOOTH, name="gradient", steps=1, precision=run.computation.precision,
             what=f"one step of SGD in {run.computation.precision}, tanh and average pooling, relative to the update",
-            limit=GRADIENT_LIMITS[run.computation.precision])]  # fmt: skip
+            limit=GRADIENT_LIMITS[run.computation.precision], most_rounding=None)]  # fmt: skip
     # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
     # gradients by 1e-4 or more. After 200 larger steps chaos has overtaken both in deep networks.
     return [own, replace(_SMOOTH, steps=min(20, run.length.total_steps))]
@@ -133,6 +161,8 @@ _SMOOTH = Trial(
     relative=True,
     smooth=True,
     sgd_learning_rate=0.005,
+    most_rounding=MOST_ROUNDING["smooth"],
+    least_steps=5,
 )
 
 
@@ -162,8 +192,7 @@ class TrialTask(Task):
                 learning_rate=trial.sgd_learning_rate / scale,
                 schedule={"kind": "constant"},
             )
-        elif _normalises_batches(spec, run.dataset.classes):
-            spec = replace(spec, learning_rate=spec.learning_rate / FROZEN_SLOWDOWN)
+        spec = replace(spec, learning_rate=spec.learning_rate / trial.slowdown)
         # Epochs so short that a schedule by epochs moves the learning rate within the gate's few steps.
         a_quarter = run.length.total_steps // (4 * spec.schedule.get("every_epochs", 1))
         task = {f.name: getattr(given, f.name) for f in fields(Task)} | {"spec": spec, "precision": trial.precision}
@@ -197,13 +226,6 @@ class TrialTask(Task):
         return super().loss(outputs, targets) * self.scale
 
 
-def _normalises_batches(spec: TaskSpec, classes: int | None) -> bool:
-    """Whether the task's network has BatchNorm."""
-    with torch.device("meta"):
-        network = networks.build(spec.network, spec.input_shape, classes, spec.network_options)
-    return any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
-
-
 class _FrozenBatchNorm(nn.BatchNorm2d):
     """BatchNorm that uses its running statistics also in training, and never moves them."""
 
@@ -233,10 +255,7 @@ def still(model: nn.Sequential, input_shape: tuple[int, ...], seed: int) -> list
         with torch.no_grad():
             model(torch.randn(64, *input_shape, dtype=torch.float64, generator=generator))
         _replace(model, nn.BatchNorm2d, _frozen)
-        notes.append(
-            "BatchNorm's statistics are frozen in the gate, and the task's learning rate is a tenth; in training they "
-            "are those of each replica"
-        )
+        notes.append("BatchNorm's statistics are frozen in the gate; in training they are those of each replica")
     return notes
 
 
@@ -262,6 +281,12 @@ class TrialData:
         self.run, self.device = run, device
         self.split = Split(dataset, "train", run.task)
         self.resident: dict[torch.dtype, Resident] = {}
+
+    def of(self, run: Training) -> TrialData:
+        """The same data in another run's batches."""
+        other = copy(self)
+        other.run = run
+        return other
 
     def indices(self, step: int) -> torch.Tensor:
         """The samples of a step's global batch."""

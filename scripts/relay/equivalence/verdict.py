@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from relay.spec.run import OwnBatch
+
 TrialName = Literal["algorithm", "scaled", "own precision", "smooth twin", "gradient", "lossy", "communication"]
 Compared = Literal["losses", "parameters", "outputs"]
+# Figures of a step, which are shown of the run's own batch.
+PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,18 @@ class Part:
 
 @dataclass
 class Verdict:
-    """Gathers parts and problems; equivalent where every part passed and there is no problem."""
+    """Gathers parts and problems; equivalent where every part passed and there is no problem.
+
+    `own` are the verdicts of the steps at the runs' own batch sizes. A run is judged by the shared parts and by those
+    of its own batch.
+    """
 
     gate: str
     parts: list[Part] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+    own: dict[OwnBatch, Verdict] = field(default_factory=dict)
 
     def add(self, part: Part) -> None:
         """Take a comparison in; one that fails is a problem."""
@@ -50,15 +60,61 @@ class Verdict:
         if not part.passed:
             self.problems.append(f"{part.name}: {part.what}: {part.figure:.1e}, allowed is {part.limit:.0e}")
 
+    def of_batch(self, own: OwnBatch) -> Verdict:
+        """The verdict of the steps at one of the runs' own batch sizes, which begins empty."""
+        return self.own.setdefault(own, Verdict(self.gate))
+
     def as_dict(self) -> dict[str, Any]:
-        """As it is written to verdict.json."""
+        """As it is written to verdict.json. `equivalent`: the shared parts and those of every own batch passed."""
         losses = [part.figure for part in self.parts if (part.trial, part.compared) == ("algorithm", "losses")]
         return {
             "gate": self.gate,
-            "equivalent": not self.problems,
+            "equivalent": not self.problems and not any(own.problems for own in self.own.values()),
             "max_loss_difference": losses[0] if losses else None,
+            **self._found(),
+            "own_batches": [
+                {**asdict(own), "equivalent": not (self.problems or verdict.problems), **verdict._found()}
+                for own, verdict in self.own.items()
+            ],
+        }
+
+    def _found(self) -> dict[str, Any]:
+        return {
             "parts": [part.as_dict() for part in self.parts],
             "problems": self.problems,
             "notes": self.notes,
             **self.figures,
         }
+
+
+def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
+    """What a verdict, read from verdict.json, says of runs with this batch: its shared parts and those of the batch.
+
+    A gate whose strategy failed before it came to this batch has shown nothing of it.
+    """
+    entries = [entry for entry in verdict.get("own_batches", []) if {**entry, **asdict(own)} == entry]
+    found: Mapping[str, Any] = (
+        entries[0] if entries else {"equivalent": False, "parts": [], "problems": [], "notes": []}
+    )
+    of_it = f"batch {own.global_batch_size}: "
+    problems = [*verdict["problems"], *(of_it + problem for problem in found["problems"])]
+    if not entries and not problems:
+        problems.append(f"{of_it}the gate has trained no step at it")
+    return {
+        **verdict,
+        **{name: found[name] for name in PER_STEP if name in found},
+        "equivalent": found["equivalent"] and not problems,
+        "parts": [*verdict["parts"], *({**part, "name": of_it + part["name"]} for part in found["parts"])],
+        "problems": problems,
+        "notes": [*verdict["notes"], *(of_it + note for note in found["notes"])],
+    }
+
+
+def all_problems(verdict: Mapping[str, Any]) -> list[str]:
+    """The problems of a verdict read from verdict.json: the shared ones, and those of every own batch."""
+    own = [
+        (entry["global_batch_size"], problem)
+        for entry in verdict.get("own_batches", [])
+        for problem in entry["problems"]
+    ]
+    return [*verdict["problems"], *(f"batch {batch}: {problem}" for batch, problem in own)]

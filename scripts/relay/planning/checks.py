@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from relay.planning.settings import BACKENDS
 from relay.spec.declare import bearing, reset
-from relay.spec.run import GROUPS, Setting, Training
-from relay.spec.setting import Computation, Feeding, Length, Shape, StrategySpec
+from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, Training
+from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
+from relay.spec.tasks import TaskSpec
 
 Kind = TypeVar("Kind", bound=Training)
 
@@ -18,15 +20,18 @@ def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
     return kind(**{each.name: getattr(setting, each.name) for each in fields(Setting)}, **more)
 
 
-def gated(setting: Setting, steps: int) -> Setting:
-    """The setting as its gate trains it for `steps` steps. Fields that do not bear on the gate have their defaults.
+def gated(setting: Setting, steps: int, *, batch: int, task: TaskSpec) -> Setting:
+    """The setting as its gate trains it for `steps` steps at the proof batch `batch`.
 
-    Settings that differ in such fields only therefore share a gate.
+    `task` has the learning rate that is not scaled for a batch. Fields that do not bear on the gate have their
+    defaults. Settings that differ in such fields only, or in their batch, therefore share a gate.
     """
-    per_epoch = setting.length.steps_per_epoch
+    per_epoch = setting.dataset.train_count // batch
     return replace(
         setting,
-        **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"},
+        **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"}
+        | {"batch": Batch(global_batch_size=batch)},
+        task=task,
         length=Length(
             epochs=steps / per_epoch,
             steps_per_epoch=per_epoch,
@@ -35,6 +40,29 @@ def gated(setting: Setting, steps: int) -> Setting:
             warmup_steps=0,
         ),
     )
+
+
+def own_batches(settings: Iterable[Setting]) -> tuple[OwnBatch, ...]:
+    """The different batches of settings that share a gate, the smallest first."""
+    return tuple(sorted({OwnBatch.of(setting) for setting in settings}))
+
+
+def started_as(gate: Kind, setting: Setting) -> Kind:
+    """The gate with the setting's CPUs, threads and launcher, which do not change what it computes."""
+    shape = setting.shape
+    launched = replace(gate.shape, cpus_per_task=shape.cpus_per_task, threads=shape.threads, launcher=shape.launcher)
+    return replace(gate, shape=launched)
+
+
+def with_cpus(reference: Reference, gates: Iterable[Gate], most: int | None) -> Reference:
+    """The reference with all CPUs that the largest of its gates has on a node, but not more than `most`.
+
+    On GPUs it has those of one of the gate's processes, because it uses one GPU.
+    """
+    on_gpu = reference.shape.device == "cuda"
+    cpus = max(gate.shape.cpus_per_task if on_gpu else gate.shape.cpus_per_node for gate in gates)
+    cpus = min(cpus, most or cpus)
+    return replace(reference, shape=replace(reference.shape, cpus_per_task=cpus, threads=cpus))
 
 
 def referred(gate: Setting) -> Setting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node
-from relay.planning import checks, settings, shapes, size, skips, user_limits
+from relay.planning import batches, checks, settings, shapes, size, skips, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -52,6 +52,7 @@ def plan(
     here = _here(config.device, gpus, cpus or len(granted()), site)
     planner = _Planner(Plan(config, root, site, names, speeds), strategies, here, arithmetic or Arithmetic.here())
     planner.add_settings()
+    planner.add_checks()
     planner.add_runs()
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
@@ -150,7 +151,6 @@ class _Planner:
             speed = self.plan.measured.get(planned.id) if wanted else None
             for caution in cautions(planned, self.config, self.here, speed):
                 self.cautions.setdefault(caution, []).append(f"{name} (comparisons[{index}])")
-            self._add_checks(planned)
             return
         repeats = max(known.repeats, repeats)
         self.settings[name] = replace(known, repeats=repeats)
@@ -176,36 +176,56 @@ class _Planner:
         )
         return replace(setting, place=place)
 
-    def _add_checks(self, planned: PlannedSetting) -> None:
-        """Add the setting's gate, the gate's reference, and the preflight of the setting's shape to the plan."""
+    def add_checks(self) -> None:
+        """Add each setting's gate, the gates' references, and the preflights of the settings' shapes to the plan."""
         plan = self.plan
-        gate = plan.gate_of[planned.id] = self._gate(planned.setting)
-        preflight = plan.preflight_of[planned.id] = self._preflight(planned.setting)
-        # A gate needs no preflight of its own: its shape differs from the setting's in CPUs and threads only.
-        self._lead(gate, preflight)
-        # A reference waits for the least demanding preflight of its gates, so that a failed preflight of a larger shape
-        # does not stop it.
-        self._lead(plan.reference_of[gate], preflight)
+        sharing: dict[str, list[PlannedSetting]] = {}
+        for planned in plan.settings:
+            plan.preflight_of[planned.id] = self._preflight(planned.setting)
+            shared = self._gated(planned.setting)
+            sharing.setdefault(self._gate_identity(shared), []).append(planned)
+        gates_of: dict[str, list[Gate]] = {}
+        for members in sharing.values():
+            gate = self._add_gate(members)
+            gates_of.setdefault(self._add_reference(gate), []).append(gate)
+        for name, gates in gates_of.items():
+            plan.references[name] = checks.with_cpus(plan.references[name], gates, self.here.cpus)
+            # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
+            preflights = [plan.preflight_of[gate.id] for gate in gates]
+            plan.preflight_of[name] = min(preflights, key=lambda each: _demands(plan.preflights[each]))
 
-    def _lead(self, specification: str, preflight: str) -> None:
-        """Make a gate or reference wait for this preflight, unless it already waits for one with lower demands."""
-        candidates = [self.plan.preflight_of.get(specification, preflight), preflight]
-        self.plan.preflight_of[specification] = min(candidates, key=lambda name: _demands(self.plan.preflights[name]))
+    def _gated(self, setting: Setting) -> Setting:
+        """The setting as its gate trains it."""
+        batch = batches.proof_batch(setting, self.strategies[setting.strategy.name])
+        return checks.gated(setting, self.config.gate.steps, batch=batch, task=self.task)
 
-    def _gate(self, setting: Setting) -> str:
-        """The id of the setting's gate. The gate and its reference are added to the plan."""
-        gated, seed = checks.gated(setting, self.config.gate.steps), self.config.gate.seed
-        sources = {"strategy": self.strategy_source[setting.strategy.name], "gate": self.gate_source}
-        name = f"{setting.strategy.name}-{self.identity(gated, sources=sources, seed=seed)}"
-        if name not in self.plan.gates:
-            self.plan.gates[name] = checks.named(Gate, gated, id=name, seed=seed)
-            self.plan.reference_of[name] = self._reference(checks.referred(gated), seed)
-        return name
+    def _gate_identity(self, gated: Setting, **more: Any) -> str:
+        sources = {"strategy": self.strategy_source[gated.strategy.name], "gate": self.gate_source}
+        return self.identity(gated, sources=sources, seed=self.config.gate.seed, **more)
 
-    def _reference(self, referred: Setting, seed: int) -> str:
+    def _add_gate(self, members: Sequence[PlannedSetting]) -> Gate:
+        """The gate that these settings share. It gets the shape of the largest one, and waits for its preflight."""
+        plan = self.plan
+        gated, own = self._gated(members[0].setting), checks.own_batches(each.setting for each in members)
+        name = f"{gated.strategy.name}-{self._gate_identity(gated, own_batches=own)}"
+
+        def size(planned: PlannedSetting) -> tuple[int, int, tuple[int, ...]]:
+            shape = planned.setting.shape
+            demands = _demands(plan.preflights[plan.preflight_of[planned.id]])
+            return -shape.cpus_per_task, -shape.threads, demands
+
+        largest = min(members, key=size)
+        gate = checks.named(Gate, gated, id=name, seed=self.config.gate.seed, own_batches=own)
+        gate = plan.gates[name] = checks.started_as(gate, largest.setting)
+        plan.preflight_of[name] = plan.preflight_of[largest.id]
+        plan.gate_of |= {planned.id: name for planned in members}
+        return gate
+
+    def _add_reference(self, gate: Gate) -> str:
         """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
+        referred, seed = checks.referred(gate), self.config.gate.seed
         digest = self.identity(referred, sources={"reference": self.reference_source}, seed=seed)
-        name = f"{referred.task.name}-{digest}"
+        name = self.plan.reference_of[gate.id] = f"{referred.task.name}-{digest}"
         self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
         return name
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from relay.planning import batches
 from relay.planning.checks import named
 from relay.planning.config import Comparison, Config
 from relay.planning.plan import Plan
@@ -84,16 +85,9 @@ def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
 
 
 def batch_unit(setting: Setting, needs: Requirements) -> int:
-    """The samples per device of which every batch must be a multiple, so that it divides evenly.
-
-    It divides among replicas or devices, and each slice into the parts that the strategy's options ask for.
-    """
-    shape, options = setting.shape, setting.strategy.options
-    replicas = shape.world_size // needs.group_size(shape.world_size, options)
-    slices = shape.devices if needs.processes == "one" else replicas
-    parts = math.lcm(*(options.get(name, 1) for name in needs.whole_batches))
-    whole = slices * parts if "samples" in needs.divides else parts
-    return math.lcm(whole, shape.devices) // shape.devices
+    """The samples per device of which every batch must be a multiple, so that it divides evenly."""
+    devices = setting.shape.devices
+    return math.lcm(batches.unit(setting, needs), devices) // devices
 
 
 def config_text(plan: Plan, found: Mapping[str, Mapping[str, Any]], path: str) -> str:

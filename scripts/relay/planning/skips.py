@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relay.datasets import kinds
+from relay.planning import batches
 from relay.planning.config import Config
 from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile
 from relay.spec.requirements import Requirements
@@ -122,18 +123,15 @@ def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:
 
 def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requirements) -> Iterator[str]:
     batch, shape, dataset = setting.batch.global_batch_size, setting.shape, setting.dataset
-    # One process with several devices gives each device a part of the batch. Otherwise each replica gets a part.
-    replicas = max(1, shape.world_size // needs.group_size(shape.world_size, setting.strategy.options))
-    parts = shape.devices if needs.processes == "one" else replicas
+    parts = batches.slices(setting, needs)
     if asked.axes["global_batch_size"] is not None and asked.axes["batch_per_device"] is not None:
         per_device = asked.axes["batch_per_device"]
         yield f"global_batch_size {batch} contradicts batch_per_device {per_device}; give one"
-    slice_ = batch
-    if "samples" in needs.divides and batch % parts:
+    if batch % parts:
+        replicas = shape.world_size // needs.group_size(shape.world_size, setting.strategy.options)
         what = "devices" if needs.processes == "one" else "processes" if replicas == shape.world_size else "replicas"
         yield f"global_batch_size {batch} is not divisible by {parts} {what}"
-    elif "samples" in needs.divides:
-        slice_ = batch // parts
+    slice_ = batch if batch % parts else batch // parts
     for name in needs.whole_batches:
         parts_of_slice = setting.strategy.options.get(name, 1)
         if slice_ % parts_of_slice:

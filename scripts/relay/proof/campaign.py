@@ -18,7 +18,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.prepare import prepare
 from relay.equivalence.job import run_gate, run_reference
-from relay.equivalence.verdict import Compared, TrialName
+from relay.equivalence.verdict import Compared, TrialName, all_problems
 from relay.run_folder.places import dataset_folder
 from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
@@ -117,7 +117,7 @@ def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
     parts = {(part["trial"], part["compared"]): part["figure"] for part in verdict["parts"]}
     shares = verdict.get("bytes_held_share", {})
     sent = verdict.get("bytes_sent_per_step")
-    problems = list(verdict["problems"])
+    problems = all_problems(verdict)
     return {
         "task": gate.task.name,
         "strategy": gate.strategy.name,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
@@ -142,11 +142,29 @@ class Run(Training):
     repeat: int
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class OwnBatch:
+    """A global batch size of the runs that share a gate, and their learning rate, which may be scaled for it."""
+
+    global_batch_size: int
+    learning_rate: float
+
+    @classmethod
+    def of(cls, setting: Setting) -> OwnBatch:
+        """That of a run, or of its setting."""
+        return cls(global_batch_size=setting.batch.global_batch_size, learning_rate=setting.task.learning_rate)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gate(Training):
-    """A short training with a setting's strategy. Its losses and parameters must agree with those of its reference."""
+    """Short trainings with a setting's strategy. Their losses and parameters must agree with those of its reference.
+
+    `batch` is small, so that settings of any batch size share the gate and its reference. A few steps at each of
+    `own_batches` show what depends on the batch size.
+    """
 
     kind: ClassVar[str] = "gate"
+    own_batches: tuple[OwnBatch, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +221,11 @@ def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
     if unknown := sorted(set(values) - names):
         raise KeyError(f"unknown: {', '.join(unknown)}")
 
-    def of(name: str, value: Any) -> Any:
-        if is_dataclass(types[name]) and isinstance(types[name], type):
-            return built(types[name], value)
-        return tuple(value) if get_origin(types[name]) is tuple and isinstance(value, list) else value
+    def of(declared: Any, value: Any) -> Any:
+        if is_dataclass(declared) and isinstance(declared, type):
+            return built(declared, value)
+        if get_origin(declared) is tuple and isinstance(value, list):
+            return tuple(of(get_args(declared)[0], item) for item in value)
+        return value
 
-    return kind(**{name: of(name, value) for name, value in values.items()})
+    return kind(**{name: of(types[name], value) for name, value in values.items()})

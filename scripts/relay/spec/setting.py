@@ -105,7 +105,7 @@ class Shape:
         means="what starts the processes: torchrun (one on each node, which starts the node's processes), "
         "srun (Slurm starts every process), spawn (torch.multiprocessing, on one node)",
         label="launcher {}",
-        bears_on="identity gate job",
+        bears_on="identity job",
         axis=Axis(null="torchrun for several, none for one"),
     )
     backend: Backend = declare(

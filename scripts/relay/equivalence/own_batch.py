@@ -1,0 +1,47 @@
+"""The few steps of a gate at the batch size of the runs that it stands for.
+
+They show what depends on the batch size: how it is divided, its mean, its learning rate, and code that only a large
+batch reaches. Their plain training is rank 0's, so that all batch sizes share one reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from relay.equivalence import reference
+from relay.equivalence.trials import Trial, TrialData
+from relay.equivalence.trials import trials as all_trials
+from relay.process.ranks import Ranks
+from relay.spec.run import Gate, OwnBatch, Training, changed
+
+STEPS = 3  # enough for momentum and a schedule to act
+# Clipping of a scaled loss does not depend on the batch.
+LEFT_OUT = ("scaled",)
+
+
+def at(run: Gate, own: OwnBatch) -> Training:
+    """The gate as it trains at one of its runs' own batches."""
+    task = replace(run.task, learning_rate=own.learning_rate)
+    per_epoch = run.dataset.train_count // own.global_batch_size
+    steps = min(STEPS, run.length.total_steps)
+    length = {"epochs": steps / per_epoch, "steps_per_epoch": per_epoch, "total_steps": steps}
+    return changed(run, task=task, global_batch_size=own.global_batch_size, **length)
+
+
+def trials(run: Training) -> list[Trial]:
+    """The trials at an own batch. `run` is what `at` returns."""
+    return [trial for trial in all_trials(run) if trial.name not in LEFT_OUT]
+
+
+def plain(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
+    """Train the trial in rank 0's process alone, without a strategy; what `reference.train` returns. Collective.
+
+    The other ranks only learn how many steps are compared, and at which learning rate.
+    The batch is computed in as many parts as the strategy has devices for it, so that it needs no more memory at once.
+    """
+    parts = run.shape.devices if "samples" in run.strategy.divides else 1
+    known = reference.train(run, trial, data, parts) if ranks.rank == 0 else {}
+    shared = ("steps", "slowdown", "ended", "footprint")
+    told: dict[str, Any] = ranks.gather({name: value for name, value in known.items() if name in shared})[0]
+    return told | known

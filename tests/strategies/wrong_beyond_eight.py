@@ -1,0 +1,17 @@
+"""Wrong: a rank with more than eight samples computes the first eight only."""
+
+import torch
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+MOST = 8
+
+
+class BeyondEight(ByHand):
+    """Wrong: a rank with more than eight samples computes the first eight only."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().train_step(inputs[:MOST], targets[:MOST])

@@ -1,0 +1,90 @@
+"""What the gate shows at the runs' own batch sizes, and which run its verdict is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate_runs import FEW_STEPS, Gates
+from relay.base.files import read_json
+from relay.equivalence.verdict import Part, Verdict, all_problems, of_batch
+from relay.spec.run import OwnBatch
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+SMALL, LARGE = (OwnBatch(global_batch_size=size, learning_rate=0.02) for size in (16, 64))
+
+
+@pytest.mark.slow
+def test_a_strategy_that_is_wrong_at_a_large_batch_only_is_struck_out_for_that_batch_only(gates: Gates) -> None:
+    verdict = gates.verdict("wrong_beyond_eight", steps=FEW_STEPS, global_batch_size=[16, 64])
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is False
+    assert of_batch(verdict, SMALL)["equivalent"] is True
+    large = of_batch(verdict, LARGE)
+    assert large["equivalent"] is False
+    failed = {part["name"] for part in large["parts"] if not part["passed"]}
+    assert {"batch 64: algorithm: losses", "batch 64: own precision: losses"} <= failed
+    said = "batch 64: division of work: step 0: 16 samples reached the loss, the global batch has 64: 0 more than once"
+    assert any(problem.startswith(said) for problem in large["problems"])
+
+
+@pytest.mark.slow
+def test_a_scaled_learning_rate_is_trained_at_its_batch(gates: Gates) -> None:
+    """The wrong one ignores the learning rate that it is told."""
+    scaled = {"global_batch_size": 256, "learning_rate_scaling": "linear"}
+    right, wrong = (gates.verdict(name, steps=FEW_STEPS, **scaled) for name in ("ddp", "wrong_learning_rate"))
+    own = OwnBatch(global_batch_size=256, learning_rate=0.08)
+    assert of_batch(right, own)["problems"] == []
+    assert "batch 256: algorithm: losses" in {p["name"] for p in of_batch(wrong, own)["parts"] if not p["passed"]}
+
+
+def two_batches() -> dict[str, Any]:
+    """The verdict of a gate whose larger batch failed."""
+    verdict = Verdict("a-gate")
+    verdict.add(Part("algorithm", "losses", "largest loss difference", 1e-15, 1e-9))
+    verdict.figures["samples_per_rank"] = [8.0, 8.0]
+    for own, figure in ((SMALL, 1e-15), (LARGE, 1e-3)):
+        found = verdict.of_batch(own)
+        found.add(Part("algorithm", "losses", "largest loss difference", figure, 1e-9))
+        found.figures["samples_per_rank"] = [own.global_batch_size / 2] * 2
+    return verdict.as_dict() | {"strategy_source": "5eed"}
+
+
+def test_a_run_is_judged_by_the_shared_parts_and_those_of_its_own_batch() -> None:
+    verdict = two_batches()
+    assert verdict["equivalent"] is False
+    assert [own["equivalent"] for own in verdict["own_batches"]] == [True, False]
+    small, large = (of_batch(verdict, own) for own in (SMALL, LARGE))
+    assert (small["equivalent"], small["problems"], small["samples_per_rank"]) == (True, [], [8.0, 8.0])
+    assert [part["name"] for part in small["parts"]] == ["algorithm: losses", "batch 16: algorithm: losses"]
+    problem = "batch 64: algorithm: losses: largest loss difference: 1.0e-03, allowed is 1e-09"
+    assert (large["equivalent"], large["problems"], large["samples_per_rank"]) == (False, [problem], [32.0, 32.0])
+    assert all_problems(verdict) == [problem]
+
+
+def test_a_fault_that_is_shared_strikes_out_every_batch() -> None:
+    verdict = Verdict("a-gate", problems=["division of work: nothing is divided"])
+    verdict.of_batch(SMALL)
+    told = verdict.as_dict()
+    assert told["own_batches"][0]["equivalent"] is False
+    assert of_batch(told, SMALL)["equivalent"] is False
+
+
+@pytest.mark.parametrize("changed", [{"global_batch_size": 32}, {"learning_rate": 0.08}])
+def test_a_batch_at_which_no_step_was_trained_is_not_proven(changed: dict[str, Any]) -> None:
+    own = OwnBatch(**({"global_batch_size": 16, "learning_rate": 0.02} | changed))
+    found = of_batch(two_batches(), own)
+    assert found["equivalent"] is False
+    assert found["problems"] == [f"batch {own.global_batch_size}: the gate has trained no step at it"]
+
+
+def test_the_report_strikes_out_the_batch_that_failed_and_no_other(tree: Tree) -> None:
+    for own in (SMALL, LARGE):
+        tree.setting("ddp", [100.0], name=f"ddp-{own.global_batch_size}", global_batch_size=own.global_batch_size,
+                     devices_per_node=2, verdict=two_batches())  # fmt: skip
+    rows = {row["global_batch_size"]: row for row in tree.rows()}
+    assert (rows[16]["equivalent"], rows[64]["equivalent"]) == (True, False)
+    assert rows[64]["reason"].startswith("batch 64: algorithm: losses")
+    assert read_json(tree.root / "equivalence/gates/gate-ddp-16/verdict.json")["equivalent"] is False
