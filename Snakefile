@@ -14,7 +14,7 @@ from snakemake.utils import min_version
 min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
-from relay.driver import guard
+from relay.driver import guard, refused
 from relay.planning import here, planner, probed, reading, table
 from relay.planning.config import load
 from relay.run_folder import layout
@@ -79,9 +79,13 @@ if workflow.is_main_process:
         cluster=SITE_NAME,
         before=PLAN.prepare,
         notes=[*table.skipped(PLAN)],
-        # The plan itself shows that, too.
-        nothing_for=lambda targets: (
-            "" if "plan" in targets else table.nothing_for(PLAN, targets)
+        nothing_for=lambda targets: table.nothing_for(PLAN, targets),
+        concluding=lambda targets: refused.nothing_usable(
+            [
+                (run.id, PLAN.gate(run))
+                for run in PLAN.runs
+                if targets <= {"all", "comparison"} or run.strategy.name in targets
+            ]
         ),
         afterwards={"plan": lambda: show_plan()},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.launch.launcher import launch
 from relay.planning import config, planner
+from relay.process import undeclared
 from relay.run_folder.snapshot import freeze
 from relay.spec import requirements
 from relay.spec.identity import source_digest, strategy_sources
@@ -130,6 +132,13 @@ def test_what_is_no_strategys_data_is_no_problem(gates: Gates, tmp_path: Path) -
         f'open("{scratch}").read(), open("{sys.prefix}/pyvenv.cfg").read()'
     )
     assert judged(gates, with_files(tmp_path / "mine", "harmless", opens=opens)).verdict["problems"] == []
+
+
+def test_the_nodes_own_disk_is_for_passing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a strategy's service keeps what its replicas tell each other, as `mps` does."""
+    monkeypatch.setenv("TORCH_RELAY_NODE_DISK", "/scratch/of/the/node")
+    assert "/scratch/of/the/node/" in undeclared.passing()
+    assert str(Path(tempfile.gettempdir()).resolve()) + os.sep in undeclared.passing()
 
 
 def run_of(bench: Bench, path: Path) -> Chain:

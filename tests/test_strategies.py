@@ -108,11 +108,24 @@ def test_a_file_without_requirements_is_refused(source: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("members", "line"),
     [
-        ("least_device=2", "requirements.least_device: 2: Unexpected keyword argument"),
-        ("least_devices=0", "requirements.least_devices: 0: Input should be at least 1"),
-        ("devices=('cuda')", "requirements.devices: 'cuda': Input should be a valid tuple"),
-        ("devices=('cuda', 'tpu')", "requirements.devices.1: 'tpu': Input should be 'cpu' or 'cuda'"),
-        ("divides=('sample',)", "requirements.divides.0: 'sample': Input should be 'samples', 'parameters', "),
+        (
+            "least_device=2",
+            "requirements: 'least_device' is unknown; did you mean 'least_devices'? allowed: backends, choices, ",
+        ),
+        ("least_devices=0", "requirements.least_devices: 0 is not allowed; allowed: a whole number of at least 1"),
+        ("least_devices='2'", "requirements.least_devices: '2' is not allowed; allowed: a whole number"),
+        (
+            "devices=('cuda')",
+            "requirements.devices: 'cuda' is not allowed; allowed: a tuple, each of them cpu, cuda",
+        ),
+        ("devices=('cuda', 'tpu')", "requirements.devices.1: 'tpu' is not allowed; allowed: cpu, cuda"),
+        (
+            "divides=('sample',)",
+            "requirements.divides.0: 'sample' is not allowed; did you mean 'samples'? allowed: samples, parameters, ",
+        ),
+        ("node_needs={'cpu': ('mp',)}", "requirements.node_needs.cpu.0: 'mp' is not allowed; did you mean 'mps'? "),
+        ("part_of={'a': ('b',)}", "requirements.part_of.a: ('b',) is not allowed; allowed: a tuple of 2"),
+        ("lossy={'a': {1: 'x'}}", "requirements.lossy.a.1: 'x' is not allowed; allowed: a number"),
         ("divisors=('replicas',)", "requirements speak of options ['replicas'], which `options` lacks"),
     ],
 )

@@ -174,15 +174,15 @@ def previous_state(wildcards):
 
 
 def show_plan():
-    """Print the plan; exit status 1 where nothing can run, or Slurm would refuse a job."""
+    """Print the plan; exit status 1 where Slurm would refuse a job."""
     plan = PLAN
     if UNMEASURED:  # what was just measured tells how many jobs there are
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
         plan = planner.plan(CONFIG, root=PLAN.root, site=SITE, arithmetic=ARITHMETIC)
     print(table.render(plan), flush=True)
-    if problems := [*plan.refused, *filter(None, [table.nothing_for(plan)])]:
-        sys.exit("\n".join(f"error: {problem}" for problem in problems))
+    if plan.refused:
+        sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
 
 
 def preflight_page():

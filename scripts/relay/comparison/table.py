@@ -112,7 +112,7 @@ def _pooled(group: Sequence[Record]) -> Row:
         row |= speeds(parts, *_unit(run))
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else refusals(group)
-    faults = [*ungated, *by_repeat(group, lambda record: record.error)]
+    faults = [*ungated, *by_repeat(group, lambda record: _error(record, refused))]
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
     reasons = [*refused, *faults, *by_repeat(group, _remark), *lossy_note]
@@ -122,6 +122,11 @@ def _pooled(group: Sequence[Record]) -> Row:
         "equivalent": not ungated and not refused,
         "reason": "; ".join(reasons) or None,
     }
+
+
+def _error(record: Record, refused: Sequence[str]) -> str:
+    """The run's error; only that there is one where the gate's problems have its words already."""
+    return "failed likewise" if any(record.error and record.error in problem for problem in refused) else record.error
 
 
 def _setting_columns(setting: Setting, file: Path) -> Row:

@@ -39,6 +39,7 @@ def guard(
     before: Callable[[], None] = lambda: None,
     notes: Collection[str] = (),
     nothing_for: Callable[[Collection[str]], str] = lambda targets: "",
+    concluding: Callable[[Collection[str]], str] = lambda targets: "",
     afterwards: Mapping[str, Callable[[], None]] = MappingProxyType({}),
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
@@ -51,6 +52,7 @@ def guard(
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
+    concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
     afterwards: what is shown at the end of a call for a target.
     poll_seconds: between two looks at the jobs of a killed driver.
 
@@ -106,6 +108,8 @@ def guard(
                     run()
             finally:
                 ending.finish()
+                if not interrupted() and (said := concluding(targets)):
+                    say(said)
             show()
         except UserError as error:
             sys.exit(f"error: {error}")

@@ -11,6 +11,7 @@ from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.driver.progress import Progress, Training
+from relay.driver.refused import Refused
 
 SEGMENT = "segment"  # the rule of the jobs that train
 STREAM = "DefaultStreamHandler"
@@ -28,12 +29,14 @@ class Terminal(logging.Filter):
     """Keeps from the terminal what `retries` says in its own words, and knows from Snakemake's events what trains.
 
     `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest.
+    `refused` tells of gates that refuse a setting.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.said_of: dict[int, str] = {}
         self.progress = Progress()
+        self.refused = Refused()
 
     def filter(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = vars(record)
@@ -44,6 +47,7 @@ class Terminal(logging.Filter):
                 self.progress.training[told["jobid"]] = Training(run, end, told["rule_msg"].splitlines()[0])
             case LogEvent.JOB_FINISHED:
                 self.progress.training.pop(told["job_id"], None)
+                self.refused.tell()
             case LogEvent.JOB_ERROR:
                 self.progress.training.pop(told["jobid"], None)
                 self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")

@@ -25,7 +25,6 @@ STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib") + os.sep, f"{os.sep}s
 # Through these a strategy reads a file itself. Other libraries open files of their own, such as compiled code.
 READERS = (f"torch{os.sep}serialization.py", f"numpy{os.sep}lib{os.sep}", "<frozen ")
 SYSTEM = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
-PASSING = (tempfile.gettempdir(), str(Path.home() / ".cache"))  # for files that somebody has just written
 
 
 class Undeclared(RuntimeError):
@@ -40,9 +39,15 @@ def watch(strategy_file: Path, code: Iterable[str], allowed: Iterable[Path]) -> 
     """
     folders = [folder for each in code for folder in (each, os.path.realpath(each))]
     free = [os.path.realpath(str(folder)) for folder in (*SYSTEM, *allowed)]
-    passing = [os.path.realpath(folder) for folder in PASSING]
     own = os.path.realpath(strategy_file.parent)
-    sys.addaudithook(Hook(strategy_file.name, own, _below(folders), _below(free), _below(passing)))
+    sys.addaudithook(Hook(strategy_file.name, own, _below(folders), _below(free), passing()))
+
+
+def passing() -> tuple[str, ...]:
+    """Folders of files that somebody has just written: temporary ones, those of the node's own disk, and caches."""
+    disk = os.environ.get("TORCH_RELAY_NODE_DISK")
+    folders = ("/tmp", tempfile.gettempdir(), str(Path.home() / ".cache"), *([disk] if disk else []))
+    return _below(map(os.path.realpath, folders))
 
 
 def _below(folders: Iterable[str]) -> tuple[str, ...]:

@@ -178,6 +178,41 @@ def _hint(value: Any, allowed: str) -> str:
     return f" (this is text: write {plain}, without quotes)"
 
 
+def requirement_lines(error: ValidationError, schema: Schema) -> list[str]:
+    """The same of a strategy's requirements, whose schema this is: one line per mistake."""
+    return list(dict.fromkeys(_requirement_line(e, schema) for e in error.errors(include_url=False)))
+
+
+def _requirement_line(error: Mapping[str, Any], whole: Schema) -> str:
+    location = list(error["loc"][:-1] if error["type"] == "missing" else error["loc"])
+    name, value = location[0], error["input"]
+    if name not in whole["properties"]:
+        return "requirements: " + unknown(f"'{name}' is unknown", name, whole["properties"])
+    is_key = location[-1] == "[key]"
+    location = location[:-2] if is_key else location
+    part: Schema = whole
+    for step in location:
+        part = _resolved(_member(part, step), whole)
+    if is_key:
+        part = _resolved(part.get("propertyNames", {"type": "string"}), whole)
+    if "prefixItems" in part:
+        allowed = f"a tuple of {len(part['prefixItems'])}"
+    elif part.get("items") == {}:  # of anything
+        allowed = "a tuple"
+    else:
+        allowed = describe(part, whole).replace("a list, each", "a tuple, each of them").replace("a block", "a dict")
+    meant = near(value, _names(part, whole), likeness=0.7) if isinstance(value, str) else ""
+    told = f"{value!r} is not allowed{' as a key' if is_key else ''}; {meant}allowed: {allowed}"
+    return f"requirements.{'.'.join(map(str, location))}: {told}"
+
+
+def _member(part: Schema, step: str | int) -> Schema:
+    """What a schema says of a member: of an object by its name, of an array by its place."""
+    if isinstance(step, int) and part.get("type") == "array":
+        return dict(part["prefixItems"][step] if "prefixItems" in part else part["items"])
+    return dict(part.get("properties", {}).get(step) or part["additionalProperties"])
+
+
 def error_lines(error: ValidationError, raw: Any, schema: Schema) -> list[str]:
     """One line per mistake, each once, in the config's order."""
     found = (_line(e, raw, schema) for e in error.errors(include_url=False))

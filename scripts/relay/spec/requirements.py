@@ -215,20 +215,20 @@ def chosen(strategy_file: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stated(path: Path, given: Mapping[str, Any]) -> Requirements:
     """The requirements with these members. Raises UserError for one that is unknown, or of another type."""
-    from pydantic import ValidationError  # the planner has it, a job's environment need not
+    from pydantic import TypeAdapter, ValidationError  # the planner has it, a job's environment need not
+
+    from relay.spec.messages import requirement_lines
 
     try:
         _strict()(**given)
     except ValidationError as error:
-        lines = (
-            f"{path}: requirements.{'.'.join(map(str, e['loc']))}: {e['input']!r}: {e['msg']}" for e in error.errors()
-        )
-        raise UserError("\n".join(lines)) from None
+        lines = requirement_lines(error, TypeAdapter[Any](_strict()).json_schema())
+        raise UserError("\n".join(f"{path}: {line}" for line in lines)) from None
     return Requirements(**given)
 
 
 @cache
-def _strict() -> Callable[..., object]:
+def _strict() -> Any:
     """The requirements as a class that takes nothing of another type."""
     from pydantic import ConfigDict
     from pydantic.dataclasses import dataclass as checked
@@ -265,7 +265,8 @@ def _check(path: Path, stated: Requirements) -> None:
     """Raises UserError for less than one device, a missing file, and an option that is spoken of and not there."""
     _check_files(path, stated)
     if stated.least_devices < 1:
-        raise UserError(f"{path}: requirements.least_devices: {stated.least_devices}: Input should be at least 1")
+        told = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
+        raise UserError(f"{path}: requirements.least_devices: {told}")
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
     named |= {other for other, _ in stated.part_of.values()}

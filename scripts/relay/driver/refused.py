@@ -1,0 +1,76 @@
+"""Gates that refuse a setting, told as soon as their verdict is there, and whether anything is left to use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relay.base.files import read_json
+from relay.driver.claim import say
+
+RESULTS = Path("results")
+
+
+@dataclass
+class Refused:
+    """Tells of each verdict once. Those that were there before this call are not told again.
+
+    It looks at the files, because one job may write several verdicts.
+    """
+
+    results: Path = RESULTS
+    known: dict[Path, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known = dict(self._verdicts())
+
+    def tell(self) -> None:
+        """Say a line for each verdict that is new, or made anew, and refuses its setting."""
+        for path, at in self._verdicts():
+            if self.known.get(path) != at:
+                self.known[path] = at
+                if line := refusal(path):
+                    say(line)
+
+    def _verdicts(self) -> Iterable[tuple[Path, int]]:
+        for path in self.results.glob("equivalence/gates/*/verdict.json"):
+            try:
+                yield path, path.stat().st_mtime_ns
+            except OSError:  # being made anew
+                continue
+
+
+def refusal(path: Path) -> str:
+    """What the terminal shows of a verdict that refuses its setting; '' of one that does not."""
+    verdict = _read(path)
+    if verdict is None or verdict.get("equivalent", True):
+        return ""
+    gate, problems = path.parent.name, verdict.get("problems") or ["the equivalence gate failed"]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"gate {gate}: NOT equivalent, so the report strikes it out: {problems[0]}{more}; all of it: {path}"
+
+
+def nothing_usable(runs: Collection[tuple[str, str]], results: Path = RESULTS) -> str:
+    """A warning where no run, given with its gate, has a result of a setting that passed its gate; else ''."""
+    counts = {"struck out": 0, "failed": 0}
+    for run, gate in runs:
+        verdict = _read(results / "equivalence" / "gates" / gate / "verdict.json")
+        summary = _read(results / "runs" / run / "summary.json")
+        if verdict and not verdict.get("equivalent"):
+            counts["struck out"] += 1
+        elif verdict is None or summary is None or summary.get("status") != "done":
+            counts["failed"] += 1
+        else:
+            return ""
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return f"warning: no run of this call can be used: {told}; the report, or the lines above, say why" if told else ""
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] | None = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return found

@@ -1,0 +1,106 @@
+"""A gate that refuses a setting says so on the driver's terminal at once; a call without a usable run says that too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from local_driver import LocalDriver
+from relay.base.files import write_json
+from relay.driver.refused import Refused, nothing_usable, refusal
+from results_tree import REFUSED, Tree
+
+pytest_plugins = ["results_tree"]
+
+WRONG = """
+import torch
+from relay.strategies.base import Requirements, Strategy
+
+
+class Wrong(Strategy):
+    requirements = Requirements(processes="one")
+
+    def build(self):
+        self.build_whole()
+
+    def backward(self, loss):
+        super().backward(2 * loss)
+"""
+
+
+def verdict(folder: Path, gate: str, **found: Any) -> Path:
+    path = folder / "equivalence" / "gates" / gate / "verdict.json"
+    write_json(path, found)
+    return path
+
+
+def test_each_refusal_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict(tmp_path, "before", equivalent=False, problems=["of an earlier call"])
+    refused = Refused(tmp_path)
+    refused.tell()
+    path = verdict(tmp_path, "ddp-1", equivalent=False, problems=["algorithm: losses", "scaled: losses"])
+    verdict(tmp_path, "cpu-1", equivalent=True, problems=[])
+    for _ in range(2):
+        refused.tell()
+    assert capsys.readouterr().err == (
+        f"gate ddp-1: NOT equivalent, so the report strikes it out: algorithm: losses (and 1 more); all of it: {path}\n"
+    )
+    verdict(tmp_path, "ddp-1", equivalent=False, problems=["made anew"])
+    os.utime(path, (1, 1))
+    refused.tell()
+    assert "made anew" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
+    path = verdict(tmp_path, "ddp-1", equivalent=False, problems=[])
+    assert "the equivalence gate failed" in refusal(path)
+    path.write_text('{"equivalent": fal')
+    assert refusal(path) == ""
+
+
+def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
+    verdict(tmp_path, "refused", equivalent=False)
+    verdict(tmp_path, "passed", equivalent=True)
+    write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
+    write_json(tmp_path / "runs" / "run-2" / "summary.json", {"status": "failed"})
+    pairs = [("run-1", "refused"), ("run-2", "passed"), ("run-3", "missing")]
+    assert nothing_usable(pairs, tmp_path).startswith(
+        "warning: no run of this call can be used: 1 struck out, 2 failed; "
+    )
+    assert nothing_usable([*pairs, ("run-1", "passed")], tmp_path) == ""
+    assert nothing_usable([], tmp_path) == ""
+
+
+@pytest.mark.slow
+def test_the_driver_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "wrong.py").write_text(WRONG)
+    config = {"epochs": 0.5, "gate": {"steps": 20}, "comparisons": [{"strategy": "wrong"}]}
+    driver = LocalDriver(tmp_path, {"device": "cpu", "strategy_folders": [str(tmp_path / "mine")], **config})
+    try:
+        status, printed = driver.call("wrong")
+        assert status == 0, printed
+        lines = printed.splitlines()
+        (refused,) = [number for number, line in enumerate(lines) if "NOT equivalent, so the report" in line]
+        assert lines[refused].startswith("gate wrong-")
+        assert "algorithm: losses" in lines[refused]
+        assert any("Training wrong" in line for line in lines[refused:]), "at once, before the run is trained"
+        warning = "warning: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
+        assert warning in lines
+        status, printed = driver.call("wrong")
+        assert status == 0
+        assert warning in printed.splitlines(), "also without a job to do"
+        assert "NOT equivalent" not in printed
+    finally:
+        driver.end()
+
+
+def test_an_error_stands_once_in_the_report(tree: Tree) -> None:
+    problem = "the strategy failed in the gate: RuntimeError: no such wrapper"
+    ids = tree.setting("ddp", [1.0, 2.0], devices_per_node=2, verdict=REFUSED | {"parts": [], "problems": [problem]})
+    for identity in ids:
+        tree.fail(identity, "RuntimeError: no such wrapper")
+    assert tree.row("ddp", partial=True)["reason"] == f"{problem}; all 2 repeats: failed likewise"
