@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from shared import session_folder
 
 if TYPE_CHECKING:
     from gate_runs import Gates
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many kills a campaign has, and which."""
+    parser.addoption("--kills", type=int, default=300, help="kills of the long campaign (default: %(default)s)")
+    parser.addoption("--seed", type=int, default=secrets.randbelow(10**6), help="of campaigns (default: a fresh one)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

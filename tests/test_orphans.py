@@ -42,10 +42,11 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
     assert TIMEOUT.total_seconds() >= SOON_SECONDS * 10
     values = DDP | {"launcher": launcher} if launcher != "none" else {}
     chain = bench.chain("results", total_steps=6, **values)
+    anew = {} if at == JOINING else {"OMP_PROC_BIND": "false"}  # torchrun's ranks are new processes, and no forks of it
     rank = 1 if values else None
     hook = Hook(at, str(bench.folder / "stopped"), "SIGSTOP", rank=rank)
     python = interpreter(bench.folder / "python")
-    job = chain.begin(python=python, **hook.environment())
+    job = chain.begin(python=python, **hook.environment(), **anew)
     wait_until(hook.happened, job)
     stopped = psutil.Process(hook.pid())
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, job)

@@ -1,0 +1,35 @@
+"""Runs that are killed at random, anywhere, end bit for bit as uncut ones, and leave no process behind.
+
+A small campaign with every call of the tests; a long one by itself, of as many kills as wanted:
+
+    pytest -m long tests/test_campaign.py --kills=300 [--seed=N] -s
+
+A failure names its seed; `--seed` repeats what was drawn.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from campaign import Campaign
+from chain_runs import Bench
+
+pytest_plugins = ["chain_runs"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_few_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
+    campaign = Campaign(bench, pytestconfig.getoption("seed"), ("ddp, dropout", "cpu, dropout"))
+    campaign.run(4, each=3)
+    print(campaign.table())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
+    campaign = Campaign(bench, pytestconfig.getoption("seed"))
+    print(f"campaign: seed {campaign.seed}")
+    campaign.run(pytestconfig.getoption("kills"))
+    print(campaign.table())
+    assert campaign.counts.total() == pytestconfig.getoption("kills")
