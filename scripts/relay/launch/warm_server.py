@@ -26,7 +26,7 @@ from typing import Any
 
 from relay.base import ending
 from relay.base.files import sha256
-from relay.base.lifeline import end_with_parent
+from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.launch import forked, warm
 from relay.launch.imports import imported, importing
 
@@ -34,7 +34,7 @@ PADDING = 4000
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0  # what a job has to say what it wants
 # Variables that differ from job to job, none of which acts when torch is imported.
-OF_A_JOB = ("PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", ending.LOG)
+OF_A_JOB = ("PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", ending.LOG, LAUNCHER)
 THREADS = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
 VARYING = {*OF_A_JOB, *(f"{library}_NUM_THREADS" for library in THREADS), "VECLIB_MAXIMUM_THREADS"}
 
