@@ -387,7 +387,7 @@ def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     site = place.folder / "mine.yaml"
     site.write_text(
         "name: mine\ndescription: the tests' cluster\nverified: here\n"
-        "partitions: [{name: cpu, device: cpu, cpus_per_node: 8, max_minutes: 60}]\n"
+        "partitions: [{name: cpu, device: cpu, cpus_per_node: 8, max_minutes: 60, asks_memory: false}]\n"
     )
     scontrol = place.folder / "bin" / "scontrol"
     scontrol.parent.mkdir()
@@ -411,10 +411,12 @@ def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     job = found.group(1)
     shape = place.cluster.job(job)
     assert (shape["Partition"], shape["NumCPUs"], shape["TimeLimit"]) == ("cpu", "1", "00:10:00")
+    assert "MinMemoryNode" not in shape
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
     place.cluster.run("scancel", "--batch", "--signal=USR1", job)  # as Slurm does near the end of its time
     until(lambda: place.cluster.job(job)["Restarts"] == "1", "the driver is queued again")
     until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended", 150)
+    assert (place.folder / "driver_job.txt").read_text() == job  # it counts towards a user's limits
     assert "The driver's time is up; it is queued again" in driver_output()
     assert "warning: scontrol failed: Busy; 9 tries left" in driver_output()
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+import drive
 from planned_preflights import recorded
+from relay.base.errors import UserError
 from relay.planning import shapes, table
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -20,6 +22,9 @@ from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.user_limits import all_counters, beside_driver
+from site_clusters import filled_in
+
+ROOT = Path(__file__).resolve().parents[1]
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
@@ -188,6 +193,18 @@ def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(
     assert f"{option}a100:2" in allocation.srun(only_job(found), 2, 12)
     (warning,) = found.warnings
     assert "uses 2 of the 4 GPUs and 24 of the 48 CPUs of each node" in warning
+
+
+def test_a_driver_that_would_take_a_whole_node_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch there
+    for name, warned in (("zurada", True), ("narval", False)):
+        site = filled_in(load_site(name, ROOT))
+        with pytest.raises(UserError, match="sbatch"):
+            drive.as_job([], site, 60)
+        assert ("and partition cpu384g gives whole nodes" in capsys.readouterr().out) is warned
 
 
 # Short jobs

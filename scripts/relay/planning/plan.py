@@ -88,6 +88,7 @@ class Plan:
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _environments: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def gate(self, run: Run) -> str:
@@ -107,11 +108,18 @@ class Plan:
         return shapes.job(specification.shape, self.site, self.config, minutes, environment)
 
     def resources(self, specification: Specification) -> dict[str, Any]:
-        """What a specification's job asks Slurm for, and adds to a user's limits, as resources of Snakemake's."""
-        job = self.job(specification)
-        assert job is not None, "only jobs on a cluster have resources"
-        assert self.site is not None
-        return shapes.resources(job, self.site) | shapes.counted(specification.shape, self.site, self.config)
+        """What a specification's job asks Slurm for, and adds to a user's limits, as resources of Snakemake's.
+
+        They are kept, because Snakemake asks for each of them by itself.
+        """
+        known = (type(specification).__name__, specification.id)
+        if known not in self._resources:
+            job = self.job(specification)
+            assert job is not None, "only jobs on a cluster have resources"
+            assert self.site is not None
+            counted = shapes.counted(specification.shape, self.site, self.config)
+            self._resources[known] = shapes.resources(job, self.site) | counted
+        return self._resources[known]
 
     @property
     def preflight_minutes(self) -> int:
