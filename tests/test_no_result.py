@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,8 +87,9 @@ def test_records_that_lack_a_part_are_no_result(bench: Bench, part: str, told: s
     chain = bench.chain("results", total_steps=12).train(forked=True)
     assert summary(chain)["status"] == "done"
     path = attempts.attempt_path(chain.work, 1)
-    kept = [{name: value for name, value in line.items() if name != part} for line in lines(path)]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    known = attempts.read(chain.work, 1)
+    kept = [{name: value for name, value in line.items() if name != part} for line in known]
+    path.write_text("".join(map(attempts.line_of, kept)))
     found = summary(chain)
     assert (found["status"], found["reason"].startswith(told)) == ("failed", True), found["reason"]
 
@@ -114,7 +113,3 @@ def test_a_run_without_a_timed_step_has_no_standing(tree: Tree) -> None:
 
 def summary(chain: Chain) -> dict[str, Any]:
     return summarise(chain.run, chain.work, 1)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
