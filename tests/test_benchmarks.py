@@ -43,6 +43,7 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_hop_is_told_by_its_phases() -> None:
     found = printed("hop", "--rounds", "2")
     assert found["median_ratio"] > 0

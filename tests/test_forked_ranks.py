@@ -11,14 +11,16 @@ import pytest
 
 from chain_results import assert_same, result
 from chain_runs import DDP, DROPOUT, Bench, finish, short_run, wait_until
+from relay.base.lifeline import LAUNCHER
 from relay.launch import forked
 from relay.launch.command_lines import command
 from relay.process.cpus import BINDING, VEILED
+from relay.run_folder.attempt_name import ATTEMPT
 
 pytest_plugins = ["chain_runs"]
 
 # What torchrun tells its ranks; ports and ids differ from start to start.
-VARYING = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH")
+VARYING = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH", LAUNCHER, ATTEMPT)
 NOTED = """\
 if self.steps == 1:
             told = {"pid": os.getpid(), "session": os.getsid(0), "parent": os.getppid()}

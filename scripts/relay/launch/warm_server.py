@@ -24,17 +24,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from relay.base import ending
 from relay.base.files import sha256
-from relay.base.lifeline import LAUNCHER, end_with_parent
+from relay.base.lifeline import end_with_parent
 from relay.launch import forked, warm
 from relay.launch.imports import imported, importing
 
 PADDING = 4000
 IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0  # what a job has to say what it wants
-# Variables that differ from job to job, none of which acts when torch is imported.
-OF_A_JOB = ("PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR", ending.LOG, LAUNCHER)
+# Variables that differ from job to job, none of which acts when torch is imported; nor does one of this project's own.
+OF_A_JOB = ("PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR")
+OWN = "TORCH_RELAY_"
 THREADS = ("OMP", "GOTO", "OPENBLAS", "MKL", "NUMEXPR")
 VARYING = {*OF_A_JOB, *(f"{library}_NUM_THREADS" for library in THREADS), "VECLIB_MAXIMUM_THREADS"}
 
@@ -158,6 +158,7 @@ class Server:
         if not self.code.is_in(Path(environment["PYTHONPATH"].split(os.pathsep)[0])):
             return "other code"
         both = {*environment, *self.environment} - VARYING
+        both = {name for name in both if not name.startswith(OWN)}
         other = sorted(name for name in both if environment.get(name) != self.environment.get(name))
         return f"another value of {', '.join(other[:3])} in its environment" if other else ""
 
