@@ -140,7 +140,7 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
         return {name: value for name, value in found.resources(of).items() if name.startswith("user_")}
 
     assert counts(run) == {"user_jobs": 1, "user_cpus": 48, "user_1_gpus": 4}
-    assert counts(reference) == {"user_jobs": 1, "user_cpus": 1, "user_1_gpus": 1}
+    assert counts(reference) == {"user_jobs": 1, "user_cpus": reference.shape.cpus_per_node, "user_1_gpus": 1}
     assert found.site
     most = {name: counter.most for name, counter in all_counters(found.site).items()}
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
