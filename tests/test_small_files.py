@@ -76,6 +76,12 @@ def test_a_damaged_hint_of_what_a_save_takes_stops_nothing(
     assert read_json(checkpoints.directory / LONGEST)["seconds"] > 0
 
 
+def test_what_was_measured_keeps_its_order(tmp_path: Path) -> None:
+    """It is that of the network's layers, by which a pipeline is cut."""
+    write_measured({"layer_seconds": {"embed": 0.2, "block": 0.1, "attend": 0.3}}, tmp_path)
+    assert list(read_measured(tmp_path)["layer_seconds"]) == ["embed", "block", "attend"]
+
+
 @each_damage
 def test_what_was_measured_is_taken_from_the_other_copy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]

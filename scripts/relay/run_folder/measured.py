@@ -38,5 +38,5 @@ def write_measured(measured: Mapping[str, Any], *folders: Path) -> None:
 
 def _kept(measured: Mapping[str, Any]) -> dict[str, Any]:
     """The file's content, as it is read back."""
-    text = json.dumps(measured, sort_keys=True)
+    text = json.dumps(measured)  # in its own order: that of a network's layers
     return {"measured": json.loads(text), "sha256": sha256(text.encode()).hexdigest()}
