@@ -61,17 +61,17 @@ def test_tokens_travel_to_their_experts_and_back() -> None:
     spawned(_exchanged, 2)
 
 
-def _summed(ranks: Ranks, run: Run, dataset: Path, trained: Path) -> None:
+def _summed(ranks: Ranks, run: Run, dataset: Path, trained: Path, place: Path) -> None:
     from relay.strategies.expert_parallel import ExpertParallel
 
     ExpertParallel.backward = Strategy.backward
-    verdict = gate.judge(run, dataset, trained, ranks)
+    verdict = gate.judge(run, dataset, trained, ranks, place / "checkpoints")
     if ranks.rank == 0:
         assert "scaled: parameters" in {part.name for part in verdict.parts if not part.passed}
 
 
 @pytest.mark.slow
-def test_experts_whose_gradients_are_sums_fail_the_gate(gates: Gates) -> None:
+def test_experts_whose_gradients_are_sums_fail_the_gate(gates: Gates, tmp_path: Path) -> None:
     run, plain = planned("expert_parallel", 2, **MOE, **FP64)
     trained = gates.reference(shortened(plain, 2))
-    spawned(_summed, 2, shortened(run, 2), gates.dataset(run.dataset), trained)
+    spawned(_summed, 2, shortened(run, 2), gates.dataset(run.dataset), trained, tmp_path)

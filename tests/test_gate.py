@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import test_gate_between
 from gate_runs import FEW_STEPS, FOLDER, Gates, planned
 from relay.base.ending import INTERRUPTED
 from relay.equivalence.job import run_reference
@@ -59,7 +60,12 @@ def test_a_right_strategy_of_a_further_folder_passes(gates: Gates, strategy: str
 ALGORITHM = {"algorithm: losses", "algorithm: parameters", "evaluation"}
 SCALED = {"scaled: losses", "scaled: parameters"}
 SMOOTH = {"smooth twin: parameters"}
-PARTS = ALGORITHM | SCALED | SMOOTH | {"own precision: losses"}
+TRIALS = ALGORITHM | SCALED | SMOOTH | {"own precision: losses"}
+# What test_gate_between.py is about.
+AS_TRAINED = {f"as trained: {compared}" for compared in ("losses", "parameters", "outputs")}
+RESUMED = {f"between steps: {compared}" for compared in ("losses", "parameters", "outputs", "state")}
+BETWEEN = AS_TRAINED | RESUMED | {f"own precision: {compared}" for compared in ("state", "resumed", "outputs")}
+PARTS = TRIALS | BETWEEN
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,8 @@ class Planted:
 
 WRONG = [
     # What the algorithm's own comparison in float64 sees
-    Planted("wrong_average_skipped", fails=PARTS),
-    Planted("wrong_sum", fails=PARTS),
+    Planted("wrong_average_skipped", fails=TRIALS),
+    Planted("wrong_sum", fails=TRIALS),
     Planted("wrong_learning_rate", fails=ALGORITHM),
     Planted("wrong_single_bias", fails=ALGORITHM),
     Planted(
@@ -99,7 +105,9 @@ WRONG = [
     Planted("wrong_bf16_compression", fails=SMOOTH, passes=ALGORITHM | SCALED),
     Planted("wrong_autocast", fails=SMOOTH, passes=ALGORITHM | SCALED),
     # What no number shows: who did the work
-    Planted("wrong_alone", fails=PARTS, says=("division of work: rank 0 sent 0 bytes a step; expected 49605 or more",)),
+    Planted(
+        "wrong_alone", fails=TRIALS, says=("division of work: rank 0 sent 0 bytes a step; expected 49605 or more",)
+    ),
     Planted(
         "wrong_whole_batch",
         passes=PARTS,
@@ -165,6 +173,8 @@ WRONG = [
 def test_every_wrong_strategy_has_its_test() -> None:
     tested = {planted.strategy for planted in WRONG} | {"wrong_killed"}
     tested.add("wrong_pipeline_static_graph")  # in test_pipelines.py: it takes four processes
+    tested.add("wrong_beyond_eight")  # in test_own_batches.py: it takes two batches
+    tested |= {planted.strategy for planted in test_gate_between.WRONG}
     assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
 
 

@@ -87,7 +87,7 @@ def _judge(ranks: Ranks, asked: list[tuple[str, Run, Path, Path]], place: Path) 
     for name, run, dataset, trained in asked:
         if ranks.rank == 0:
             print(name, flush=True)
-        verdict = gate.judge(run, dataset, trained, ranks)
+        verdict = gate.judge(run, dataset, trained, ranks, place / "checkpoints")
         if ranks.rank == 0:
             (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
 

@@ -15,9 +15,11 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
-from relay.equivalence import own_batch
+from relay.equivalence import between, own_batch, where
 from relay.equivalence.division import Trained, divided
+from relay.equivalence.figures import difference, distance, largest
 from relay.equivalence.made_with import check_reference, made_with
+from relay.equivalence.start import start
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
@@ -28,6 +30,7 @@ from relay.strategies.base import Strategy
 
 # How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
 ROUNDING_MARGIN = 10
+CHECKPOINTS = "checkpoints"  # the folder beside the verdict, as long as the gate runs
 
 
 def train(
@@ -41,9 +44,7 @@ def train(
         torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
     idle = _held_before(ranks.devices)
     task = TrialTask.in_trial(run, trial, scale=trial.scale)
-    built = strategies.load(run.strategy.name)
-    exact = {} if trial.lossy else {name: built.requirements.options[name] for name in run.strategy.lossy}
-    strategy = built(task, ranks, run.batch.global_batch_size, {**run.strategy.options, **exact})
+    strategy = start(run, task, ranks, lossy=trial.lossy)
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
     training: list[bool] = []
@@ -71,25 +72,6 @@ def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
     for device in gpus:
         torch.cuda.reset_peak_memory_stats(device)
     return [torch.cuda.memory_allocated(device) for device in gpus]
-
-
-def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
-    """The largest absolute difference; NaN where either has one, infinite where the shapes differ."""
-    if mine.shape != reference.shape:
-        return float("inf")
-    return float((mine.double() - reference.double()).abs().max())
-
-
-def largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The largest difference within any pair of tensors."""
-    return float(torch.tensor([difference(mine, reference) for mine, reference in pairs]).max())  # keeps a NaN
-
-
-def distance(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The L2 norm of all differences together; infinite where shapes differ."""
-    if any(mine.shape != reference.shape for mine, reference in pairs):
-        return float("inf")
-    return float(torch.stack([(mine.double() - reference.double()).norm() for mine, reference in pairs]).norm())
 
 
 def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
@@ -192,20 +174,29 @@ def judge_trial(
     return trained.strategy.task.notes
 
 
-def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks) -> Verdict:
-    """All trials and the division of work. Collective; only rank 0's verdict is complete."""
+def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: Path) -> Verdict:
+    """All trials and the division of work. Collective; only rank 0's verdict is complete.
+
+    `folder`, which all ranks see, is for checkpoints. It is made, and removed at the end.
+    """
     reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
     check_reference(reference, here, reference_file)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
-    for trial in trials(run, lossy=bool(run.strategy.lossy)):
+    asked = trials(run, lossy=bool(run.strategy.lossy))
+    for trial in asked:
         changes = judge_trial(verdict, run, trial, data, reference[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
+    between.judge(verdict, run, data, folder, ranks, slowdown=reference.get("own precision", {}).get("slowdown", 1))
+    where.find(verdict, run, [trial.as_far_as(reference[trial.name]) for trial in asked], data, ranks)
     for own in run.own_batches:
         its_run = own_batch.at(run, own)
         its_data = data.of(its_run)
+        asked = []
         for trial in own_batch.trials(its_run):
             plain = own_batch.plain(its_run, trial, its_data, ranks)
             judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks)
+            asked.append(trial.as_far_as(plain))
+        where.find(verdict.of_batch(own), its_run, asked, its_data, ranks)
     if ranks.backend == "nccl" and ranks.world_size > 1:
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]
@@ -228,6 +219,6 @@ def main(arguments: list[str]) -> None:
     strategies.watch(given.spec, given.output.parent, given.dataset, given.reference.parent)
     with joined(given.spec, strategies.service) as (run, ranks):
         assert isinstance(run, Gate)
-        verdict = judge(run, given.dataset, given.reference, ranks)
+        verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent / CHECKPOINTS)
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())

@@ -49,7 +49,7 @@ class Plain:
         samples = sum(len(targets) for parts in slices for _, targets in parts)
         total = torch.zeros((), dtype=torch.float64)
         for replica, parts in enumerate(slices):
-            self._use_statistics(replica)
+            self.use_statistics(replica)
             for inputs, targets in parts:
                 loss = self.task.loss(self.model(inputs), targets) * (len(targets) / samples)
                 self.scaler.scale(loss).backward()
@@ -61,13 +61,13 @@ class Plain:
     @torch.no_grad()
     def predict(self, inputs: torch.Tensor) -> torch.Tensor:
         """Outputs in evaluation mode; with several replicas, by the first one's statistics."""
-        self._use_statistics(0)
+        self.use_statistics(0)
         self.model.eval()
         outputs: torch.Tensor = self.model(inputs)
         self.model.train()
         return outputs
 
-    def _use_statistics(self, replica: int) -> None:
+    def use_statistics(self, replica: int) -> None:
         """Let the model compute with a replica's statistics, which it updates in place."""
         if not self.statistics:
             return

@@ -12,6 +12,7 @@ import torch
 
 from relay.base import options
 from relay.base.errors import UserError
+from relay.equivalence import float32
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
 from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
@@ -56,6 +57,7 @@ def main(arguments: list[str]) -> None:
     machine.set_precision(run.computation.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
+    float32.check(run, data)
     trained: dict[str, dict[str, Any]] = {trial.name: train(run, trial, data) for trial in trials(run, lossy=True)}
     partial = given.output.with_suffix(".partial")
     written: dict[str, Any] = {**trained, "made_with": made_with(given.dataset, data.device)}

@@ -143,15 +143,17 @@ def _precision(run: Training) -> list[Trial]:
         least_steps=5,
     )
     if run.computation.precision in GRADIENT_LIMITS:
-        return [own, replace(_SMOOTH, name="gradient", steps=1, precision=run.computation.precision,
+        return [own, replace(SMOOTH, name="gradient", steps=1, precision=run.computation.precision,
             what=f"one step of SGD in {run.computation.precision}, tanh and average pooling, relative to the update",
             limit=GRADIENT_LIMITS[run.computation.precision], most_rounding=None)]  # fmt: skip
+    # The task's own optimizer in the twin, too: adaptive ones have a state that SGD has not.
+    adaptive = [] if run.task.optimizer == "sgd" else [OWN_OPTIMIZER]
     # Few small steps: the rounding of sums moves a right strategy's parameters by 3e-5 of their way or less, fp16
     # gradients by 1e-4 or more. After 200 larger steps chaos has overtaken both in deep networks.
-    return [own, replace(_SMOOTH, steps=min(20, run.length.total_steps))]
+    return [own, *(replace(twin, steps=min(twin.steps, run.length.total_steps)) for twin in (SMOOTH, *adaptive))]
 
 
-_SMOOTH = Trial(
+SMOOTH = Trial(
     name="smooth twin",
     what="tanh and average pooling, SGD, fp32, relative to the update (sees lossy communication)",
     precision="fp32",
@@ -161,6 +163,21 @@ _SMOOTH = Trial(
     relative=True,
     smooth=True,
     sgd_learning_rate=0.005,
+    most_rounding=MOST_ROUNDING["smooth"],
+    least_steps=5,
+)
+
+# Rounding gives 9e-6 of the way or less (Adam, AdamW, Adadelta; LeNet to ResNet-18 and gpt-tiny), averages rounded to
+# fp16 1.2e-4 or more, a state in bf16 6e-4 or more.
+OWN_OPTIMIZER = Trial(
+    name="own optimizer",
+    what="tanh and average pooling, the task's optimizer, fp32, relative to the update (sees its state rounded)",
+    precision="fp32",
+    steps=10,
+    limit=3e-5,
+    compares=("parameters",),
+    relative=True,
+    smooth=True,
     most_rounding=MOST_ROUNDING["smooth"],
     least_steps=5,
 )
@@ -292,11 +309,11 @@ class TrialData:
         """The samples of a step's global batch."""
         return batch_indices(len(self.split), self.run.batch.global_batch_size, self.run.seed, step)
 
-    def batches(self, task: TrialTask, steps: int, index: int, count: int) -> Iterator[Batch]:
-        """Slice `index` of `count` of every global batch."""
+    def batches(self, task: TrialTask, steps: int, index: int, count: int, first: int = 0) -> Iterator[Batch]:
+        """Slice `index` of `count` of every global batch from step `first` to `steps`."""
         if task.dtype not in self.resident:
             self.resident[task.dtype] = Resident(self.split, self.device, task.dtype)
-        for step in range(steps):
+        for step in range(first, steps):
             indices = self.indices(step).chunk(count)[index]
             inputs, targets = self.resident[task.dtype].fetch(indices)
             yield inputs, task.with_ids(targets, indices)

@@ -8,8 +8,19 @@ from typing import Any, Literal
 
 from relay.spec.run import OwnBatch
 
-TrialName = Literal["algorithm", "scaled", "own precision", "smooth twin", "gradient", "lossy", "communication"]
-Compared = Literal["losses", "parameters", "outputs"]
+TrialName = Literal[
+    "algorithm",
+    "scaled",
+    "as trained",
+    "between steps",
+    "own precision",
+    "smooth twin",
+    "own optimizer",
+    "gradient",
+    "lossy",
+    "communication",
+]
+Compared = Literal["losses", "parameters", "statistics", "outputs", "state", "resumed"]
 # Figures of a step, which are shown of the run's own batch.
 PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
@@ -32,7 +43,11 @@ class Part:
     @property
     def name(self) -> str:
         """What people read."""
-        return "evaluation" if self.compared == "outputs" else f"{self.trial}: {self.compared}"
+        return (
+            "evaluation"
+            if (self.trial, self.compared) == ("algorithm", "outputs")
+            else f"{self.trial}: {self.compared}"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
@@ -45,6 +60,8 @@ class Verdict:
 
     `own` are the verdicts of the steps at the runs' own batch sizes. A run is judged by the shared parts and by those
     of its own batch.
+
+    `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
     """
 
     gate: str
@@ -53,6 +70,7 @@ class Verdict:
     notes: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     own: dict[OwnBatch, Verdict] = field(default_factory=dict)
+    where: str | None = None
 
     def add(self, part: Part) -> None:
         """Take a comparison in; one that fails is a problem."""
@@ -82,6 +100,7 @@ class Verdict:
         return {
             "parts": [part.as_dict() for part in self.parts],
             "problems": self.problems,
+            "where": self.where,
             "notes": self.notes,
             **self.figures,
         }
@@ -97,7 +116,7 @@ def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
         entries[0] if entries else {"equivalent": False, "parts": [], "problems": [], "notes": []}
     )
     of_it = f"batch {own.global_batch_size}: "
-    problems = [*verdict["problems"], *(of_it + problem for problem in found["problems"])]
+    problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(found))]
     if not entries and not problems:
         problems.append(f"{of_it}the gate has trained no step at it")
     return {
@@ -115,6 +134,11 @@ def all_problems(verdict: Mapping[str, Any]) -> list[str]:
     own = [
         (entry["global_batch_size"], problem)
         for entry in verdict.get("own_batches", [])
-        for problem in entry["problems"]
+        for problem in _with_place(entry)
     ]
-    return [*verdict["problems"], *(f"batch {batch}: {problem}" for batch, problem in own)]
+    return [*_with_place(verdict), *(f"batch {batch}: {problem}" for batch, problem in own)]
+
+
+def _with_place(found: Mapping[str, Any]) -> list[str]:
+    """Problems, and where the training parts from the plain one."""
+    return [*found["problems"], *filter(None, [found.get("where")])]

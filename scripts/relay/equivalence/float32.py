@@ -1,0 +1,52 @@
+"""Whether this machine's float32 arithmetic is float32: the reference's, against its own in float64.
+
+A variable of the environment can lower every process alike. Then no comparison of two of them shows it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import torch
+
+from relay.base.errors import UserError
+from relay.equivalence.figures import distance
+from relay.equivalence.plain import Plain
+from relay.equivalence.trials import SMOOTH, TrialData, TrialTask
+from relay.spec import arithmetic
+from relay.spec.run import Training
+
+# After so many steps of the smooth twin, relative to the update: rounding in float32 gives 3e-5 or less (LeNet, UTSA's
+# network, ResNet-18, the small GPTs), convolutions in bfloat16 give 1.5e-3 or more.
+STEPS, LIMIT = 3, 3e-4
+
+
+def check(run: Training, data: TrialData) -> None:
+    """Raises UserError where float32 training is further from float64 than rounding explains.
+
+    There is nothing to check for runs in float64, which use no float32, and in tf32, which lower it themselves.
+    """
+    if run.computation.precision in ("fp64", "tf32"):
+        return
+    moved = {precision: _moved(run, data, precision) for precision in ("fp64", "fp32")}
+    length = float(torch.stack([tensor.norm() for tensor in moved["fp64"]]).norm())
+    figure = distance(list(zip(moved["fp32"], moved["fp64"], strict=True))) / length if length else 0.0
+    if figure <= LIMIT:
+        return
+    variables = arithmetic.variables_set(os.environ)
+    cause = f"the environment has {variables}: unset what lowers it" if variables else "its cause is unknown"
+    raise UserError(
+        f"the reference: float32 training is {figure:.1e} of the update away from float64 after {STEPS} steps; allowed "
+        f"is {LIMIT:.0e}. This machine's float32 arithmetic is not float32; {cause}"
+    )
+
+
+def _moved(run: Training, data: TrialData, precision: str) -> list[torch.Tensor]:
+    """How far training has moved each parameter, in float64."""
+    task = TrialTask.in_trial(run, replace(SMOOTH, precision=precision), scale=1.0)
+    plain = Plain.of(task, data.device)
+    before = [parameter.detach().double().clone() for parameter in plain.model.parameters()]
+    for step, batch in enumerate(data.batches(task, STEPS, 0, 1)):
+        plain.step([[batch]], task.learning_rate(step))
+    return [p.detach().double() - b for p, b in zip(plain.model.parameters(), before, strict=True)]

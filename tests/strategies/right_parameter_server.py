@@ -1,0 +1,58 @@
+"""Right: rank 0 collects the gradients, steps, and sends the parameters to all."""
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+
+class ParameterServer(ByHand):
+    """Right: rank 0 collects the gradients, steps, and sends the parameters to all. It computes a slice, too."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.task.loss(self.forward(inputs), targets)
+        loss.backward()
+        self.exchange()
+        return loss.detach()
+
+    def exchange(self) -> None:
+        """Step on rank 0 with the mean of all gradients."""
+        for gradient in self.gradients():
+            dist.reduce(gradient, 0)
+            gradient /= self.computing
+        if self.ranks.rank == 0:
+            self.optimizer.step()
+        for parameter in self.model.parameters():
+            dist.broadcast(parameter.data, 0)
+
+    @property
+    def computing(self) -> int:
+        """How many ranks compute."""
+        return self.ranks.world_size
+
+    def save(self, directory: Path) -> Future[Any]:
+        """Every rank may write any tensor, so that all have the optimizer's state meanwhile."""
+        names = self.ranks.gather([sorted(self.optimizer.state[p]) for p in self.model.parameters()])[0]
+        for parameter, kinds in zip(self.model.parameters(), names, strict=True):
+            for kind in kinds:
+                held = self.optimizer.state[parameter].setdefault(kind, torch.zeros_like(parameter))
+                dist.broadcast(held, 0)
+        written = super().save(directory)
+        self._keep_on_the_first()
+        return written
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self._keep_on_the_first()
+
+    def _keep_on_the_first(self) -> None:
+        if self.ranks.rank > 0:
+            self.optimizer.state.clear()

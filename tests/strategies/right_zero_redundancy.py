@@ -1,0 +1,35 @@
+"""Right: DistributedDataParallel, with torch's ZeroRedundancyOptimizer: each rank updates a part of the parameters."""
+
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from relay.strategies.base import Replica, Requirements, Strategy
+from relay.task.task import OPTIMIZERS
+
+
+class ZeroRedundancy(Strategy):
+    """Right: each rank keeps the optimizer's state of a part of the parameters."""
+
+    requirements = Requirements(least_devices=2, divides=("samples", "optimizer"))
+
+    def build(self) -> None:
+        self.model = self.task.model().to(self.ranks.device)
+        self.forward = DistributedDataParallel(self.model)  # type: ignore[method-assign]
+        spec = self.task.spec
+        self.zero = ZeroRedundancyOptimizer(
+            self.model.parameters(), OPTIMIZERS[spec.optimizer], lr=spec.learning_rate, **spec.optimizer_options
+        )
+        self.optimizer = self.zero.optim  # this rank's part, under the parameters' own names
+        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in (*self.zero.param_groups, *self.optimizer.param_groups):
+            group["lr"] = learning_rate
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.model.zero_grad()
+        loss = self.task.loss(self.forward(inputs), targets)
+        loss.backward()
+        self.zero.step()
+        return loss.detach()

@@ -1,0 +1,21 @@
+"""Wrong: evaluates a copy of the model that it made at the first evaluation."""
+
+from copy import deepcopy
+
+import torch
+
+from relay.strategies._by_hand import ByHand
+from relay.strategies.base import Requirements
+
+
+class OldEvaluation(ByHand):
+    """Wrong: evaluates a copy of the model that it made at the first evaluation."""
+
+    requirements = Requirements(least_devices=2, divides=("samples",))
+    copy: torch.nn.Module | None = None
+
+    @torch.no_grad()
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.copy is None:
+            self.copy = deepcopy(self.model).eval()
+        return self.copy(inputs)

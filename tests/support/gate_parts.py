@@ -1,0 +1,83 @@
+"""One part of the gate alone, for many strategies in a row, whose processes are started once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gate_runs import FOLDER, Gates, planned
+from preloaded import spawned
+from relay.datasets import catalogue
+from relay.process.ranks import Ranks
+from relay.spec.run import Gate, changed
+
+#: Small images, and so many samples, of random pixels: for tasks whose own data is not on every machine.
+SIDE, SAMPLES = 16, 96
+SLOWDOWN = 10  # as a reference with frozen BatchNorm may choose it
+TOGETHER = 4  # so many are judged by processes that are started once
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A strategy to judge on a task: at a batch of 16 samples, or as `axes` say."""
+
+    strategy: str
+    task: str = "lenet-digits"
+    options: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [self.strategy, *(f"{k}={v}" for k, v in {**self.options, **self.axes}.items())]
+        return "-".join([*words, *([] if self.task == "lenet-digits" else [self.task])])
+
+    def gate(self, processes: int) -> Gate:
+        """Its gate on so many processes, as the planner makes it."""
+        axes = {"global_batch_size": 16, **self.axes}
+        gate, _ = planned(self.strategy, processes, task=self.task, options=self.options, **axes)
+        return synthetic(gate) if gate.dataset.name in ("mnist", "cifar10") else gate
+
+
+def synthetic(gate: Gate) -> Gate:
+    """The gate on random images; ResNet's are small ones."""
+    task, shape = gate.task, gate.dataset.shape
+    if task.network == "resnet18":
+        shape = (shape[0], SIDE, SIDE)
+        task = replace(task, input_shape=shape)
+    dataset = catalogue.dataset("synthetic", shape=shape, train_count=SAMPLES, test_count=16)
+    return changed(gate, task=task, dataset=dataset, steps_per_epoch=SAMPLES // gate.batch.global_batch_size)
+
+
+def _judge(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path]], place: Path) -> None:
+    from relay import strategies
+    from relay.equivalence import between
+    from relay.equivalence.trials import TrialData
+    from relay.equivalence.verdict import Verdict
+
+    strategies.__path__.append(str(FOLDER))
+    for name, gate, dataset in asked:
+        verdict, data = Verdict(name), TrialData(gate, dataset, ranks.device)
+        between.judge(verdict, gate, data, place / "checkpoints", ranks, slowdown=SLOWDOWN)
+        assert not (place / "checkpoints").exists() or ranks.rank
+        if ranks.rank == 0:
+            (place / f"{name}.json").write_text(json.dumps(verdict.as_dict()))
+
+
+def verdicts(
+    gates: Gates, folder: Path, asked: Sequence[Asked], processes: int = 2
+) -> Callable[[Asked], dict[str, Any]]:
+    """What `between` finds of each; a few are judged together, when the first of them is asked for."""
+
+    def of(one: Asked) -> dict[str, Any]:
+        path = folder / f"{one}.json"
+        if not path.exists():
+            first = asked.index(one) // TOGETHER * TOGETHER
+            gate_of = {str(each): each.gate(processes) for each in asked[first : first + TOGETHER]}
+            given = [(name, gate, gates.dataset(gate.dataset)) for name, gate in gate_of.items()]
+            spawned(_judge, processes, given, folder)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    return of

@@ -1,0 +1,97 @@
+"""The reference's float32 arithmetic is held against its own in float64, and the optimizer's state is float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gate_runs import Gates, planned, shortened
+from relay.base.errors import UserError
+from relay.equivalence import float32
+from relay.equivalence.figures import distance
+from relay.equivalence.job import run_reference
+from relay.equivalence.plain import Plain
+from relay.equivalence.trials import OWN_OPTIMIZER, TrialData, TrialTask, trials
+from relay.spec.run import Training, changed
+
+CPU = torch.device("cpu")
+RATES = {"adamw": 1e-3, "adadelta": 1.0}
+
+
+def adaptive(gates: Gates, optimizer: str) -> tuple[Training, TrialData]:
+    """LeNet on the digits with an adaptive optimizer, and its data."""
+    run, _ = planned("cpu", global_batch_size=16)
+    task = replace(run.task, optimizer=optimizer, optimizer_options={}, learning_rate=RATES[optimizer])
+    run = changed(run, task=task)
+    return run, TrialData(run, gates.digits, CPU)
+
+
+def moved(run: Training, data: TrialData, parts: int = 1, state: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """How far the twin with the task's optimizer moves each parameter, its state kept in that type between steps."""
+    task = TrialTask.in_trial(run, OWN_OPTIMIZER, scale=1.0)
+    plain = Plain.of(task, CPU)
+    before = [p.detach().clone() for p in plain.model.parameters()]
+    for step in range(OWN_OPTIMIZER.steps):
+        slices = [next(data.batches(task, step + 1, part, parts, step)) for part in range(parts)]
+        plain.step([slices], task.learning_rate(step))
+        for held in plain.optimizer.state.values():
+            for tensor in (t for t in held.values() if t.dim()):
+                tensor.copy_(tensor.to(state))
+    return [p.detach() - b for p, b in zip(plain.model.parameters(), before, strict=True)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", RATES)
+def test_an_optimizer_state_that_is_rounded_shows_in_the_twin_with_that_optimizer(gates: Gates, optimizer: str) -> None:
+    run, data = adaptive(gates, optimizer)
+    assert OWN_OPTIMIZER.name in {trial.name for trial in trials(run)}
+    exact = moved(run, data)
+    length = float(torch.stack([tensor.norm() for tensor in exact]).norm())
+    right = distance(list(zip(moved(run, data, parts=4), exact, strict=True))) / length
+    wrong = distance(list(zip(moved(run, data, state=torch.bfloat16), exact, strict=True))) / length
+    assert 0 < right < OWN_OPTIMIZER.limit / 3
+    assert wrong > OWN_OPTIMIZER.limit * 3
+
+
+def test_plain_sgd_needs_no_second_twin() -> None:
+    assert OWN_OPTIMIZER.name not in {trial.name for trial in trials(planned("cpu")[0])}
+
+
+def test_float32_that_is_float32_passes(gates: Gates) -> None:
+    run, _ = planned("cpu", global_batch_size=16)
+    float32.check(run, TrialData(run, gates.digits, CPU))
+
+
+def test_float32_that_is_lowered_is_told(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast in the place of a variable: it lowers float32 alone, too."""
+    run, _ = planned("cpu", global_batch_size=16)
+    forward = torch.nn.Conv2d.forward
+
+    def lowered(module: torch.nn.Conv2d, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):
+            return forward(module, inputs).to(inputs.dtype)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", lowered)
+    with pytest.raises(UserError, match="of the update away from float64 after 3 steps; allowed is 3e-04"):
+        float32.check(run, TrialData(run, gates.digits, CPU))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="this CPU's convolutions have no bfloat16")
+def test_a_variable_that_lowers_every_process_fails_the_reference_by_its_name(
+    gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    _, run = planned("cpu", global_batch_size=16)
+    run = shortened(run, 3)
+    gates.dataset(run.dataset)
+    run.write(tmp_path / "reference.json")
+    output = tmp_path / "reference.pt"
+    assert run_reference(tmp_path / "reference.json", gates.results, output) == 1
+    assert not output.exists()
+    told = capfd.readouterr().err
+    assert "This machine's float32 arithmetic is not float32" in told
+    assert "ONEDNN_DEFAULT_FPMATH_MODE=BF16" in told
