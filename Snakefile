@@ -97,6 +97,7 @@ include: "workflow/rules/environments.smk"
 include: "workflow/rules/preflight.smk"
 include: "workflow/rules/equivalence.smk"
 include: "workflow/rules/training.smk"
+include: "workflow/rules/spot_check.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/planning.smk"
 include: "workflow/rules/probe.smk"
@@ -111,7 +112,7 @@ rule all:
         no_environment
 
 
-# `snakemake ddp`: all repeats of all settings of a strategy, and their verdicts.
+# `snakemake ddp`: all repeats of all settings of a strategy, their verdicts and spot checks.
 for strategy in PLAN.strategies:
 
     rule:
@@ -120,6 +121,7 @@ for strategy in PLAN.strategies:
         input:
             [f"results/runs/{run.id}/summary.json" for run in PLAN.runs_of(strategy)],
             [verdict_of(run) for run in PLAN.runs_of(strategy)],
+            spot_checks_of(PLAN.runs_of(strategy)),
         conda:
             no_environment
         message:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import site_files
 from relay.base.errors import UserError
-from relay.planning.config import Comparison, Config, Gate, Probe, Segment, Synthetic
+from relay.planning.config import Comparison, Config, Gate, Probe, Segment, SpotChecks, Synthetic
 from relay.spec.messages import Schema, describe
 from relay.spec.tasks import TASKS
 
@@ -144,7 +144,8 @@ def readme() -> str:
     """`config/README.md`: every key as tables."""
     whole = Config.model_json_schema()
     parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
-    for title, block in (("segment", Segment), ("synthetic", Synthetic), ("gate", Gate), ("probe", Probe)):
+    blocks = {"segment": Segment, "synthetic": Synthetic, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
+    for title, block in blocks.items():
         parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
     parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]
     return "\n".join(parts)

@@ -183,20 +183,21 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
         repeats=4,
         runtime_minutes=30,
     )
-    # cpu's gate on 2 CPUs, ddp's and the reference on 6; 4 jobs of 2 CPUs; 12 of 6; half an hour each
-    assert table.cost(found) == table.Cost(jobs=19, cpu_hours=(2 + 6 + 6 + 8 + 72) / 2, gpu_hours=0)
+    # cpu's gate on 2 CPUs, ddp's and the reference on 6; 4 jobs of 2 CPUs; 12 of 6; two spot checks; half an hour each
+    assert table.cost(found) == table.Cost(jobs=21, cpu_hours=(2 + 6 + 6 + 8 + 72 + 2 + 6) / 2, gpu_hours=0)
     text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
-    assert "19 jobs; at most 47 CPU-hours and 0 GPU-hours per try" in text
+    assert "21 jobs; at most 51 CPU-hours and 0 GPU-hours per try" in text
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
-    (row,) = [line for line in text.splitlines() if "ddp" in line and "gate" not in line]
+    (row,) = [line for line in text.splitlines() if "│ddp" in line]
     assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["4", "3", "12", "440", "6", "0"]
 
 
 def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
     found = planned(DDP, CPU | {"segment": {"minutes": 5}}, gpus=2, repeats=2, runtime_minutes=60)
-    # ddp: two jobs and a gate on 2 GPUs, its reference on 1; cpu: a gate and a reference, its runs unknown
-    assert table.cost(found) == table.Cost(jobs=6, cpu_hours=4 + 2 + 1 + 1 + 1, gpu_hours=4 + 2 + 1)
+    # ddp: two jobs and a gate on 2 GPUs, its reference and spot check on 1; cpu: a gate, a reference and a spot check,
+    # its runs unknown
+    assert table.cost(found) == table.Cost(jobs=8, cpu_hours=4 + 2 + 1 + 1 + 1 + 1 + 1, gpu_hours=4 + 2 + 1 + 1)
     text = table.render(found)
     assert "?" in text
     assert "whose speed is not measured" in " ".join(text.split())

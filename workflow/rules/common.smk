@@ -114,6 +114,15 @@ def verdict_of(run):
     return f"results/equivalence/gates/{PLAN.gate(run)}/verdict.json"
 
 
+def spot_checks_of(runs):
+    """The verdicts of the runs' spot checks; none where they are switched off."""
+    settings = sorted({run.setting_id for run in runs} & set(PLAN.spot_checks))
+    return [
+        f"results/equivalence/spot_checks/{setting}/verdict.json"
+        for setting in settings
+    ]
+
+
 class Words:
     """What each run, gate, reference and setting is, for rules' messages: `{WORDS:{wildcards.run}}`.
 

@@ -23,6 +23,7 @@ rule comparison:
         plan="results/plan.json",
         summaries=[f"results/runs/{run.id}/summary.json" for run in PLAN.runs],
         verdicts=sorted({verdict_of(run) for run in PLAN.runs}),
+        spot_checks=spot_checks_of(PLAN.runs),
     output:
         "results/runs.csv",
         "results/comparison.csv",

@@ -92,6 +92,7 @@ COMPARISON: dict[str, type] = {
     **{name: measured.kind for name, measured in MEASURED.items() if measured.pooled},
     "max_loss_difference": float,  # the equivalence gate's
     "equivalent": bool,
+    "spot_checks": str,  # of the finished repeats: how many passed, failed or were not checked; or off
     "lossy": str,  # the options that deliberately round what is sent
     "goodput": float,  # of all repeats together
     "status": str,  # done, failed, skipped
@@ -113,6 +114,7 @@ RUNS: dict[str, type] = {
     "seed": int,
     "status": str,
     "reason": str,
+    "spot_check": str,  # passed, failed, not checked, off
     "segments": int,
     "attempts": int,
     **{f"{unit}_per_second": float for unit in UNITS},

@@ -12,6 +12,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
+from relay.comparison.spot_checks import SpotChecked, spot_checked
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
 from relay.spec.run import OwnBatch, Run, Setting, built
@@ -42,6 +43,7 @@ class Record:
     verdict: dict[str, Any] | None
     strategy_source: str | None = None
     inherited: tuple[str, ...] = ()
+    spot_check: SpotChecked = SpotChecked()
 
     @property
     def speed(self) -> float | None:
@@ -82,7 +84,7 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
         missing = [key for key in _PLANNED_KEYS if key not in planned]
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
-        record = _record(planned, results, partial)
+        record = _record(planned, results, partial, spot_checks=plan.get("spot_checks", False))
         stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)
@@ -147,7 +149,7 @@ def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
     return result
 
 
-def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
+def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_checks: bool) -> Record:
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
     try:
@@ -187,6 +189,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool) -> Record:
         verdict=verdict,
         strategy_source=source,
         inherited=tuple(inherited),
+        spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks),
     )
 
 

@@ -12,6 +12,7 @@ from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
 from relay.comparison.refusals import by_repeat, proven, refusals
+from relay.comparison.spot_checks import Status, summed_up
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.comparison.versions import mixed
 from relay.datasets import kinds
@@ -66,7 +67,8 @@ def _run_row(record: Record) -> Row:
         "device": run.shape.device,
         "segments": record.segments,
         "status": "done" if record.summary else "failed",
-        "reason": record.error or _remark(record),
+        "reason": record.error or _spot_check(record, "failed") or _remark(record),
+        "spot_check": record.spot_check.status if record.summary else None,
         "hosts": " ".join(summary.get("hosts", [])),
         "versions": versions_text(summary.get("versions", {})),
     }
@@ -83,6 +85,12 @@ def _remark(record: Record) -> str:
         return ""
     reason = str(record.summary.get("reason") or "")
     return reason if reason or record.speed else "too short to be timed: no step after the warm-up"
+
+
+def _spot_check(record: Record, status: Status) -> str:
+    """What a finished run's spot check has to tell, where it ended so; else ''."""
+    found, what = record.spot_check, "not spot-checked" if status == "not checked" else "spot check failed"
+    return f"{what}: {found.reason}" if record.summary and found.status == status else ""
 
 
 def _pooled(group: Sequence[Record]) -> Row:
@@ -111,12 +119,14 @@ def _pooled(group: Sequence[Record]) -> Row:
         }
         row |= speeds(parts, *_unit(run))
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
-    refused = [] if ungated else refusals(group)
+    refused = [] if ungated else [*refusals(group), *by_repeat(group, lambda record: _spot_check(record, "failed"))]
     faults = [*ungated, *by_repeat(group, lambda record: _error(record, refused))]
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
-    reasons = [*refused, *faults, *by_repeat(group, _remark), *lossy_note]
+    unchecked = by_repeat(group, lambda record: _spot_check(record, "not checked"))
+    reasons = [*refused, *faults, *by_repeat(group, _remark), *lossy_note, *unchecked]
     return row | {
+        "spot_checks": summed_up(record.spot_check for record in group if record.summary),
         "lossy": lossy,
         "status": "failed" if faults else "done",
         "equivalent": not ungated and not refused,

@@ -25,7 +25,7 @@ from relay.launch.forked import may_fork
 from relay.spec.run import Specification, Training
 
 ADDRESS = "TORCH_RELAY_WARM_SERVER"  # in Linux's abstract namespace: no file to leave behind
-ROLES = ("equivalence.gate", "equivalence.reference")  # no training that is measured
+ROLES = ("equivalence.gate", "equivalence.reference", "spot_check.process")  # no training that is measured
 MODULES = ("relay.launch.torchrun", "relay.launch.worker")
 DESCRIPTORS = 4  # standard input, output and error, and the end of a pipe that all processes of the job hold
 _CREDENTIALS = struct.Struct("3i")  # process, user, group

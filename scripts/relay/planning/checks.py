@@ -76,6 +76,18 @@ def referred(gate: Setting) -> Setting:
     )
 
 
+def spot_checked(setting: Setting, cpus: int | None) -> Setting:
+    """The setting of its spot check: a plain loop in a single process, with all CPUs that the run has on a node.
+
+    `cpus` is how many this machine has; None on a cluster, whose nodes have those that the run asked for.
+    """
+    shape = setting.shape
+    own = shape.cpus_per_node if shape.device == "cpu" else shape.cpus_per_task
+    own = own if cpus is None else min(own, cpus)
+    one = Shape(device=shape.device, cpus_per_task=own, threads=own, backend=BACKENDS[shape.device][0])
+    return replace(setting, shape=one)
+
+
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:
     """The values that a preflight depends on. Settings with equal values share a preflight."""
     groups = (getattr(setting, name) for name, _ in GROUPS)

@@ -118,6 +118,22 @@ class Probe(Block):
     most: Natural = Field(default=4096, description="the largest batch per device to try")
 
 
+class SpotChecks(Block):
+    """Which steps of every run are computed again in one plain process, once the run has ended.
+
+    With `random_steps: 0`, `hops: 0` and `end: false` nothing is checked, and the report says so.
+    """
+
+    random_steps: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=1, description="how many stretches of steps are drawn at random"
+    )
+    hops: Annotated[int, Field(ge=0, le=10)] = Field(
+        default=1, description="how many planned ends of jobs are drawn, over which a chain's checkpoint is handed on"
+    )
+    end: bool = Field(default=True, description="whether the run's last steps are checked")
+    steps: Annotated[int, Field(ge=1, le=20)] = Field(default=2, description="steps of each stretch")
+
+
 def _axes() -> dict[str, Any]:
     """The declared fields that a comparison may ask for, as fields of a pydantic model."""
     found: dict[str, Any] = {}
@@ -224,6 +240,9 @@ class Config(Block):
     )
     margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
+    spot_checks: SpotChecks = Field(
+        default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
+    )
     probe: Probe = Field(default=Probe(), description="the search for the largest batch that fits: `snakemake probe`")
     strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
     comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(

@@ -22,7 +22,7 @@ from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
-from relay.spec.run import Gate, Preflight, Reference, Run, Setting, Specification
+from relay.spec.run import Gate, Preflight, Reference, Run, Setting, Specification, SpotCheck
 from relay.spec.setting import Shape
 from relay.spec.site import Site
 
@@ -67,8 +67,9 @@ class Plan:
 
     `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1. A slow hour of the cluster
     therefore affects all settings alike.
-    `gates`, `references` and `preflights` are by id. `gate_of` maps a setting's id to its gate's. `reference_of` maps a
-    gate's id to its reference's. `preflight_of` maps the id of a setting, gate or reference to its preflight's.
+    `gates`, `references` and `preflights` are by id, `spot_checks` by their settings' ids. `gate_of` maps a setting's
+    id to its gate's. `reference_of` maps a gate's id to its reference's. `preflight_of` maps the id of a setting, gate
+    or reference to its preflight's.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     """
 
@@ -82,6 +83,7 @@ class Plan:
     gates: dict[str, Gate] = field(default_factory=dict)
     references: dict[str, Reference] = field(default_factory=dict)
     preflights: dict[str, Preflight] = field(default_factory=dict)
+    spot_checks: dict[str, SpotCheck] = field(default_factory=dict)
     gate_of: dict[str, str] = field(default_factory=dict)
     reference_of: dict[str, str] = field(default_factory=dict)
     preflight_of: dict[str, str] = field(default_factory=dict)
@@ -94,6 +96,10 @@ class Plan:
     def gate(self, run: Run) -> str:
         """The id of the gate that a run has to pass first."""
         return self.gate_of[run.setting_id]
+
+    def spot_check_runs(self, setting: str) -> list[Run]:
+        """The runs that a setting's spot check computes steps of."""
+        return [run for run in self.runs if run.setting_id == setting]
 
     def preflight(self, specification: Specification) -> str:
         """The id of the preflight that a run, gate or reference waits for on a cluster."""
@@ -139,6 +145,7 @@ class Plan:
             ("runs", "run", self.runs),
             ("equivalence/gates", "gate", list(self.gates.values())),
             ("equivalence/references", "reference", list(self.references.values())),
+            ("equivalence/spot_checks", "spot_check", list(self.spot_checks.values())),
         ]
         for folder, name, specifications in kinds:
             for specification in specifications:
@@ -188,6 +195,7 @@ class Plan:
         needed = [planned.setting.shape for planned in self.settings]
         needed += [gate.shape for gate in self.gates.values()]
         needed += [reference.shape for reference in self.references.values()]
+        needed += [check.shape for check in self.spot_checks.values()]
         partitions = (shapes.partition_for(shape, self.site, self.config)[0] for shape in needed)
         used = [partition for partition in partitions if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
@@ -262,7 +270,8 @@ class Plan:
             for run in self.runs
         ]
         skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
-        return {"runs": runs, "skipped": skipped, "margin": self.config.margin}
+        told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks)}
+        return {"runs": runs, "skipped": skipped, **told}
 
 
 def _words(shape: Shape) -> str:

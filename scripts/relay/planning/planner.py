@@ -19,7 +19,7 @@ from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.run import Gate, Preflight, Reference, Run, Setting
+from relay.spec.run import Gate, Preflight, Reference, Run, Setting, SpotCheck
 from relay.spec.setting import Device, Feeding
 from relay.spec.site import Site
 
@@ -182,6 +182,9 @@ class _Planner:
         sharing: dict[str, list[PlannedSetting]] = {}
         for planned in plan.settings:
             plan.preflight_of[planned.id] = self._preflight(planned.setting)
+            if planned.setting.spot_checks.any:
+                again = checks.spot_checked(planned.setting, self.here.cpus)
+                plan.spot_checks[planned.id] = checks.named(SpotCheck, again, id=planned.id, seed=self.config.seed)
             shared = self._gated(planned.setting)
             sharing.setdefault(self._gate_identity(shared), []).append(planned)
         gates_of: dict[str, list[Gate]] = {}

@@ -30,6 +30,7 @@ from relay.spec.setting import (
     StrategySpec,
 )
 from relay.spec.site import Site
+from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
 # The backends of each device, the preferred one first.
@@ -219,6 +220,7 @@ def resolve(
         feeding=Feeding(loader=axes["loader"], data_workers=_workers(axes, shape)),
         batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
         length=_length(config, dataset.train_count // batch),
+        spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )
 
 

@@ -35,6 +35,7 @@ def cost(plan: Plan) -> Cost:
     """The cost of the whole plan, with gates, references and preflights, without settings of unknown speed."""
     unmeasured = {run.setting_id for run in plan.unmeasured}
     jobs: list[Shape] = [check.shape for check in (*plan.references.values(), *plan.gates.values())]
+    jobs += [check.shape for check in plan.spot_checks.values()]
     jobs += [run.shape for run in plan.runs if run.setting_id not in unmeasured for _ in plan.segments(run)]
     total = sum((_cost(plan, shape, plan.config.runtime_minutes) for shape in jobs), Cost())
     looks = plan.preflights.values() if plan.site else ()
@@ -65,7 +66,8 @@ def render(plan: Plan, width: int = 80) -> str:
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:
-    """Rows of preflights, references and gates, with one job each, then of the settings, with all their repeats."""
+    """Rows of preflights, references and gates, with one job each, then of the settings, with all their repeats, each
+    with its spot check."""
     looks = list(plan.preflights.values()) if plan.site else []
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         yield _row(f"preflight {label}", look.shape, "1", "1", "1", "–")
@@ -82,6 +84,8 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
         segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
         jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
         yield _row(f"{setting.strategy.name} {label}", setting.shape, *jobs, str(setting.length.total_steps))
+        if spot_check := plan.spot_checks.get(planned.id):
+            yield _row(f"spot check of {setting.strategy.name} {label}", spot_check.shape, "1", "1", "1", "–")
 
 
 def _row(what: str, shape: Shape, *counts: str) -> list[str]:

@@ -19,6 +19,7 @@ from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
 from relay.spec.setting import Batch, Computation, Feeding, Length, Place, Shape, StrategySpec
+from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
 DIGEST = "digest"  # of a specification's file
@@ -42,6 +43,7 @@ class Setting:
     feeding: Feeding = Feeding()
     batch: Batch
     length: Length
+    spot_checks: SpotChecks = SpotChecks()
 
 
 # The groups of declared fields, by their names in a setting.
@@ -182,6 +184,13 @@ class Probe(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpotCheck(Training):
+    """A few steps of a setting's runs, computed again in a plain loop in a single process; its id is the setting's."""
+
+    kind: ClassVar[str] = "spot check"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preflight(Specification):
     """A check of the nodes, before the runs of one shape and stack use them.
 
@@ -201,8 +210,8 @@ class Preflight(Specification):
 
 
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
-DIGESTED = (Run.kind, Gate.kind, Reference.kind)
-KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, Preflight)
+DIGESTED = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
+KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, Preflight)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint, seed_generators
 from relay.training.evaluation import Evaluation
 from relay.training.records import Recorder
+from relay.training.spots import Keeper
 from relay.training.timing import Stopwatch
 
 
@@ -50,6 +51,7 @@ class Trainer:
         self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
+        self.spots = Keeper(run, work, ranks, self.strategy, self.checkpoints)
 
     def train(self, first: int, last: int) -> None:
         """Go on from the newest checkpoint within [first, last] to step `last`, or to an interruption. Collective.
@@ -64,14 +66,20 @@ class Trainer:
         agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
         stopwatch = Stopwatch(self.ranks.device, step)
         strategy.set_learning_rate(task.learning_rate(step))
+        with stopwatch.paused():
+            self.spots.begin(step, last)
         with closing(strategy.train_steps(stopwatch.waiting(self._batches(step, last)))) as losses:
             for loss in losses:  # fetches the next batch, and trains one step with it
                 step += 1
+                self.spots.after(step)
                 recorder.loss(loss)
                 stopwatch.tick()
                 if step % length.evaluate_every_steps == 0 or step == length.total_steps:
                     with stopwatch.paused():
                         self._evaluate(step)
+                if self.spots.due(step):
+                    with stopwatch.paused():
+                        self.spots.save(step)
                 if step == last or agreement.due(step):
                     decision = agreement.reach(step)
                     stopped = decision.stopped if step < last else None
@@ -85,8 +93,10 @@ class Trainer:
                 if step == last or stopped:
                     break
                 strategy.set_learning_rate(task.learning_rate(step))
+                self.spots.before(step + 1)
         if step < last and not stopped:
             raise RuntimeError(f"the strategy's `train_steps` ended after step {step}; there are batches up to {last}")
+        self.spots.end(step)
         recorder.end(step, stopped, machine.peak_memory_bytes(self.ranks.devices))
 
     def _resume(self, first: int, last: int) -> int:

@@ -1,0 +1,165 @@
+"""The spots of a run: a few short stretches of its steps, and its states before and after each of them.
+
+They lie in `spots/` beside the rolling checkpoints, which never touch them: `spots.json` with what was drawn and what
+was seen of these steps, and `{run}/step-{n}/`, states that are sealed as checkpoints are. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from relay.base.files import read_json, write_json
+from relay.run_folder.sealed import complete, steps
+from relay.run_folder.trust import make_own
+from relay.spec.spot_checks import SpotChecks
+
+Kind = Literal["random step", "hop", "end"]
+FOLDER, FILE = "spots", "spots.json"
+
+
+def states_folder(work: Path) -> Path:
+    """Where the states of a run lie. `work` is the folder of its rolling checkpoints, and has its name."""
+    return work / FOLDER / work.name
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A stretch of steps: those after step `first`, up to step `last`."""
+
+    kind: Kind
+    first: int
+    last: int
+
+
+@dataclass
+class Seen:
+    """What the ranks saw of one step. `parts`: the sizes of the batches that reached each rank's loss, in order.
+
+    `bytes_sent` are each rank's over TCP; None where the kernel does not tell.
+    """
+
+    parts: list[list[int]]
+    bytes_sent: list[int] | None
+
+
+@dataclass
+class Spots:
+    """What is known of a run's spots.
+
+    `replicas` has for each rank the index of its replica, and whether it reports the replica's loss; `layers` the names
+    of the network's layers that it computes. `early_bytes` are those that each rank sent in one of the chain's first
+    steps. `missed` says which spots could not be kept, and why. `seconds` is what all saves of states took.
+    """
+
+    spots: list[Spot]
+    seen: dict[int, Seen] = field(default_factory=dict)
+    replicas: list[tuple[int, bool]] = field(default_factory=list)
+    layers: list[list[str]] = field(default_factory=list)
+    early_bytes: list[int] | None = None
+    missed: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def states(self) -> set[int]:
+        """The steps after which the run's state is needed."""
+        return {step for spot in self.spots for step in (spot.first, spot.last)}
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps within the spots."""
+        return {step for spot in self.spots for step in range(spot.first + 1, spot.last + 1)}
+
+    def write(self, work: Path) -> None:
+        """Write them beside the run's rolling checkpoints."""
+        write_json(work / FOLDER / FILE, asdict(self))
+
+    @classmethod
+    def read(cls, work: Path) -> Spots | None:
+        """What was written; None where there is nothing, or something damaged: it is then drawn again."""
+        try:
+            known = read_json(work / FOLDER / FILE)
+            return None if known is None else cls._of(known)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    @classmethod
+    def _of(cls, known: dict[str, Any]) -> Spots:
+        return cls(
+            spots=[Spot(**spot) for spot in known["spots"]],
+            seen={int(step): Seen(**seen) for step, seen in known["seen"].items()},
+            replicas=[(int(index), bool(reports)) for index, reports in known["replicas"]],
+            layers=[list(names) for names in known["layers"]],
+            early_bytes=known["early_bytes"],
+            missed=list(known["missed"]),
+            seconds=float(known["seconds"]),
+        )
+
+
+def draw(asked: SpotChecks, first: int, last: int, total: int) -> Spots:
+    """Draw a chain's spots, when its first job trains steps `first` to `last` of `total`.
+
+    With the system's randomness: the training's own generators stay as they are, and nobody can tell the steps ahead.
+    """
+    found = Spots([])
+    for _ in range(asked.random_steps):
+        _add_random(found, asked, first, total)
+    # The jobs of a chain are equally long. Where it goes on from another run's step, only the first one's end is known.
+    hops = list(range(last, total, last)) if first == 0 else [last] * (last < total)
+    hops = [hop for hop in hops if hop - 1 >= max(1, first)]
+    for hop in sorted(_system.sample(hops, min(asked.hops, len(hops)))):
+        found.spots.append(Spot("hop", hop - 1, min(hop - 1 + asked.steps, total)))
+    if asked.end:
+        _add(found, "end", max(total - asked.steps, first, 1), total)
+    return found
+
+
+_system = random.SystemRandom()
+
+
+def _add_random(spots: Spots, asked: SpotChecks, least: int, total: int) -> None:
+    """Draw a random spot after step `least`. A state is never saved before the first step."""
+    least = max(1, least)
+    first = _system.randint(least, max(least, total - asked.steps))
+    _add(spots, "random step", first, min(first + asked.steps, total))
+
+
+def _add(spots: Spots, kind: Kind, first: int, last: int) -> None:
+    if first < last:
+        spots.spots.append(Spot(kind, first, last))
+    else:
+        spots.missed.append(f"{kind}: no two states after step 1 are left to compare")
+
+
+def go_on(spots: Spots, asked: SpotChecks, work: Path, step: int, total: int) -> Spots:
+    """The spots of a chain that goes on from `step`: where a state that is needed can no longer be saved, draw anew.
+
+    The rank that calls it removes what killed saves have left.
+    """
+    folder = states_folder(work)
+    make_own(folder)
+    for leftover in folder.glob("partial-*"):
+        shutil.rmtree(leftover)
+    there = set(complete(folder))
+    kept = replace(spots, spots=[])
+    for spot in spots.spots:
+        passed = {state for state in (spot.first, spot.last) if state < step}
+        if passed <= there:
+            kept.spots.append(spot)
+        elif spot.kind == "random step":
+            _add_random(kept, asked, step, total)
+        else:
+            _add(kept, spot.kind, max(spot.first, step), spot.last)
+    tidy(folder, kept.states)
+    return kept
+
+
+def tidy(folder: Path, needed: Iterable[int]) -> None:
+    """Remove all states but those."""
+    for step, place in list(steps(folder)):
+        if step not in set(needed):
+            shutil.rmtree(place)

@@ -1,0 +1,186 @@
+"""What a run recorded of a stretch of steps, held against the plain loop: figures, limits, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from relay.spot_check.plain import Computed, State
+
+# How much further than the plain loop's own rounding moves it a run may be from it.
+ROUNDING_MARGIN = 10
+# Below these no rounding is looked for, by precision: largest difference of a step's loss, relative to the loss where
+# it is greater than 1, and difference of states, relative to what the steps have changed. A compression of gradients to
+# fp16 changes an update by 1e-4 or more.
+LOSS_FLOORS = {"fp64": 1e-9, "fp32": 1e-5, "tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
+STATE_FLOORS = {"fp64": 1e-9, "fp32": 2e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
+# Options that round what is sent declare the error of an update of ten steps; a single one's may be that much larger.
+LOSSY_MARGIN = 1.5
+# The largest limits. Where rounding alone comes near them, the comparison would see nothing, and is left out.
+MOST_LOSS, MOST_STATE = 0.05, 0.3
+# Of masks that cannot be drawn again: how much further a run may be from the mean of some draws than each of those.
+DRAWS, DRAWS_MARGIN = 4, 2.0
+MOST_OF_ALL = 0.9  # a lost update differs by 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One comparison of a spot. It passes where its figure is at most its limit; no number never passes.
+
+    `rounding` is how far rounding, or other masks of dropout, move the plain loop itself. `where` names a tensor.
+    """
+
+    name: str
+    figure: float
+    limit: float
+    rounding: float
+    where: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run is near enough."""
+        return self.figure <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written to verdict.json."""
+        return {**asdict(self), "passed": self.passed}
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the run recorded of a stretch: each step's loss, and the state after it."""
+
+    losses: list[float]
+    after: State
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two trainings of the same steps are apart. `where` names the tensor that differs most."""
+
+    losses: float
+    update: float
+    buffers: float
+    optimizer: float
+    where: str
+
+
+def difference(
+    recorded: Recorded, plain: Computed, before: State | None = None, *, losses_of: int | None = None
+) -> Difference:
+    """Compare a training with the plain loop's, which began with the same parameters.
+
+    `before`: the parameters that the other began with, where they are others. `losses_of`: how many losses count.
+    Figures of states are L2 norms over all tensors, relative to what the plain loop has changed; of the optimizer
+    relative to its state.
+    """
+    start = (before or plain.before).parameters
+    moved = {name: _apart(plain.after.parameters[name], p) for name, p in plain.before.parameters.items()}
+    off = {
+        name: _apart(mine, start[name], plain.after.parameters[name], plain.before.parameters[name])
+        for name, mine in recorded.after.parameters.items()
+    }
+    statistics = [name for name, buffer in plain.after.buffers.items() if buffer.is_floating_point()]
+    shifts = [_apart(plain.after.buffers[name], plain.before.buffers[name]) for name in statistics]
+    strays = [_apart(recorded.after.buffers[name], plain.after.buffers[name]) for name in statistics]
+    scale = max(1.0, *map(abs, plain.losses))
+    losses = [abs(mine - its) / scale for mine, its in zip(recorded.losses, plain.losses, strict=True)][:losses_of]
+    return Difference(
+        losses=_largest(losses),
+        update=_share(off.values(), moved.values()),
+        buffers=_share(strays, shifts),
+        optimizer=_optimizer(recorded.after, plain.after),
+        where=max(off, key=lambda name: off[name]) if off else "",
+    )
+
+
+def _optimizer(mine: State, plain: State) -> float:
+    """The largest relative difference of one kind of the optimizer's state, such as the momentum."""
+    kinds = sorted({kind for held in plain.optimizer.values() for kind in held})
+    return _largest([_of_kind(kind, mine, plain) for kind in kinds])
+
+
+def _of_kind(kind: str, mine: State, plain: State) -> float:
+    held = {name: state[kind] for name, state in plain.optimizer.items() if kind in state}
+    if any(kind not in mine.optimizer[name] for name in held):
+        return float("inf")  # the checkpoint has none
+    off = [_apart(mine.optimizer[name][kind], tensor) for name, tensor in held.items()]
+    return _share(off, [float(tensor.double().norm()) for tensor in held.values()])
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor, *shift: torch.Tensor) -> float:
+    """The L2 norm of a difference, or of the difference of two differences."""
+    apart = one.double() - other.double()
+    if shift:
+        apart -= shift[0].double() - shift[1].double()
+    return float(apart.norm())
+
+
+def _share(parts: Iterable[float], whole: Iterable[float]) -> float:
+    """The L2 norm of all parts, relative to that of the whole; 0 where both are nothing."""
+    numerator, denominator = (float(torch.tensor([*norms], dtype=torch.float64).norm()) for norms in (parts, whole))
+    if numerator == 0:
+        return 0.0
+    return numerator / denominator if denominator else float("inf")
+
+
+def _largest(values: Iterable[float]) -> float:
+    """The largest value; NaN where there is one, 0 without any."""
+    held = [*values]
+    return float(torch.tensor(held, dtype=torch.float64).max()) if held else 0.0
+
+
+def judged(
+    precision: str, found: Difference, rounding: Difference, lossy: Mapping[str, float]
+) -> tuple[list[Figure], list[str]]:
+    """The figures of a spot with their limits, and notes on what cannot be compared.
+
+    `rounding` is how far rounding alone moves the plain loop. `lossy` are the declared options that round what is
+    sent, with the relative error that each may cause in an update.
+    """
+    figures, notes = [], []
+    for name, floor, most in (
+        ("losses", LOSS_FLOORS[precision], MOST_LOSS),
+        ("update", STATE_FLOORS[precision], MOST_STATE),
+        ("buffers", STATE_FLOORS[precision], MOST_STATE),
+        ("optimizer", STATE_FLOORS[precision], MOST_STATE),
+    ):
+        figure, own = getattr(found, name), getattr(rounding, name)
+        if name in ("update", "optimizer"):
+            declared = min(LOSSY_MARGIN * sum(lossy.values()), MOST_OF_ALL)
+            floor, most = max(floor, declared), max(most, declared)
+        if not own <= most / 3:
+            notes.append(f"{name}: rounding alone moves the plain loop by {own:.0e}, so that nothing would be seen")
+            continue
+        limit = min(max(floor, ROUNDING_MARGIN * own), most)
+        figures.append(Figure(name, figure, limit, own, found.where if name == "update" else ""))
+    return figures, notes
+
+
+def judged_of_draws(found: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:
+    """The same where the run's masks cannot be drawn again: held against some draws, as far apart as these are."""
+    losses = torch.tensor([draw.losses for draw in draws], dtype=torch.float64)
+    spread = float(losses.std(0).max()) if len(draws) > 1 else 0.0
+    off = float((torch.tensor(found.losses, dtype=torch.float64) - losses.mean(0)).abs().max())
+    figures = [Figure("losses", off, max(LOSS_FLOORS[precision], 8 * spread), spread)]
+    steps = [_moved(draw.before, draw.after) for draw in draws]
+    own = _moved(draws[0].before, found.after)
+    apart = [_off(step, [*steps[:place], *steps[place + 1 :]]) for place, step in enumerate(steps)]
+    limit = DRAWS_MARGIN * max(apart)
+    if limit > 2 * MOST_OF_ALL:
+        return figures, ["update: the masks of dropout alone change it so much that nothing would be seen"]
+    figures.append(Figure("update", _off(own, steps), min(limit, MOST_OF_ALL), max(apart)))
+    return figures, []
+
+
+def _moved(before: State, after: State) -> torch.Tensor:
+    """What training has changed, as one vector."""
+    return torch.cat([(after.parameters[name] - p).flatten().double() for name, p in before.parameters.items()])
+
+
+def _off(step: torch.Tensor, others: list[torch.Tensor]) -> float:
+    mean = torch.stack(others).mean(0)
+    return float((step - mean).norm() / mean.norm())

@@ -1,0 +1,156 @@
+"""The trainer's side of spot checks: it keeps the run's state around a few of its steps, and what it saw of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import torch
+
+from relay.process import sent
+from relay.process.ranks import Ranks
+from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
+from relay.spec.run import Training
+from relay.strategies.base import Strategy
+from relay.training.checkpoint import DONE, Checkpoints
+
+# The first two steps of a process send more than the later ones: shapes, buckets, connections.
+SETTLING_STEPS = 2
+
+
+class _States(Checkpoints):
+    """Checkpoints that stay: all of them are needed until the run is checked."""
+
+    def _tidy(self, step: int) -> None:
+        """Keep all."""
+
+
+class Keeper:
+    """Keeps a run's states around its spots. All methods are collective, and return at once away from the spots.
+
+    The trainer calls `begin` after it has resumed, `before` and `after` each step, `save` where a state is `due`, and
+    `end` after the job's own last checkpoint.
+    """
+
+    def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
+        self.asked, self.total = run.spot_checks, run.length.total_steps
+        self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
+        self.states = _States(states_folder(work), ranks, rolling.writers)
+        self.spots = Spots([])
+        self._last, self._steps = 0, set[int]()
+        self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them
+        self._early_sent: list[int | None] = []
+        self._parts: list[int] | None = None  # of the step that is watched
+        self._before: dict[str, int] = {}
+        self._watched: dict[int, tuple[list[int], int | None]] = {}
+
+    def begin(self, step: int, last: int) -> None:
+        """Read what was drawn for the chain, or draw it, when a job goes on from `step` to `last`."""
+        if not self.asked.any:
+            return
+        if self.ranks.rank == 0:
+            known = Spots.read(self.work)
+            if known is None:
+                known = draw(self.asked, step, last, self.total)
+            self.spots = go_on(known, self.asked, self.work, step, self.total)
+            self.spots.write(self.work)
+        self.spots = self.ranks.gather(self.spots)[0]
+        if self.spots.early_bytes is None and self.ranks.world_size > 1:
+            self._early = [step + SETTLING_STEPS + number for number in range(1, self.asked.steps + 1)]
+        self._last, self._steps = last, self.spots.steps | set(self._early)
+        if self.due(step):
+            self.save(step)
+        self.before(step + 1)
+
+    def before(self, step: int) -> None:
+        """Begin to watch a step: the batches that reach the loss, and the bytes that are sent."""
+        if not self.asked.any or step not in self._steps:
+            return
+        parts: list[int] = []
+        task, loss = self.strategy.task, type(self.strategy.task).loss
+
+        def noted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            parts.append(len(targets))
+            return loss(task, outputs, targets)
+
+        task.loss = noted  # type: ignore[method-assign]
+        self.ranks.barrier()  # a rank that is still sending belongs to the step before
+        # A checkpoint that is written meanwhile sends, too.
+        self._parts, self._before = parts, sent.by_socket() if self.rolling.progress == DONE else {}
+
+    def after(self, step: int) -> None:
+        """Note what was seen of the step that was watched."""
+        if self._parts is None:
+            return
+        self.ranks.barrier()
+        # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
+        bytes_sent = sent.since(self._before) if self._before else None
+        del self.strategy.task.loss
+        self._watched[step] = self._parts, bytes_sent
+        self._parts = None
+        if step in self._early:
+            self._early_sent.append(bytes_sent)
+            if step == self._early[-1]:
+                self._keep_early()
+
+    def _keep_early(self) -> None:
+        """Note what each rank sends in a step at the beginning of the chain."""
+        mine = [count for count in self._early_sent if count is not None]
+        told = self.ranks.gather(round(sum(mine) / len(mine)) if mine else None)
+        self.spots.early_bytes = None if None in told else told
+        if self.ranks.rank == 0:
+            self.spots.write(self.work)
+
+    def due(self, step: int) -> bool:
+        """Whether the state after this step is to be kept; at the job's end that is its own last checkpoint."""
+        return self.asked.any and step in self.spots.states and step != self._last
+
+    def save(self, step: int) -> None:
+        """Save the state after this step, and wait until it is complete."""
+        began = time.monotonic()
+        self.rolling.finish()  # two saves at once would use one process group
+        self.states.save(self.strategy, step)
+        # What a save takes has to be known when the job's end is near.
+        longest = max(self.rolling.longest_save_seconds, self.states.longest_save_seconds)
+        self.rolling.longest_save_seconds = longest
+        self._write(time.monotonic() - began)
+
+    def end(self, step: int) -> None:
+        """Keep the job's last checkpoint, where it is the state after a step that is needed."""
+        if not self.asked.any or step != self._last or step not in self.spots.states:
+            return
+        began = time.monotonic()
+        if self.ranks.rank == 0:
+            place = states_folder(self.work)
+            partial, final = place / f"partial-{step}", place / f"step-{step}"
+            shutil.copytree(self.work / f"step-{step}", partial, copy_function=_linked, dirs_exist_ok=True)
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
+        self._write(time.monotonic() - began)
+
+    def _write(self, seconds: float) -> None:
+        """Add to the file what all ranks have seen since the last time."""
+        needed = self.spots.steps
+        mine = {step: seen for step, seen in self._watched.items() if step in needed}
+        self._watched.clear()
+        replica = self.strategy.replica
+        layers = [name for name, _ in self.strategy.model.named_children()]
+        told = self.ranks.gather(((replica.index, replica.reports), layers, mine))
+        if self.ranks.rank != 0:
+            return
+        self.spots.replicas, self.spots.layers = [its for its, _, _ in told], [names for _, names, _ in told]
+        for step in mine:
+            sizes, counts = zip(*(seen[step] for _, _, seen in told), strict=True)
+            self.spots.seen[step] = Seen(list(sizes), None if None in counts else list(counts))
+        self.spots.seconds = round(self.spots.seconds + seconds, 4)
+        self.spots.write(self.work)
+
+
+def _linked(source: str, place: str) -> None:
+    """The same file under another name, where the filesystem can; else a copy."""
+    try:
+        os.link(source, place)
+    except OSError:
+        shutil.copy2(source, place)

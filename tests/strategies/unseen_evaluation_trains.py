@@ -1,0 +1,20 @@
+"""Wrong: its evaluation changes the model."""
+
+import torch
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class EvaluationTrains(Strategy):
+    """Wrong: its evaluation changes the model."""
+
+    requirements = Requirements(processes="one", divides=())
+
+    def build(self) -> None:
+        self.build_whole()
+
+    @torch.no_grad()
+    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+        for parameter in self.model.parameters():
+            parameter *= 0.9999
+        return super().predict(inputs)

@@ -1,0 +1,53 @@
+"""Spot checks of the short runs of `chain_runs`, each in a process of its own that has imported torch already."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import preloaded
+from chain_runs import Chain
+from relay.base.files import read_json
+from relay.planning.checks import spot_checked
+from relay.run_folder.spots import Spots, states_folder
+from relay.spec.run import SpotCheck, Training
+from relay.spot_check.job import run_spot_check
+
+
+def verdict(*chains: Chain, attempt: int = 1) -> list[dict[str, Any]]:
+    """What the spot check of a setting finds of these runs of it."""
+    first = chains[0]
+    own = {each.name: getattr(first.run, each.name) for each in fields(Training)}
+    own["shape"] = spot_checked(first.run, 1).shape
+    specification = SpotCheck(**own | {"id": first.run.setting_id})
+    place = first.results / "equivalence" / "spot_checks" / first.run.setting_id
+    specification.write(place / "spot_check.json")
+    status = run_spot_check(
+        place / "spot_check.json",
+        [chain.run.id for chain in chains],
+        first.results,
+        place / "verdict.json",
+        attempt,
+        start=preloaded.start,
+    )
+    assert status == 0
+    found: list[dict[str, Any]] = read_json(place / "verdict.json")["runs"]
+    return found
+
+
+def kept(chain: Chain) -> Spots:
+    """What the run has kept for its spot check."""
+    known = Spots.read(chain.work)
+    assert known is not None
+    return known
+
+
+def figures(found: dict[str, Any], name: str) -> list[float]:
+    """A figure of all spots of a run."""
+    return [part["figure"] for spot in found["spots"] for part in spot["parts"] if part["name"] == name]
+
+
+def states(work: Path) -> list[int]:
+    """The steps of which a state is kept."""
+    return sorted(int(place.name.removeprefix("step-")) for place in states_folder(work).glob("step-*"))

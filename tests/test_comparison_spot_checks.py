@@ -1,0 +1,91 @@
+"""What spot checks found, in the comparison: a failed one strikes out, one that was not made is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.comparison.spot_checks import SpotChecked, summed_up
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+PROBLEM = "end, steps 43 to 44: update differ from one plain process's by 5.0e-01, allowed is 2e-05"
+
+
+class Checked(Tree):
+    """Results whose plan asks for spot checks."""
+
+    asked = True
+
+    def write_plan(self) -> Any:
+        told = {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "spot_checks": self.asked}
+        return self.write("plan.json", told)
+
+    def found(self, setting: str, runs: list[str], *statuses: str) -> None:
+        told = [
+            {
+                "run": run,
+                "status": status,
+                "generation": "1",
+                "spots": [{}] if status != "not checked" else [],
+                "problems": [PROBLEM] if status == "failed" else [],
+                "unchecked": ["its files are gone"] if status == "not checked" else [],
+            }
+            for run, status in zip(runs, statuses, strict=True)
+        ]
+        self.write(f"equivalence/spot_checks/{setting}/verdict.json", {"setting": setting, "runs": told})
+
+
+@pytest.fixture
+def checked(tmp_path: Any) -> Checked:
+    return Checked(tmp_path)
+
+
+def test_a_failed_spot_check_strikes_its_setting_out(checked: Checked) -> None:
+    checked.setting("cpu", [100.0, 101.0])
+    runs = checked.setting("ddp", [900.0, 901.0], name="fast")
+    checked.found("fast", runs, "passed", "failed")
+    row = checked.row("ddp")
+    assert row["equivalent"] is False
+    assert row["standing"] is None
+    assert row["reason"] == f"repeat 1: spot check failed: {PROBLEM}"
+    assert row["spot_checks"] == "1 passed, 1 failed"
+    assert "1 struck out" in checked.headline()
+
+
+def test_what_was_not_checked_counts_and_is_told(checked: Checked) -> None:
+    runs = checked.setting("cpu", [100.0, 101.0], name="one")
+    checked.found("one", runs, "passed", "not checked")
+    row = checked.row("cpu")
+    assert row["equivalent"] is True
+    assert row["reason"] == "repeat 1: not spot-checked: its files are gone"
+    assert row["spot_checks"] == "1 passed, 1 not checked"
+
+
+def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
+    (run,) = checked.setting("cpu", [100.0], name="one")
+    checked.found("one", [run], "failed")
+    checked.write(f"checkpoints/{run}/chain.json", {"generation": "2"})
+    assert checked.row("cpu")["spot_checks"] == "1 not checked"
+
+
+def test_where_they_are_switched_off_the_table_says_so(checked: Checked) -> None:
+    checked.asked = False
+    checked.setting("cpu", [100.0])
+    assert checked.row("cpu")["spot_checks"] == "off"
+    assert checked.compare() == 0
+    assert "runs not spot-checked" in checked.html
+
+
+def test_a_damaged_verdict_is_no_verdict(checked: Checked) -> None:
+    checked.setting("cpu", [100.0], name="one")
+    checked.write("equivalence/spot_checks/one/verdict.json", [])
+    assert checked.row("cpu")["spot_checks"] == "1 not checked"
+
+
+def test_repeats_are_summed_up() -> None:
+    found = [SpotChecked("passed"), SpotChecked("not checked"), SpotChecked("passed")]
+    assert summed_up(found) == "2 passed, 1 not checked"
+    assert summed_up([]) is None

@@ -1,0 +1,86 @@
+"""Spot checks of right runs: every strategy's states load into one process, which computes what the run recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from chain_runs import LIKE_CIFAR, Bench
+from relay.spec.tasks import task
+from spot_checked import figures, kept, states, verdict
+
+pytest_plugins = ["chain_runs"]
+
+SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
+# ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
+NORMALISED = replace(task("resnet18-cifar10"), name="normalised", dataset="synthetic", global_batch_size=8,
+    network_options={"norm": "batch", "width": 4})  # fmt: skip
+EXPERTS = replace(task("gpt-moe-tiny"), global_batch_size=8)
+
+
+def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
+    """A run's values: so many processes, and the strategy's options."""
+    return {"strategy": strategy, "launcher": "torchrun", "devices_per_node": ranks, "options": options}
+
+
+PIPELINED = of("pipeline", schedule="1f1b", micro_batches=4)
+RIGHT: dict[str, dict[str, Any]] = {
+    "cpu": {},
+    "ddp": of("ddp"),
+    "ddp in parts": of("ddp", accumulation=2),
+    "fsdp": of("fsdp"),
+    "model_parallel": of("model_parallel"),
+    "pipeline": PIPELINED,
+    "pipeline_ddp": of("pipeline_ddp", 4, stages=2, schedule="gpipe", micro_batches=2),
+}
+
+
+@pytest.mark.parametrize("values", RIGHT.values(), ids=RIGHT)
+def test_dropout_is_drawn_again_as_it_was(bench: Bench, values: dict[str, Any]) -> None:
+    chain = bench.chain("run", **SHORT, **values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "passed", found
+    assert len(found["spots"]) == len(set(kept(chain).spots))
+    assert max(figures(found, "update")) < 2e-6  # of 2e-5 allowed: other masks would change all of it
+    assert states(chain.work) == []
+
+
+INTERLEAVED = of("pipeline", schedule="interleaved_1f1b", micro_batches=4)
+
+
+@pytest.mark.parametrize("values", [of("tensor_parallel"), INTERLEAVED], ids=["tensor_parallel", "interleaved"])
+def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[str, Any]) -> None:
+    chain = bench.chain("run", **SHORT, **values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "passed", found
+    assert any("masks of dropout cannot be drawn again" in note for note in found["notes"])
+
+
+NORMALISING = {"ddp": of("ddp"), "fsdp": of("fsdp"), "pipeline": PIPELINED}
+
+
+@pytest.mark.parametrize("values", NORMALISING.values(), ids=NORMALISING)
+def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, values: dict[str, Any]) -> None:
+    chain = bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "passed", found
+    assert len(figures(found, "buffers")) == len(found["spots"])
+    assert max(figures(found, "buffers")) < 1e-5
+
+
+@pytest.mark.parametrize("values", [of("expert_parallel"), of("tensor_parallel"), of("fsdp")], ids=["ep", "tp", "fsdp"])
+def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> None:
+    chain = bench.chain("run", EXPERTS, **SHORT, **values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "passed", found
+    assert max(figures(found, "update")) < 1e-5
+
+
+@pytest.mark.parametrize("precision", ["fp64", "bf16"])
+def test_a_run_is_computed_again_in_its_own_precision(bench: Bench, precision: str) -> None:
+    chain = bench.chain("run", task("lenet-digits"), precision=precision, **SHORT, **of("ddp")).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "passed", found
+    assert max(figures(found, "update")) <= {"fp64": 1e-12, "bf16": 5e-3}[precision]

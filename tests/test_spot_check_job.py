@@ -1,0 +1,90 @@
+"""The job of a spot check: what it says where states are gone or damaged, what it removes, and what it remembers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import spot_checked
+from chain_runs import Bench, Chain
+from relay.base.files import read_json
+from relay.run_folder.spots import states_folder
+from spot_checked import kept, states, verdict
+
+pytest_plugins = ["chain_runs"]
+
+SHORT = {"total_steps": 6, "evaluate_every_steps": 6}
+
+
+def trained(bench: Bench, count: int = 1) -> list[Chain]:
+    """Finished repeats of one setting."""
+    first = bench.chain("results", **SHORT).train(forked=True)
+    others = [first.planned(f"run-{number}", seed=number) for number in range(2, count + 1)]
+    return [first, *(other.train(forked=True) for other in others)]
+
+
+def test_states_are_removed_when_all_has_passed_and_the_finding_is_remembered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (chain,) = trained(bench)
+    found = verdict(chain)
+    assert found[0]["status"] == "passed"
+    assert states(chain.work) == []
+    assert found[0]["generation"] == "first"
+
+    def refuse(*_: object) -> int:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(spot_checked.preloaded, "start", refuse)
+    assert verdict(chain) == found
+
+
+def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = trained(bench, 2)
+    before = verdict(first)
+    checked: list[str] = []
+    start = spot_checked.preloaded.start
+
+    def noted(spec: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
+        checked.extend(arguments[arguments.index("--runs") + 1 :])
+        return start(spec, role, work, arguments, code)
+
+    monkeypatch.setattr(spot_checked.preloaded, "start", noted)
+    found = verdict(first, second)
+    assert checked == [second.run.id]
+    assert found[0] == before[0]
+    assert found[1]["status"] == "passed"
+
+
+@pytest.mark.parametrize("what", ["gone", "damaged"])
+def test_a_state_that_is_gone_or_damaged_is_not_checked(bench: Bench, what: str) -> None:
+    (chain,) = trained(bench)
+    for step in kept(chain).states:
+        place = states_folder(chain.work) / f"step-{step}"
+        if what == "gone":
+            shutil.rmtree(place)
+        else:
+            with (place / "rng-0.pt").open("ab") as stream:
+                stream.write(b"x")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert ("cannot be read" if what == "gone" else "checksum") in found["unchecked"][0]
+
+
+def test_a_run_whose_records_are_gone_is_not_checked(bench: Bench) -> None:
+    (chain,) = trained(bench)
+    shutil.rmtree(chain.work / "records")
+    (found,) = verdict(chain)
+    assert found["status"] == "not checked"
+    assert "is not recorded" in found["unchecked"][0]
+
+
+def test_the_verdict_says_what_it_cost(bench: Bench) -> None:
+    (chain,) = trained(bench)
+    (found,) = verdict(chain)
+    assert found["saving_seconds"] > 0
+    assert found["seconds"] > 0
+    assert read_json(chain.work / "spots" / "verdict.json") == found

@@ -1,0 +1,88 @@
+"""Spot checks of wrong runs: what begins after the gate's steps, or lies outside of what a gate trains."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain_runs import LIKE_CIFAR, Bench
+from relay.spec.tasks import TaskSpec, task
+from spot_checked import states, verdict
+from test_spot_check import NORMALISED
+
+pytest_plugins = ["chain_runs"]
+
+FOLDER = Path(__file__).parent / "strategies"
+SHORT = {"total_steps": 12, "evaluate_every_steps": 6}
+TWO = {"launcher": "torchrun", "devices_per_node": 2}
+DIGITS = task("lenet-digits")
+
+
+def of_folder(name: str) -> dict[str, Any]:
+    """A strategy of `tests/strategies`."""
+    return {"strategy": name, "strategy_file": str(FOLDER / f"{name}.py")}
+
+
+def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
+    """What the spot check has against a run, all in one text; its states stay."""
+    chain = bench.chain("run", spec, **SHORT | values).train(forked=True)
+    (found,) = verdict(chain)
+    assert found["status"] == "failed", found
+    assert states(chain.work)
+    return "\n".join(found["problems"])
+
+
+def test_gradients_that_are_no_longer_averaged_from_a_random_step_on(bench: Bench) -> None:
+    begins = random.SystemRandom().randint(3, 11)
+    print(f"wrong from step {begins} on")
+    wrong = f"self.wrapper.require_backward_grad_sync = self.steps < {begins}"
+    told = problems(bench, **bench.strategy("later", wrong, base="ddp"), **TWO)
+    assert "end, steps 11 to 12: update differ" in told
+
+
+@pytest.mark.slow
+def test_torchs_powersgd_hook_which_begins_at_step_1000(bench: Bench) -> None:
+    long = {"total_steps": 1004, "evaluate_every_steps": 1004, "checkpoint_minutes": 10.0, "global_batch_size": 8}
+    told = problems(bench, **of_folder("unseen_powersgd"), **TWO, **long)
+    assert "end, steps 1003 to 1004: update differ" in told
+    assert "bytes sent: 0." in told
+
+
+def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
+    chain = bench.chain("run", DIGITS, **SHORT, **of_folder("unseen_forgets_momentum"))
+    for first, last in ((0, 6), (6, 12)):
+        assert chain.forked(first, last).status == 0
+    (found,) = verdict(chain)
+    assert [problem for problem in found["problems"] if problem.startswith("hop, steps 6 to 7: update")]
+
+
+def test_an_evaluation_that_changes_the_model(bench: Bench) -> None:
+    assert "end, steps 11 to 12: update differ" in problems(bench, **of_folder("unseen_evaluation_trains"))
+
+
+def test_dropout_that_is_left_off(bench: Bench) -> None:
+    off = "[setattr(module, 'p', 0.0) for module in self.model.modules() if hasattr(module, 'p')]"
+    chain = bench.chain("run", **SHORT, **bench.strategy("off", off, base="ddp"), **TWO).train(forked=True)
+    (found,) = verdict(chain)
+    assert any("update differ" in problem for problem in found["problems"])
+
+
+def test_another_momentum_of_batchnorm(bench: Bench) -> None:
+    other = "[setattr(module, 'momentum', 0.2) for module in self.model.modules() if hasattr(module, 'momentum')]"
+    told = problems(bench, NORMALISED, dataset=LIKE_CIFAR, **bench.strategy("momentum", other, base="ddp"), **TWO)
+    assert "buffers differ" in told
+    assert "update differ" not in told
+
+
+def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:
+    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, **TWO}
+    assert "update differ" in problems(bench, **declared)
+
+
+def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
+    declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
+    (found,) = verdict(bench.chain("run", DIGITS, **SHORT, **declared).train(forked=True))
+    assert found["status"] == "passed", found
