@@ -28,13 +28,13 @@ def looked(
     """The jobs of a call of `snakemake preflight`, what their ranks collected, and what was printed."""
     before = {job["JobId"] for job in cluster.jobs()}
     status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--retries", "0", site=site)
+    # The cluster's GPUs are no real ones, so that a look at them fails.
+    assert status == (1 if config["device"] == "cuda" else 0), printed
     jobs = [job for job in cluster.jobs() if job["JobId"] not in before and "Comment" in job]
     collected = [
         json.loads((folder / f"results/preflight/{name}/collected.json").read_text())
         for name in plan(load(config), site=load_site(str(site), ROOT)).preflights
     ]
-    # The cluster's GPUs are no real ones, so that a look at them fails.
-    assert status == (1 if config["device"] == "cuda" else 0), printed
     return jobs, collected, printed
 
 

@@ -50,7 +50,8 @@ def freeze(strategy_file: Path | None, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         sync_file(path)
-    if frozen.exists():
+    # Looked at again: another job may have made it meanwhile, and may run it already.
+    if frozen.exists() and (problem := changed_since(frozen)):
         print(f"warning: the snapshot {frozen} of the code {problem}; it is made again", file=sys.stderr, flush=True)
         with suppress(OSError):  # moved first: a job may read it just now
             frozen.rename(aside := folder / f".changed-{frozen.name}.{mark}")
