@@ -20,19 +20,21 @@ from relay.task.data import Batch
 class LockStep:
     """A plain training, and a second one that differs from it in rounding alone.
 
-    The second one computes each of a batch's `parts` in halves. Where parts are single samples, its parameters begin
-    one unit in the last place away. A trial without `most_rounding` has no second training.
+    The second one computes each of a batch's `parts` in halves. In float64, its parameters also begin one unit in the
+    last place away, each up or down: halves alone may happen to round alike where other orders of the sums do not. In
+    lower precisions a unit would be more than a strategy's rounding. A trial without `most_rounding` has no second
+    training.
     """
 
     def __init__(self, run: Training, trial: Trial, data: TrialData, parts: int = 1) -> None:
-        batch = run.batch.global_batch_size
-        self.trial, self.data, self.parts = trial, data, min(parts, batch)
+        self.trial, self.data, self.exact = trial, data, trial.precision == "fp64"
+        self.parts = min(parts, run.batch.global_batch_size)
         self.task = TrialTask.in_trial(run, trial, scale=1.0)
         self.first, self.second = Plain.of(self.task, data.device), None
         if trial.most_rounding is not None:
             self.second = Plain.of(self.task, data.device)
-            if self.parts == batch:
-                _move_one_unit(self.second)
+            if self.exact:
+                _move_one_unit(self.second, run.seed)
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
         self.rounding = dict.fromkeys(trial.compares, 0.0)
@@ -70,7 +72,8 @@ class LockStep:
         if not all(map(math.isfinite, found.values())):
             return "is not finite"
         compared = {name: found[name] for name in self.rounding}
-        if max(compared.values()) > self.trial.most_rounding:
+        # In low precision the first step counts whatever it rounds: no learning rate makes that less.
+        if max(compared.values()) > self.trial.most_rounding and (self.exact or self.losses):
             return f"is moved by rounding by {max(compared.values()):.0e}"
         self.rounding = {name: max(known, compared[name]) for name, known in self.rounding.items()}
         return ""
@@ -121,6 +124,9 @@ def _norm(tensors: Sequence[torch.Tensor]) -> float:
 
 
 @torch.no_grad()
-def _move_one_unit(plain: Plain) -> None:
+def _move_one_unit(plain: Plain, seed: int) -> None:
+    """Move each parameter by one unit in the last place, up or down at random."""
+    generator = torch.Generator().manual_seed(seed)
     for parameter in plain.model.parameters():
-        parameter.mul_(1 + torch.finfo(parameter.dtype).eps)
+        signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
+        parameter.mul_(1 + torch.finfo(parameter.dtype).eps * signs.to(parameter.device))

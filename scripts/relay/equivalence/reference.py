@@ -15,7 +15,7 @@ from relay.base.errors import UserError
 from relay.equivalence import float32
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
-from relay.equivalence.trials import Trial, TrialData, TrialTask, trials
+from relay.equivalence.trials import Trial, TrialData, trials
 from relay.process import machine
 from relay.spec import arithmetic
 from relay.spec.run import Reference, Training
@@ -27,23 +27,25 @@ SLOWDOWNS = (1, 10, 100, 1000)
 def train(run: Training, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
     """Train one trial, unscaled, as far as rounding allows, at the first learning rate that leaves enough steps.
 
-    A batch is computed in so many parts. Returns what `LockStep.result` does, with the `slowdown` of the learning
-    rate. Raises UserError where not one step can be compared.
+    Where none does, the one counts that leaves most. A batch is computed in so many parts. Returns what
+    `LockStep.result` does, with the `slowdown` of the learning rate. Raises UserError where not one step can be
+    compared.
     """
+    tried: list[LockStep] = []
     for slowdown in SLOWDOWNS:
-        slowed = replace(trial, slowdown=slowdown)
-        found = LockStep(run, slowed, data, parts)
-        found.train()
-        if found.steps >= min(trial.least_steps, trial.steps):
+        tried.append(LockStep(run, replace(trial, slowdown=slowdown), data, parts))
+        tried[-1].train()
+        if tried[-1].steps >= min(trial.least_steps, trial.steps):
             break
+    found = max(tried, key=lambda each: each.steps)  # the first of those with the most
     if found.steps == 0:
-        rate = TrialTask.in_trial(run, slowed, scale=1.0).learning_rate(0)
+        rate = tried[-1].task.learning_rate(0)
         raise UserError(
             f"reference of {run.task.name}, batch {run.batch.global_batch_size}, trial '{trial.name}': its first step "
-            f"{found.ended}, even with the learning rate {rate:g} (a {slowdown}th): nothing can be compared with it; "
-            "give a smaller learning_rate"
+            f"{tried[-1].ended}, even with the learning rate {rate:g} (a {SLOWDOWNS[-1]}th of its own): no strategy "
+            "can be compared with it; give a smaller learning_rate"
         )
-    return {**found.result(), "slowdown": slowdown}
+    return {**found.result(), "slowdown": found.trial.slowdown}
 
 
 def main(arguments: list[str]) -> None:

@@ -30,7 +30,7 @@ GRADIENT_LIMITS = {"tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 LOSS_LIMITS = {"tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
 # How far rounding alone may move the reference's losses and parameters in a step that is still compared. Beyond, chaos
 # makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
-MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
+MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 5e-6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ SMOOTH = Trial(
     smooth=True,
     sgd_learning_rate=0.005,
     most_rounding=MOST_ROUNDING["smooth"],
-    least_steps=5,
+    least_steps=3,
 )
 
 # Rounding gives 9e-6 of the way or less (Adam, AdamW, Adadelta; LeNet to ResNet-18 and gpt-tiny), averages rounded to

@@ -1,0 +1,130 @@
+"""How far a reference goes: rounding, measured on itself, bounds the steps; what is not finite is no verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gate_runs import FEW_STEPS, Gates, planned, shortened
+from preloaded import start
+from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.datasets import catalogue
+from relay.datasets.prepare import prepare
+from relay.equivalence import reference
+from relay.equivalence.gate import ROUNDING_MARGIN, largest
+from relay.equivalence.job import run_gate
+from relay.equivalence.lock_step import LockStep
+from relay.equivalence.trials import EXACT, Trial, TrialData, trials
+from relay.spec import tasks
+from relay.spec.run import OwnBatch, Reference, changed
+
+CPU = torch.device("cpu")
+
+
+def asked(run: Reference, name: str, **changes: Any) -> Trial:
+    """The run's trial of that name."""
+    return replace({trial.name: trial for trial in trials(run)}[name], **changes)
+
+
+def in_parts(run: Reference, trial: Trial, data: TrialData, parts: int) -> dict[str, Any]:
+    """The same training in so many parts, to its last step whatever rounding does."""
+    once = LockStep(run, replace(trial, most_rounding=None), data, parts)
+    once.train()
+    return once.result()
+
+
+def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest difference of losses and parameters."""
+    pairs = [(one["parameters"][name], tensor) for name, tensor in other["parameters"].items()]
+    return largest([*pairs, (one["losses"], other["losses"])])
+
+
+@pytest.mark.slow
+def test_a_right_training_of_600_steps_is_not_struck_out_for_chaos(gates: Gates) -> None:
+    _, run = planned("cpu")
+    data, wish = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=600)
+    known = reference.train(run, wish, data)
+    assert 100 < known["steps"] < 500
+    assert "moved by rounding" in known["ended"]
+    (note,) = wish.shortened_by(known)
+    assert note.startswith(f"algorithm: {known['steps']} of 600 steps are compared; the next one is moved by rounding")
+    for parts in (4, 8, 16):
+        assert apart(in_parts(run, wish.as_far_as(known), data, parts), known) < EXACT / 3
+    assert known["losses"].shape == (known["steps"],)
+    beyond = (in_parts(run, replace(wish, steps=known["steps"] + 150), data, parts) for parts in (1, 4))
+    assert apart(*beyond) > EXACT  # it was time
+
+
+def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
+    """Rounding has moved the losses by nothing in the first step, and by more than nothing soon after."""
+    _, run = planned("cpu")
+    data, trial = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=60, least_steps=1)
+    known = reference.train(run, replace(trial, most_rounding=5e-16), data)
+    assert 0 < known["steps"] < 60
+    assert apart(in_parts(run, trial.as_far_as(known), data, 1), known) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["algorithm", "scaled"])
+def test_the_learning_rate_is_smaller_only_where_it_must_be(name: str, tmp_path: Path) -> None:
+    """ResNet-18 with frozen statistics: as it is, and a hundred times too fast."""
+    dataset = catalogue.dataset("synthetic", shape=(3, 32, 32), train_count=64, test_count=10)
+    prepare(dataset, tmp_path / "data")
+    _, run = planned("cpu")
+    for factor in (1, 100):
+        task = replace(tasks.task("resnet18-cifar10"), learning_rate=0.1 * factor)
+        run = changed(run, task=task, dataset=dataset, global_batch_size=16, steps_per_epoch=4)
+        trial = asked(run, name, steps=20)
+        if trial.sgd_learning_rate:
+            trial = replace(trial, sgd_learning_rate=trial.sgd_learning_rate * factor)
+        known = reference.train(run, trial, TrialData(run, tmp_path / "data", CPU))
+        assert known["steps"] == 20
+        assert torch.isfinite(known["losses"]).all()
+        assert (known["slowdown"] > 1) is (factor > 1)
+        notes = [f"{name}: the learning rate is divided by {known['slowdown']}"] if factor > 1 else []
+        assert trial.shortened_by(known) == notes
+
+
+def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
+    _, run = planned("cpu")
+    data = TrialData(run, gates.digits, CPU)
+    own = asked(run, "own precision")
+    known = reference.train(run, own, data)
+    assert known["steps"] == own.steps
+    assert 0 < ROUNDING_MARGIN * known["rounding"]["losses"] < own.limit  # a shallow network has no need of more
+    single = changed(run, global_batch_size=1)  # which has no halves, but another start
+    alone = reference.train(single, asked(single, "algorithm", steps=5), data.of(single))
+    assert alone["steps"] == 5
+    assert 0 < alone["rounding"]["parameters"] < EXACT
+
+
+def too_fast(run: Any) -> Any:
+    """The run at a learning rate at which nothing stays finite, even at a thousandth of it."""
+    return replace(run, task=replace(run.task, learning_rate=1e30))
+
+
+def test_a_reference_that_is_not_finite_is_an_error_in_one_line(gates: Gates) -> None:
+    _, run = planned("cpu")
+    fast = too_fast(run)
+    with pytest.raises(UserError, match=r"trial 'algorithm': its first step .* give a smaller learning_rate") as told:
+        reference.train(fast, asked(fast, "algorithm"), TrialData(fast, gates.digits, CPU))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.slow
+def test_an_own_batch_that_is_not_finite_is_no_verdict(gates: Gates) -> None:
+    gate, run = (shortened(each, FEW_STEPS) for each in planned("ddp"))
+    gate = replace(gate, id="fast", own_batches=(OwnBatch(global_batch_size=64, learning_rate=1e30),))
+    place = gates.results / "equivalence" / "gates" / gate.id
+    gate.write(place / "gate.json")
+    output = place / "verdict.json"
+    assert run_gate(place / "gate.json", gates.reference(run), gates.results, output, start=start) != 0
+    assert not output.exists()
+    fault = read_json(place / "fault.json")
+    assert fault["mistake"]
+    assert "batch 64, trial 'algorithm': its first step" in fault["error"]
