@@ -1,4 +1,4 @@
-"""What part of a finished comparison's time its proofs took: seconds of references, gates and spot checks, of all its jobs.
+"""What part of a finished comparison's time its proofs took: references, gates and spot checks, of all its jobs.
 
     python benchmarks/proof_share.py results
 

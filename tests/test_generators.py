@@ -13,8 +13,9 @@ import torch
 
 from checkpointed import Training, filled
 from relay.base.files import sha256
+from relay.process.generators import generators, restore_generators
 from relay.run_folder.sealed import MANIFEST, damage
-from relay.training.checkpoint import Checkpoints, generators, restore_generators
+from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 

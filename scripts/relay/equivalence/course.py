@@ -19,11 +19,11 @@ from relay.equivalence.modules import Called, named
 from relay.equivalence.start import start
 from relay.equivalence.trials import Trial, TrialData, TrialTask
 from relay.equivalence.work import Work
+from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 from relay.task.task import Task
-from relay.training.checkpoint import generators, restore_generators, seed_generators
 
 # Steps before the checkpoint is saved; those that the first object still trains while it is written; and those that
 # the object trains that has loaded it.

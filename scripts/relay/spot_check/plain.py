@@ -17,6 +17,7 @@ from torch import nn
 
 from relay.equivalence.plain import Plain
 from relay.process import machine
+from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
 from relay.spec.requirements import Requirements
@@ -25,7 +26,6 @@ from relay.strategies.base import Strategy
 from relay.task.data import Batch, Resident, Split, Streamed, batch_indices, feeder
 from relay.task.network import Network
 from relay.task.task import FIRST_SCALE, Task
-from relay.training.checkpoint import generators, restore_generators, seed_generators
 
 
 class Whole(Strategy):

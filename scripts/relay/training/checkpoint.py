@@ -6,7 +6,6 @@ The training goes on while one is written: it waits only for the copy of the sta
 from __future__ import annotations
 
 import io
-import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
@@ -22,6 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
 from relay.base.files import read_json_or, remove, sync_directory, sync_file, write_json_over
+from relay.process.generators import generators, restore_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, attempts, chain, trust
 from relay.run_folder.sealed import complete, seal, sound, steps
@@ -40,38 +39,6 @@ def no_sound_checkpoint(run: str, first: int, last: int) -> str:
         f"run {run}: no sound checkpoint for steps {first} to {last}; "
         f"delete results/runs/{run} to train it from the start"
     )
-
-
-def seed_generators(seed: int) -> None:
-    """Start every random generator that `generators` saves: torch's, also on GPUs, numpy's and Python's."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def generators() -> dict[str, Any]:
-    """The state of every random generator of this process, as tensors and plain values (`weights_only` reads it)."""
-    numpy: dict[str, Any] = np.random.get_state(legacy=False)
-    numpy["state"]["key"] = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,
-        "python": list(random.getstate()[1]),
-        "python_gauss": random.getstate()[2],
-        "numpy": numpy,
-    }
-
-
-def restore_generators(state: dict[str, Any]) -> None:
-    """The inverse of `generators`."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_initialized():  # not where a CPU goes on with what a GPU began
-        for number, its_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
-            torch.cuda.set_rng_state(its_state, number)
-    random.setstate((3, tuple(state["python"]), state["python_gauss"]))
-    numpy = state["numpy"]
-    numpy["state"]["key"] = numpy["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state(numpy)
 
 
 def _seconds(known: Any) -> float:

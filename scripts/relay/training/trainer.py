@@ -16,6 +16,7 @@ from relay.base.errors import UserError
 from relay.base.lock import exclusive
 from relay.datasets.manifest import digest
 from relay.process import machine
+from relay.process.generators import seed_generators
 from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -24,7 +25,7 @@ from relay.spec.run import Training
 from relay.task.data import Batch, Split, batch_indices, feeder
 from relay.task.task import Task
 from relay.training.agreement import Agreement, Moment
-from relay.training.checkpoint import Checkpoints, no_sound_checkpoint, seed_generators
+from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.records import Recorder
 from relay.training.spots import Keeper

@@ -1,0 +1,41 @@
+"""This process's random generators: how they start, and their state in checkpoints."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed_generators(seed: int) -> None:
+    """Start every random generator that `generators` saves: torch's, also on GPUs, numpy's and Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def generators() -> dict[str, Any]:
+    """The state of every random generator of this process, as tensors and plain values (`weights_only` reads it)."""
+    numpy: dict[str, Any] = np.random.get_state(legacy=False)
+    numpy["state"]["key"] = torch.from_numpy(numpy["state"]["key"].astype(np.int64))
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,
+        "python": list(random.getstate()[1]),
+        "python_gauss": random.getstate()[2],
+        "numpy": numpy,
+    }
+
+
+def restore_generators(state: dict[str, Any]) -> None:
+    """The inverse of `generators`."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_initialized():  # not where a CPU goes on with what a GPU began
+        for number, its_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(its_state, number)
+    random.setstate((3, tuple(state["python"]), state["python_gauss"]))
+    numpy = state["numpy"]
+    numpy["state"]["key"] = numpy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state(numpy)
