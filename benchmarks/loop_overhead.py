@@ -64,7 +64,9 @@ def main() -> None:
         ratios = []
         for place in range(given.rounds):
             bare_seconds = bare(run, dataset)
-            ratios.append(bare_seconds / product(run, ranks, dataset, Path(folder) / f"work-{place}"))
+            work = Path(folder) / f"work-{place}"
+            work.mkdir()
+            ratios.append(bare_seconds / product(run, ranks, dataset, work))
     images_per_second = run.length.total_steps * run.batch.global_batch_size / bare_seconds
     report("product's loop over bare loop, images/s", ratios, bare_images_per_second=round(images_per_second),
            global_batch_size=run.batch.global_batch_size, threads=given.threads)  # fmt: skip
