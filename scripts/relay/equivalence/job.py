@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relay.base import ending
-from relay.base.errors import EndedItself
+from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, write_json
 from relay.datasets import verified
 from relay.equivalence.verdict import all_problems
@@ -28,7 +28,11 @@ def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, sta
     strategy_file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
     code = freeze(strategy_file, results / "code")
     dataset = dataset_folder(results, run.dataset)
-    verified.check(dataset)
+    try:
+        verified.check(dataset)
+    except UserError as error:  # recorded, so that a retry does not try it again
+        faults.record(output.parent, error)
+        return 1
     arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
     return start(spec, role, output.parent, arguments, code)
 
