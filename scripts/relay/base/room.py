@@ -43,6 +43,22 @@ def write(path: Path, value: Any) -> Path | None:
     return None
 
 
+def refused(folder: Path, size_bytes: int = 2**20) -> OSError | None:
+    """What the folder's disk says to a file of this size; None where it takes it, and nothing is left of it then."""
+    path = folder / f".room-{os.getpid()}"
+    try:
+        with path.open("wb") as stream:
+            stream.write(bytes(size_bytes))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            path.unlink()
+    return None
+
+
 def found(folder: Path, pattern: str) -> list[Path]:
     """The files of a name, wherever there was room for them. Those of other users are left out."""
     return [path for place in places(folder) for path in sorted(place.glob(pattern)) if place == folder or _own(place)]

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
+from relay.base import room
 from relay.base.ending import of_a_disk
 from relay.base.errors import PeerFailed, UserError
 from relay.base.files import read_json_or, remove, sync_directory, sync_file, write_json_over
@@ -167,7 +168,8 @@ class Checkpoints:
         error = self._saving.end.exception() if self._saving.end.done() else None
         if isinstance(error, CheckpointException):  # the same on all ranks: whose part failed it knows
             error = error.failures.get(self.ranks.rank, (None, None))[0]
-        reason_here = error and (of_a_disk(error) or error)  # torch's own words on a full disk tell nothing of it
+        # torch's own words on a full disk tell nothing of it, and torch may have lost what led to them.
+        reason_here = error and (of_a_disk(error) or of_a_disk(room.refused(self.directory)) or error)
         told = self.ranks.gather(reason_here and f"{type(reason_here).__name__}: {reason_here}")
         rank, reason = next(((rank, line) for rank, line in enumerate(told) if line), (0, "no rank tells why"))
         if self.ranks.rank == 0:
@@ -176,7 +178,7 @@ class Checkpoints:
         line = f"the checkpoint of step {self._saving.step} could not be saved: {reason} (rank {rank})"
         if error is None:
             raise PeerFailed(line)
-        raise RuntimeError(line) from error
+        raise RuntimeError(line) from reason_here
 
     def resume(self, strategy: Strategy, first: int, last: int) -> int | None:
         """Load the newest sound checkpoint of a step within [first, last] and return its step; None without one.
