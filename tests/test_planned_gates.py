@@ -47,10 +47,11 @@ def test_a_gate_and_its_reference_use_the_cpus_of_their_largest_run() -> None:
     told = {name: (shape.cpus_per_task, shape.threads) for name, shape in shapes.items()}
     assert told == {("cpu", 1): (3, 3), ("ddp", 2): (1, 1), ("ddp", 4): (1, 1)}
     (reference,) = found.references.values()
-    assert (reference.shape.cpus_per_task, reference.shape.threads) == (4, 4)  # ddp's on a node
-    few = planned(CPU | {"cpus_per_task": [1, 2]}, DDP | {"devices_per_node": 4}, cpus=2)
-    (reference,) = few.references.values()
-    assert reference.shape.threads == 2  # no more than this machine has
+    assert (reference.shape.cpus_per_task, reference.shape.threads) == (1, 1)  # 16 samples have no use for more
+    wide = DDP | {"devices_per_node": 4, "global_batch_size": 192, "options": {"accumulation": 12}}
+    for cpus, threads in ((64, 3), (2, 2)):  # as many as 48 samples can use, no more than this machine has
+        (reference,) = planned(wide, cpus=cpus).references.values()
+        assert reference.shape.threads == threads
 
 
 def test_cpus_and_launchers_make_no_other_gate() -> None:

@@ -23,6 +23,7 @@ from relay.equivalence.start import start
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
+from relay.process.cpus import useful_threads
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.spec.run import Gate, Training
@@ -174,11 +175,18 @@ def judge_trial(
     return trained.strategy.task.notes
 
 
+def _use_threads(run: Training) -> None:
+    """Compute in as many threads as each process's part of the batch can use."""
+    parts = run.shape.world_size if "samples" in run.strategy.divides else 1
+    torch.set_num_threads(useful_threads(run.shape.threads, run.batch.global_batch_size // parts))
+
+
 def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: Path) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete.
 
     `folder`, which all ranks see, is for checkpoints. It is made, and removed at the end.
     """
+    _use_threads(run)
     reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
     check_reference(reference, here, reference_file)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
@@ -190,6 +198,7 @@ def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: 
     where.find(verdict, run, [trial.as_far_as(reference[trial.name]) for trial in asked], data, ranks)
     for own in run.own_batches:
         its_run = own_batch.at(run, own)
+        _use_threads(its_run)
         its_data = data.of(its_run)
         asked = []
         for trial in own_batch.trials(its_run):

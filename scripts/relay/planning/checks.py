@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from relay.planning.settings import BACKENDS
+from relay.process.cpus import useful_threads
 from relay.spec.declare import bearing, reset
 from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, Training
 from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
@@ -55,13 +56,13 @@ def started_as(gate: Kind, setting: Setting) -> Kind:
 
 
 def with_cpus(reference: Reference, gates: Iterable[Gate], most: int | None) -> Reference:
-    """The reference with all CPUs that the largest of its gates has on a node, but not more than `most`.
+    """The reference with the CPUs that the largest of its gates has on a node, as far as its batch can use them.
 
-    On GPUs it has those of one of the gate's processes, because it uses one GPU.
+    They are at most `most`. On GPUs they are those of one of the gate's processes, because it uses one GPU.
     """
     on_gpu = reference.shape.device == "cuda"
     cpus = max(gate.shape.cpus_per_task if on_gpu else gate.shape.cpus_per_node for gate in gates)
-    cpus = min(cpus, most or cpus)
+    cpus = cpus if on_gpu else useful_threads(min(cpus, most or cpus), reference.batch.global_batch_size)
     return replace(reference, shape=replace(reference.shape, cpus_per_task=cpus, threads=cpus))
 
 
