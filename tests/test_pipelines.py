@@ -180,7 +180,7 @@ def test_the_gate_passes_what_splits_the_layers(
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
     if devices == 4:
-        assert verdict["samples_per_rank"] == [0.0, 32.0, 0.0, 32.0]
+        assert verdict["samples_per_rank"] == [0.0, 8.0, 0.0, 8.0]  # halves of the proof batch, at the last stages
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
         shutil.rmtree(folder / "results" / place)
     status, printed = slurm_snakemake(cluster, folder, config, "ddp", site=folder / "mini.yaml")
     assert status == 0, printed
-    assert len(submitted(cluster, before)) == 2  # a segment and a gate
+    assert len(submitted(cluster, before)) == 3  # a segment, a gate and a spot check
     assert all("_ddp-" in comment for comment in submitted(cluster, before))
     assert {run.id for run in found.runs if summary_of(folder, run.id).stat().st_mtime_ns == kept[run.id]} == (
         set(kept) - {gone.id}
