@@ -153,7 +153,7 @@ def test_a_rank_holds_its_part(verdicts: Callable[..., Any], world_size: int, na
 @pytest.mark.long
 def test_a_replica_sees_its_samples(verdicts: Callable[..., Any]) -> None:
     of = {name: verdict["samples_per_rank"] for name, verdict in verdicts(4).items()}
-    assert of["fsdp-gpt-tiny"] == of["expert_parallel-gpt-moe-tiny"] == [8] * 4
-    assert of["fsdp-gpt-tiny-replicas=2"] == [8] * 4  # hybrid sharding divides samples over all ranks as well
-    assert of["tensor_parallel-gpt-tiny"] == [32] * 4
-    assert of["fsdp_tensor_parallel-gpt-tiny"] == [16] * 4
+    assert of["fsdp-gpt-tiny"] == of["expert_parallel-gpt-moe-tiny"] == [4] * 4
+    assert of["fsdp-gpt-tiny-replicas=2"] == [4] * 4  # hybrid sharding divides samples over all ranks as well
+    assert of["tensor_parallel-gpt-tiny"] == [16] * 4
+    assert of["fsdp_tensor_parallel-gpt-tiny"] == [8] * 4
