@@ -278,7 +278,7 @@ def test_preflight_alone_is_one_page(cluster: MiniSlurm, tmp_path: Path) -> None
 
 def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
     # On this machine the folder is there; every node has a disk of its own at the same place.
-    folder = Path("/mnt/nodetmp/torch-relay-test")
+    folder = Path(f"/mnt/nodetmp/torch-relay-test-{os.getpid()}")
     folder.mkdir(parents=True)
     try:
         config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
@@ -339,7 +339,7 @@ def test_after_kill_9_of_the_driver_nothing_runs_twice_and_the_report_is_right(
     assert status == 0, printed
     assert "jobs of a driver that was killed" in printed
     comments = [job["Comment"] for job in cluster.jobs() if job["JobId"] not in before]
-    assert len(comments) == len(set(comments)) == 6  # preflight, reference, gate, three segments
+    assert len(comments) == len(set(comments)) == 7  # preflight, reference, gate, three segments, spot check
     (row,) = rows(tmp_path)
     assert (row["status"], row["equivalent"], row["repeats"]) == ("done", "true", "1")
 
