@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mini_slurm
+from relay.run_folder.attempt_name import ATTEMPT
 from shared import session_folder
 
 if TYPE_CHECKING:
@@ -66,3 +68,10 @@ def one_thread() -> None:
     """As in a gate: several threads on few cores would wait for each other most of the time."""
     if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _no_attempt() -> Iterator[None]:
+    """A job that a test runs in this process names its attempt here; the next test's belong to none."""
+    yield
+    os.environ.pop(ATTEMPT, None)

@@ -14,7 +14,7 @@ import pytest
 
 from datasets_requests import ENTRY_POINT, SYNTHETIC, names, run
 from datasets_server import serving, small_mnist
-from relay.datasets import verify
+from relay.datasets.manifest import verify
 
 pytest_plugins = ["datasets_requests"]
 pytestmark = pytest.mark.usefixtures("no_proxy")

@@ -13,8 +13,7 @@ import pytest
 
 from datasets_requests import DIGITS, SYNTHETIC, corrupt, names, one_line, replace_by_folder, truncate
 from relay.base.errors import UserError
-from relay.datasets import load_split, verify
-from relay.datasets.manifest import MANIFEST
+from relay.datasets.manifest import MANIFEST, load_split, verify
 from relay.datasets.prepare import prepare
 
 # The prepared folder

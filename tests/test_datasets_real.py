@@ -13,8 +13,8 @@ import pytest
 
 from datasets_requests import HASTY, run
 from datasets_server import known, serving, small_cifar, tar_gz
-from relay.datasets import load_split, verify
 from relay.datasets.cifar10 import CIFAR10
+from relay.datasets.manifest import load_split, verify
 from relay.datasets.prepare import prepare
 
 pytest_plugins = ["datasets_requests"]

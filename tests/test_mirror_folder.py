@@ -10,7 +10,7 @@ import pytest
 
 from datasets_server import StandIn, small_cifar, small_mnist
 from relay.base.errors import UserError
-from relay.datasets import load_split
+from relay.datasets.manifest import load_split
 from relay.datasets.prepare import prepare
 
 

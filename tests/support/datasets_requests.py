@@ -15,8 +15,8 @@ import pytest
 
 from datasets_server import StandIn, small_cifar, small_mnist
 from relay.base.errors import UserError
-from relay.datasets import load_split, verify
 from relay.datasets.download import Patience
+from relay.datasets.manifest import load_split, verify
 from relay.spec.dataset import DatasetSpec
 
 ENTRY_POINT = Path(__file__).resolve().parents[2] / "scripts" / "dataset.py"
