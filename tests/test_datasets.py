@@ -10,11 +10,11 @@ import pytest
 
 from datasets_requests import DIGITS, SYNTHETIC, names, one_line
 from relay.base.errors import UserError
-from relay.datasets import generate, load_split
+from relay.datasets import generate
 from relay.datasets.arrays import FILES
 from relay.datasets.catalogue import dataset
 from relay.datasets.kinds import text
-from relay.datasets.manifest import MANIFEST
+from relay.datasets.manifest import MANIFEST, load_split
 from relay.datasets.prepare import prepare
 from relay.spec.dataset import DatasetSpec
 
