@@ -15,6 +15,9 @@ import mini_slurm
 from relay.run_folder.attempt_name import ATTEMPT
 from shared import session_folder
 
+# Tests share the CPUs: threads that spin at OpenMP's barriers would cost four times the CPU time of their arithmetic.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if TYPE_CHECKING:
     from gate_runs import Gates
 
