@@ -23,6 +23,7 @@ def test_a_few_kills(bench: Bench, pytestconfig: pytest.Config) -> None:
     campaign = Campaign(bench, pytestconfig.getoption("seed"), ("ddp, dropout", "cpu, dropout"))
     campaign.run(4, each=3)
     print(campaign.table())
+    assert campaign.counts.total() == 4
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
-# Did the runs themselves compute what one process computes? When all runs of a setting have ended, one plain process
-# loads the states that they kept and computes a few of their steps again. A failed spot check is a verdict, not a failed
-# job.
+# Did the runs themselves compute what one process computes? The job starts when all runs of a setting have ended. One
+# plain process loads the states that they kept, and computes a few of their steps again. A failed spot check is a
+# verdict, not a failed job.
 rule spot_check:
     input:
         summaries=lambda wildcards: [

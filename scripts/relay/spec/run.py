@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -71,7 +72,7 @@ def changed(setting: AnySetting, **values: Any) -> AnySetting:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Specification:
+class Specification(ABC):
     """What all specifications share: a kind, an id that contains a fingerprint of the content, and a file."""
 
     kind: ClassVar[str]
@@ -79,9 +80,9 @@ class Specification:
     shape: Shape
 
     @property
+    @abstractmethod
     def stack(self) -> str:
         """The software environment that its processes need."""
-        raise NotImplementedError  # each kind defines it
 
     def to_dict(self, job: Job | None = None) -> dict[str, Any]:
         """The content of the specification's file, ready for JSON."""
