@@ -73,15 +73,15 @@ REFUSED = {
     ),
     # misspelt keys, at every depth
     "synthetic: {clases: 3}": (
-        "config: synthetic.clases: 3 is given for an unknown key; did you mean 'classes'? "
+        "config: synthetic.clases: 3 has an unknown key; did you mean 'classes'? "
         "allowed: classes, shape, test_count, train_count"
     ),
     "segment: {step: 2}": (
-        "config: segment.step: 2 is given for an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
+        "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
-    "gate: {seeds: 2}": "config: gate.seeds: 2 is given for an unknown key; did you mean 'seed'? allowed: seed, steps",
+    "gate: {seeds: 2}": "config: gate.seeds: 2 has an unknown key; did you mean 'seed'? allowed: seed, steps",
     "comparisons: [{strategy: cpu, segment: {foo: 2}}]": (
-        "config: comparisons[0].segment.foo: 2 is given for an unknown key; allowed: epochs, minutes, steps"
+        "config: comparisons[0].segment.foo: 2 has an unknown key; allowed: epochs, minutes, steps"
     ),
     "3: 4": "config: 3 is not allowed as a key; allowed: text",
     "comparisons: [{strategy: cpu, options: {3: 4}}]": (
@@ -145,7 +145,7 @@ REFUSED = {
 
 def test_a_strategys_own_setting_in_the_wrong_place_is_told_the_right_one() -> None:
     (line,) = refusal("comparisons: [{strategy: pipeline, micro_batches: 4}]")
-    assert line.startswith("config: comparisons[0].micro_batches: 4 is given for an unknown key; allowed: ")
+    assert line.startswith("config: comparisons[0].micro_batches: 4 has an unknown key; allowed: ")
     assert line.endswith("(a strategy's own settings stand under options)")
 
 
@@ -173,8 +173,8 @@ def test_every_key_of_a_comparison_refuses_nonsense_by_its_name(key: str) -> Non
 
 def test_a_misspelt_key_is_guessed_and_a_strange_one_is_not() -> None:
     (close,), (strange,) = refusal("epoch: 3"), refusal("zzz: 3")
-    assert close.startswith("config: epoch: 3 is given for an unknown key; did you mean 'epochs'? allowed: ")
-    assert strange.startswith("config: zzz: 3 is given for an unknown key; allowed: checkpoint_minutes, check")
+    assert close.startswith("config: epoch: 3 has an unknown key; did you mean 'epochs'? allowed: ")
+    assert strange.startswith("config: zzz: 3 has an unknown key; allowed: checkpoint_minutes, check")
 
 
 def test_all_mistakes_are_told_at_once() -> None:

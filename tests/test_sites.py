@@ -118,7 +118,7 @@ def test_only_what_a_user_must_know_is_missing(name: str) -> None:
 # Mistakes
 
 REFUSED = {
-    "acount: def-x": "acount: 'def-x' is given for an unknown key; did you mean 'account'? allowed: account, account_req",
+    "acount: def-x": "acount: 'def-x' has an unknown key; did you mean 'account'? allowed: account, account_req",
     "account: 7": "account: 7 is not allowed; allowed: non-empty text or null",
     "account: 'x; rm -rf ~'": "account: 'x; rm -rf ~' is not allowed; allowed: letters, digits and . _ + -",
     "mail_type: [done]": "mail_type[0]: 'done' is not allowed; allowed: NONE, BEGIN, END",
@@ -141,7 +141,7 @@ REFUSED = {
     "partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: 'a:2 --x'}]": "partitions[0].gpu_name",
     "gpu_request: gpus": "gpu_request: 'gpus' is not allowed; allowed: gpus-per-node, gres",
     "limits: {gpus: 0}": "limits.gpus: 0 is not allowed; allowed: a whole number of at least 1 or null",
-    "limits: {gpu: 1}": "limits.gpu: 1 is given for an unknown key; did you mean 'gpus'? allowed: cpus, gpus, jobs, nodes",
+    "limits: {gpu: 1}": "limits.gpu: 1 has an unknown key; did you mean 'gpus'? allowed: cpus, gpus, jobs, nodes",
     "min_minutes: 0": "min_minutes: 0 is not allowed; allowed: a whole number of at least 1 or null",
     (
         "{gpu_request: gres, partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: h100-nvl}]}"
@@ -170,7 +170,7 @@ def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
 
 
 def test_several_mistakes_are_a_line_each(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"mine.yaml: qos: 1 is not allowed; .*\n.*mine.yaml: acount: 'x' stands"):
+    with pytest.raises(UserError, match=r"mine.yaml: qos: 1 is not allowed; .*\n.*mine.yaml: acount: 'x' has an"):
         site(tmp_path, "{acount: x, qos: 1}")
 
 

@@ -85,7 +85,7 @@ def test_a_skipped_strategy_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"epoch": 3}, "config: epoch: 3 is given for an unknown key; did you mean 'epochs'?"),
+        ({"epoch": 3}, "config: epoch: 3 has an unknown key; did you mean 'epochs'?"),
         ({"comparisons": [{"strategy": "cpu", "loader": "residnt"}]}, "comparisons[0].loader: 'residnt'"),
         ({"comparisons": [{"strategy": "ddpp"}]}, "'ddpp'"),
         ({"strategy_folders": ["no/such/folder"]}, "no/such/folder"),

@@ -142,7 +142,7 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
     if kind == "extra_forbidden":
         keys = _at(location[:-1], whole)["properties"]
         place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-        return f"config: {path}: {show(value)} " + unknown("is given for an unknown key", location[-1], keys) + place
+        return f"config: {path}: {show(value)} " + unknown("has an unknown key", location[-1], keys) + place
     schema = _at(location, whole)
     allowed = describe(schema, whole)
     if kind == "missing":
