@@ -20,6 +20,11 @@ OLDEST_PYTHON = "3.11"
 # Needed only by the registry's CUDA build of torch: gigabytes that a CPU installation can spare.
 CUDA_ONLY = re.compile(r"(?:nvidia-|cuda-|triton\b)")
 
+# The workflow runs on Linux and macOS.
+WINDOWS_ONLY = re.compile(r".*; sys_platform == 'win32'")
+# Each other .in file is that of a further stack: what the strategies of another framework need on a node.
+NO_FURTHER_STACK = ("torch", "driver", "dev")
+
 Entries = list[tuple[str, list[str]]]
 
 
@@ -119,7 +124,8 @@ def resolve(source: str, constraints: list[str], upgrade: bool, scratch: Path) -
         versions = [entry for path in previous for entry, _ in parse_entries(path.read_text(encoding="utf-8"))]
         output.write_text("".join(f"{entry}\n" for entry in versions), encoding="utf-8")
     subprocess.run(command, cwd=ENVS, check=True, stdout=subprocess.DEVNULL)
-    return parse_entries(output.read_text(encoding="utf-8"))
+    found = parse_entries(output.read_text(encoding="utf-8"))
+    return [(requirement, hashes) for requirement, hashes in found if not WINDOWS_ONLY.fullmatch(requirement)]
 
 
 def write_lock(name: str, entries: Entries, source: str) -> None:
@@ -140,15 +146,20 @@ def main() -> None:
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions that the .in files allow")
     upgrade: bool = parser.parse_args().upgrade
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        torch = add_builds(resolve("torch", [], upgrade, scratch), read_builds(ENVS / "torch-builds.txt"))
+        scratch, builds = Path(folder), read_builds(ENVS / "torch-builds.txt")
+        torch = add_builds(resolve("torch", [], upgrade, scratch), builds)
         driver = resolve("driver", ["torch"], upgrade, scratch)
+        # Held to the driver's versions too: on a machine without a scheduler they stand beside its own packages.
+        stacks = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in NO_FURTHER_STACK)
+        others = {name: add_builds(resolve(name, ["torch", "driver"], upgrade, scratch), builds) for name in stacks}
         dev = resolve("dev", ["torch", "driver"], upgrade, scratch)
-    # Written only once all three agree with one another.
+    # Written only once all agree with one another.
     plain, cuda = ([e for e in torch if bool(CUDA_ONLY.match(e[0])) is only] for only in (False, True))
     write_lock("torch.txt", plain, "torch.in and torch-builds.txt")
     write_lock("torch-cuda.txt", cuda, "torch.in")
     write_twin([*plain, *cuda])
+    for name, entries in others.items():
+        write_lock(f"{name}.txt", [e for e in entries if not CUDA_ONLY.match(e[0])], f"{name}.in and torch-builds.txt")
     write_lock("driver.txt", driver, "driver.in")
     write_lock("dev.txt", dev, "dev.in")
 

@@ -298,13 +298,13 @@ def test_a_container_gets_the_folders_and_the_gpus(tmp_path: Path, monkeypatch: 
 
 
 def test_the_drivers_own_environment() -> None:
-    assert node.interpreter({"mode": "current"}, Path("/tmp")) == [sys.executable]
-    assert not node.needs_preparation({"mode": "current"})
+    assert node.interpreter({"mode": "current", "overlay": None}, Path("/tmp")) == [sys.executable]
+    assert not node.needs_preparation({"mode": "current", "overlay": None})
     assert node.needs_preparation({"mode": "wheels"})
 
 
 def test_a_module_that_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"mode": "current", "modules": ["StdEnv/2023", "python"]}
+    asked = {"mode": "current", "overlay": None, "modules": ["StdEnv/2023", "python"]}
     monkeypatch.setenv("LOADEDMODULES", "StdEnv/2023:python/3.11.5")
     assert node.interpreter(asked, tmp_path) == [sys.executable]
     monkeypatch.setenv("LOADEDMODULES", "StdEnv/2020:pythonic/1")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import wheelhouse
+from relay.environments import overlay, wheelhouse
 from relay.spec.identity import lock_lines
 
 if TYPE_CHECKING:
@@ -23,13 +23,17 @@ def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> 
 
     Both `prepare` and `relay.environments.node` read it. `site` is None for runs without a scheduler: they use the
     driver's own environment. `device` is the run's, cpu or cuda.
-    Keys: mode, stack, build (of torch), python, wheelhouse, site_wheels, packages, conda, image, modules, nvidia,
-    lock_sha256. Raises UserError where the site's file has no entry for this stack.
+    Keys: mode, stack, build (of torch), python, overlay (of the driver's environment, for mode current), wheelhouse,
+    site_wheels, packages, conda, image, modules, nvidia, lock_sha256.
+    Raises UserError where the site's file has no entry for this stack.
     """
     lock = root / "envs" / f"{stack}.txt"
     described: dict[str, Any] = {"mode": "current", "stack": stack, "build": None, "python": None, "wheelhouse": None}
-    described |= {"site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
+    described |= {"overlay": None, "site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
     described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
+    if site is None or site.environment.mode == "current":
+        place = overlay.place(lock)
+        described["overlay"] = str(place) if place else None
     if site is None:
         return described
     declared = site.environment
@@ -115,7 +119,7 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     """
     record: dict[str, Any] = {"asked": environment, "lock": lock.name, "lock_sha256": sha256(lock)}
     if environment["mode"] == "current":
-        return record | _current(lock)
+        return record | _current(lock, overlay.make(lock) if environment["overlay"] else None)
     if environment["mode"] == "wheels" and not environment["site_wheels"]:
         root = lock.resolve().parent.parent
         wanted = wheelhouse.order(root, environment["stack"], environment["build"], environment["python"])
@@ -125,8 +129,9 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     return record
 
 
-def _current(lock: Path) -> dict[str, Any]:
-    described = describe(lock)
+def _current(lock: Path, own: Path | None) -> dict[str, Any]:
+    """What the driver's environment has of a lock, with the overlay `own` above it. Raises UserError."""
+    described = describe(lock, own)
     missing = [name for name in described["differs"] if described["installed"][name] is None]
     if missing:
         raise UserError(f"{lock}: not installed: {', '.join(missing)}; install them with `make install`")
@@ -135,8 +140,10 @@ def _current(lock: Path) -> dict[str, Any]:
     return described
 
 
-def describe(lock: Path) -> dict[str, Any]:
+def describe(lock: Path, own: Path | None = None) -> dict[str, Any]:
     """The interpreter, the lock's hash, and the versions pinned and installed of each package in the lock.
+
+    `own` is the overlay of the driver's environment that the stack has, if it has one.
 
     A package can have several pinned versions, one for each Python. Key `differs` names the packages whose installed
     version is not pinned, or that are not installed. They are recorded here, not refused.
@@ -145,22 +152,21 @@ def describe(lock: Path) -> dict[str, Any]:
     for line in lock_lines(lock):
         name, _, pin = line.partition("==")
         pinned.setdefault(name, []).append(pin)
-    installed = {name: _installed(name) for name in pinned}
+    path = [str(overlay.site_packages(own)), *sys.path] if own else sys.path
+    installed = {name: _installed(name, path) for name in pinned}
     # "2.13.0+cpu" is a build of 2.13.0.
     differs = sorted(name for name, v in installed.items() if v is None or v.split("+")[0] not in pinned[name])
     return {
         "lock": lock.name,
         "lock_sha256": sha256(lock),
         "python": platform.python_version(),
-        "executable": sys.executable,
+        "executable": str(own / "bin" / "python") if own else sys.executable,
         "pinned": pinned,
         "installed": installed,
         "differs": differs,
     }
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def _installed(name: str, path: list[str]) -> str | None:
+    """The version of a package in these folders, or None. The first folder that has it counts, as for an import."""
+    return next((found.version for found in distributions(name=name, path=path)), None)

@@ -2,7 +2,7 @@
 
 `prepare` runs once on each node, in the driver's Python, and needs no network. After that, each rank calls
 `interpreter`. Both read the `environment` of a run's job, made by `relay.environments.login_node.asked`. Its keys used
-here are `mode`, `stack`, `python`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules` and `nvidia`.
+here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules` and `nvidia`.
 This module does not import torch, because torch need not be installed where it runs.
 """
 
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.environments import installer, overlay
 from relay.environments.node_folder import (
     clear,
     in_one_line,
@@ -39,8 +39,6 @@ from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, 
 __all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
 MARKER = "relay-environment.json"  # written last, so only a complete environment has it
-# Wheels of torch unpack to up to four times their size. uv links the files from its cache, so they count once.
-UNPACKED = 4
 FETCH_AGAIN = "have it fetched on the login node: `snakemake --profile … --forcerun environment`"
 
 
@@ -57,7 +55,7 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
     mode = environment["mode"]
     _check_modules(environment)
     if mode == "current":
-        return [sys.executable]
+        return [overlay.interpreter(Path(environment["overlay"])) if environment["overlay"] else sys.executable]
     if mode == "wheels":
         with in_one_line(disk):
             version = use(place := _place(environment, disk))
@@ -173,43 +171,26 @@ def _has_files(folder: Path, record: str) -> bool:
 
 
 def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> None:
-    """Install exactly the wheels of the wheelhouse with uv, which checks every hash.
+    """Install exactly the wheels of the wheelhouse.
 
-    uv's cache is on the same disk, so that files are linked and not copied. It is removed afterwards, because cleaners
-    of /tmp delete single files, and a cache with missing files would give broken environments.
     Raises UserError for a disk that is too small, damaged wheels, and a failed installation.
     """
     requirements = _requirements(environment)
     _check_python(environment)
-    needed = UNPACKED * sum(wheel.stat().st_size for wheel in requirements.parent.glob("*.whl"))
-    free = shutil.disk_usage(place.parent).free
-    if free < needed:
-        sizes = f"{free / 1e9:.1f} GB are free on node {os.uname().nodename}, {needed / 1e9:.1f} GB are needed"
-        raise UserError(
-            f"node_disk: {place.parent.parent} is too small: {sizes}; name another folder in the site's file"
-        )
-    uv, cache = _uv(), place.with_name(f"{place.name}.uv")
-    shutil.rmtree(cache, ignore_errors=True)
-    quietly = ["--quiet", "--no-config", "--offline", "--cache-dir", str(cache)]
-    python = str(place / "bin" / "python")
-    _run([uv, "venv", *quietly, "--no-project", "--python", str(_python(environment)), str(place)], lock)
-    wheels = ["--no-index", "--find-links", str(requirements.parent), "--require-hashes", "--no-build"]
     try:
-        _run([uv, "pip", "install", *quietly, "--python", python, *wheels, "--requirement", str(requirements)], lock)
+        installer.install(requirements.parent, requirements, _python(environment), place, [lock])
     except UserError:
         # uv reports a damaged wheel in many different ways, so the hashes decide which message the user sees.
         if bad := damaged(requirements.parent):
             raise UserError(f"{requirements.parent}: {', '.join(bad)}: missing or damaged; {FETCH_AGAIN}") from None
         raise
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     """Install the site's own wheels by name. Its modules set PIP_CONFIG_FILE, so that pip finds them."""
-    _run([str(_python(environment)), "-m", "venv", str(place)], lock)
+    installer.run([str(_python(environment)), "-m", "venv", str(place)], [lock])
     pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    _run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], lock)
+    installer.run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], [lock])
 
 
 def _check_python(environment: Mapping[str, Any]) -> None:
@@ -220,31 +201,6 @@ def _check_python(environment: Mapping[str, Any]) -> None:
     if fits and version not in fits:
         remedy = "name the Python that the wheels were fetched for"
         raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[0]}; {remedy}")
-
-
-def _uv() -> str:
-    """The path of uv: the one beside the driver's Python, or else the one on PATH. Raises UserError without either."""
-    beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if beside.exists() else shutil.which("uv")
-    if uv is None:
-        raise UserError(f"uv is not beside {sys.executable}, nor on the PATH: run `make install`")
-    return uv
-
-
-def _run(command: list[str], lock: int) -> None:
-    """Run one step of the installation. Raises UserError with the end of the output where it fails.
-
-    The step inherits the descriptor `lock`. If it outlives this process, other jobs therefore still wait for it.
-    """
-    # The user's settings for uv must not change what is installed. Those for pip stay: they name the site's wheels.
-    settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
-    where = f"the environment could not be made on node {os.uname().nodename}"
-    try:
-        done = subprocess.run(command, check=False, env=settings, pass_fds=[lock], capture_output=True, text=True)
-    except OSError as error:
-        raise UserError(f"{where}: {command[0]}: {error.strerror}") from None
-    if done.returncode:
-        raise UserError(f"{where}: {' '.join((done.stderr or done.stdout).split())[-600:]}")
 
 
 def _on_path(mode: str) -> str:

@@ -16,13 +16,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
+from relay.environments import built, installer
+from relay.environments.recipes import RECIPES
 
 FOLDER = Path("results/wheelhouses")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
@@ -50,7 +53,14 @@ class Order:
         digest = hashlib.sha256(f"{self.build} {_version(self.python)} {platform.machine()}\n".encode())
         for lock in self.locks:
             digest.update(lock.read_bytes())
+        for name in self.built:
+            digest.update(repr(RECIPES[name]).encode())
         return FOLDER / f"{self.stack}-{digest.hexdigest()[:12]}"
+
+    @property
+    def built(self) -> dict[str, str]:
+        """The entries of the locks that have no wheel, and are built here; by package."""
+        return {name: entry for lock in self.locks for name, entry in built.entries(lock.read_text("utf-8")).items()}
 
     @property
     def requirements(self) -> str:
@@ -71,7 +81,7 @@ def order(root: Path, stack: str, build: str, python: str | None = None) -> Orde
     """
     locks = [root / "envs" / f"{stack}.txt"]
     if build == "cuda":
-        locks.append(root / "envs" / f"{stack}-cuda.txt")
+        locks.append(root / "envs" / "torch-cuda.txt")  # the same for all stacks, for all have the same torch
     elif build != "cpu":
         raise UserError(f"environment.torch: {build!r} has no locked wheels; allowed: cpu, cuda, or another mode")
     absent = next((lock for lock in locks if not lock.is_file()), None)
@@ -117,9 +127,11 @@ def fetch(wanted: Order) -> Path:
         for name in bad or ():
             print(f"{place}: {name} is missing or damaged; it is fetched again", flush=True)
         with _partial(place) as partial:
-            _keep_good(place, partial, bad)
+            _keep_good(wanted, place, partial, bad)
             _download(wanted, partial)
             _describe(wanted, partial)
+            if wanted.built:
+                _describe(wanted, partial, _build(wanted, partial))
             _move(partial, place)
         size = sum(wheel.stat().st_size for wheel in place.glob("*.whl"))
         print(f"{place}: {len(list(place.glob('*.whl')))} wheels, {size / 1e6:.0f} MB, every hash checked", flush=True)
@@ -163,16 +175,19 @@ def _partial(place: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _keep_good(place: Path, partial: Path, bad: list[str] | None) -> None:
-    """Link the undamaged wheels into the new folder, so that pip finds them there and checks them again."""
+def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None) -> None:
+    """Link the undamaged wheels into the new folder, so that pip finds them there and checks them again.
+
+    What was built comes from the cache again.
+    """
     for name in _sums(place):
-        if name.endswith(".whl") and name not in (bad or ()):
+        if name.endswith(".whl") and name not in (bad or ()) and name.partition("-")[0] not in wanted.built:
             os.link(place / name, partial / name)
 
 
 def _download(wanted: Order, partial: Path) -> None:
     requirements = partial / "asked.txt"
-    requirements.write_text(wanted.requirements, encoding="utf-8")
+    requirements.write_text(built.without(wanted.requirements), encoding="utf-8")
     python = _version(wanted.python)
     print(f"Fetching the wheels of stack {wanted.stack} ({wanted.build}, Python {python})", flush=True)
     words = _pip_download(wanted, requirements, partial)
@@ -225,15 +240,28 @@ def _index_offers(wanted: Order, torch: str) -> bool:
     return False
 
 
-def _describe(wanted: Order, folder: Path) -> None:
+def _build(wanted: Order, partial: Path) -> set[str]:
+    """Add the wheels that have to be built, in an environment of the others; their names. Raises UserError."""
+    made = set()
+    with tempfile.TemporaryDirectory(prefix="torch-relay-environment-") as folder:
+        environment = Path(folder) / "environment"
+        installer.install(partial, partial / REQUIREMENTS, wanted.python, environment)
+        for entry in wanted.built.values():
+            wheel = built.wheel(entry, environment / "bin" / "python", wanted.build)
+            shutil.copy2(wheel, partial)
+            made.add(wheel.name)
+    return made
+
+
+def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None:
     """Write `requirements.txt`, with each wheel's version and hash, and `SHA256SUMS`.
 
-    Raises UserError for a wheel whose hash is in no lock.
+    `made` are the wheels that were built here. Raises UserError for another wheel whose hash is in no lock.
     """
     lines = [f"{MADE_WITH} {_version(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
     for name, digest in digests.items():
-        if f"sha256:{digest}" not in wanted.requirements:
+        if name not in made and f"sha256:{digest}" not in wanted.requirements:
             raise UserError(f"{folder / name}: its hash is in none of the stack's locks")
         package, version = name.split("-")[:2]
         lines.append(f"{package}=={version} --hash=sha256:{digest}")

@@ -13,7 +13,8 @@ from types import FrameType
 from relay.base.ending import INTERRUPTED
 from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
-from relay.environments.node import needs_preparation
+from relay.environments.login_node import asked
+from relay.environments.node import interpreter, needs_preparation
 from relay.launch import warm
 from relay.launch.command_lines import command
 from relay.process.interruption import SIGNALS
@@ -22,6 +23,7 @@ from relay.slurm import allocation, commands
 from relay.spec.job import Job
 from relay.spec.run import Specification
 
+ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
 USAGE = 2  # what programs exit with that do not understand their arguments
 
 
@@ -40,12 +42,13 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
-    if job is None:
-        environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
-        served = warm.may_serve(run, role, environment)
-        return _wait_for(command(run, [sys.executable], program), environment, warm_server=served)
     try:
-        return _launch_steps(specification, job, program, work, environment)
+        if job is not None:
+            return _launch_steps(specification, job, program, work, environment)
+        environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
+        python = interpreter(asked(None, run.stack, ROOT), Path())
+        served = python == [sys.executable] and warm.may_serve(run, role, environment)
+        return _wait_for(command(run, python, program), environment, warm_server=served)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
         print(error, file=sys.stderr)
         return INTERRUPTED

@@ -1,0 +1,170 @@
+"""Wheels of packages that publish none, built once for each combination of compiler, torch and Python, and kept.
+
+A build runs on the login node, or in a job that is not measured. It works in a temporary folder on a local disk; the
+finished wheel goes into this user's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.environments.recipes import RECIPES, Recipe
+
+# A login node is shared: a build takes no more of its CPUs.
+MOST_CPUS = 8
+ABOUT = """
+import json, sys, torch
+print(json.dumps([sys.version, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi()]))
+"""
+
+
+def cache() -> Path:
+    """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "torch-relay"
+
+
+def entries(lock: str) -> dict[str, str]:
+    """Those entries of a lock's text that have to be built: each with its version and hashes, by package."""
+    found = re.findall(r"(?m)^([a-z0-9-]+)(==.*(?:\n[ \t]+.*)*)", lock)
+    return {name: name + rest + "\n" for name, rest in found if name in RECIPES}
+
+
+def without(lock: str) -> str:
+    """A lock's text without the entries that have to be built."""
+    for entry in entries(lock).values():
+        lock = lock.replace(entry, "")
+    return lock
+
+
+def lacking(recipe: Recipe, build: str) -> list[str]:
+    """What this machine lacks for a build, one line for each thing, with the Debian package that brings it."""
+    told = [
+        f"{program}: no such program on PATH (Debian: {package})"
+        for program, package in recipe.needed_programs(build).items()
+        if shutil.which(program) is None
+    ]
+    return told + [
+        f"{header}: no such header (Debian: {package})"
+        for header, package in recipe.headers.items()
+        if not _has_header(header)
+    ]
+
+
+def _has_header(name: str) -> bool:
+    """Whether the C compiler finds a header."""
+    words, asked = ["g++", "-E", "-x", "c++", "-"], f"#include <{name}>\n"
+    try:
+        done = subprocess.run(words, input=asked, check=False, capture_output=True, text=True)
+        return done.returncode == 0
+    except OSError:
+        return False
+
+
+def wheel(entry: str, python: Path, build: str) -> Path:
+    """The wheel of a lock's entry (`entries`), built for the torch of an interpreter unless it is in the cache.
+
+    `python` has torch, and what else the build needs, among its packages. `build` is torch's: cpu, or a CUDA build.
+    Raises UserError for missing programs, for a source whose hash the lock does not have, and for a failed build,
+    whose log it names.
+    """
+    package = entry.partition("==")[0]
+    recipe = RECIPES[package]
+    if missing := lacking(recipe, build):
+        raise UserError(f"{package} has to be compiled here, and this machine lacks: {'; '.join(missing)}")
+    place = cache() / "built" / f"{package}-{_key(entry, recipe, python, build)}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(place):
+        if not (made := sorted(place.glob("*.whl"))):
+            _build(entry, recipe, python, build, place)
+            made = sorted(place.glob("*.whl"))
+    return made[0]
+
+
+def _key(entry: str, recipe: Recipe, python: Path, build: str) -> str:
+    """A digest of all that a wheel depends on: source, recipe, compiler, Python, torch, machine."""
+    compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    about = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
+    if about.returncode:
+        raise UserError(f"{python}: torch cannot be imported: {about.stderr.strip().rpartition(chr(10))[2]}")
+    known = [entry, repr(recipe), compiler, about.stdout, platform.machine(), build]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+
+
+def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) -> None:
+    """Fetch the source, change it as the recipe says, build it, and move the finished wheel to its place."""
+    started = time.monotonic()
+    name = entry.split(maxsplit=1)[0]
+    print(f"Building {name} from its source; this takes some minutes, and is done once", flush=True)
+    log = place.with_suffix(".log")
+    cpus = len(os.sched_getaffinity(0))
+    # The headers and libraries of the environment that it is built for, whatever Python's variables say.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "UV_"))}
+    environment |= {"MAX_JOBS": str(min(cpus, MOST_CPUS)), "MAKEFLAGS": f"-j{min(cpus, MOST_CPUS)}"}
+    environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **recipe.environment(build)}
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
+    with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, log.open("w", encoding="utf-8") as said:
+        folder = Path(text)
+        (folder / "source.txt").write_text(entry, encoding="utf-8")
+        plainly = ["--no-deps", "--no-build-isolation"]
+        source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]
+        _run([*pip, "download", *plainly, *source, "--dest", str(folder / "sdist")], environment, log, said, name)
+        unpacked = _unpacked(next((folder / "sdist").glob("*.tar.gz")), folder / "source")
+        try:
+            recipe.patch(unpacked)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{name}: {error}") from None
+        wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
+        _run([*pip, "wheel", *plainly, *wheels], environment, log, said, name)
+        _keep(next((folder / "wheel").glob("*.whl")), place)
+    print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
+
+
+def _run(command: list[str], environment: dict[str, str], log: Path, said: object, name: str) -> None:
+    done = subprocess.run(command, check=False, env=environment, stdout=said, stderr=subprocess.STDOUT)  # type: ignore[call-overload]
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said_why = (line.strip() for line in lines if re.search(r"(?i)\berror:(?! subprocess)|THESE PACKAGES", line))
+        told = next(said_why, "no line says why")
+        raise UserError(f"{name} could not be built: {told[:300]}; all that was said is in {log}")
+
+
+def _unpacked(archive: Path, folder: Path) -> Path:
+    """The one folder of a source archive."""
+    with tarfile.open(archive) as source:
+        source.extractall(folder, filter="data")
+    return next(path for path in folder.iterdir() if path.is_dir())
+
+
+def _keep(built: Path, place: Path) -> None:
+    """Move a wheel into the cache; its folder is there with it, or not at all."""
+    partial = place.with_name(f".{place.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    shutil.copy2(built, partial)
+    shutil.rmtree(place, ignore_errors=True)
+    partial.rename(place)
+
+
+@contextlib.contextmanager
+def _only_one(place: Path) -> Iterator[None]:
+    """Let one process build this wheel; another one waits, then finds it. The kernel releases the lock."""
+    with place.with_suffix(".lock").open("w") as stream:
+        with contextlib.suppress(OSError):  # a home folder without locks: nobody is waited for
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,114 @@
+"""A further stack on a machine without a scheduler: what its lock has beside the driver's own environment.
+
+The driver's environment has torch already, gigabytes in some builds. So a further stack is a virtual environment of its
+own that also sees the driver's packages. All locks agree with the driver's, so that nothing is there in two versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.base.files import write_json
+from relay.environments import built, installer
+from relay.environments.node_folder import clear, new_version, only_one, point, use
+from relay.environments.recipes import RECIPES
+
+DRIVERS = "torch"  # the stack that the driver's own environment has
+MARKER = "relay-environment.json"  # written last, so only a complete environment has it
+SEES_DRIVER = "relay_driver.pth"
+
+
+def place(lock: Path) -> Path | None:
+    """Where a lock's environment is, or will be; None for the stack that the driver's own environment has.
+
+    The name is a digest of the lock, of how its packages are built, and of the environment beneath.
+    """
+    if lock.stem == DRIVERS or not lock.is_file():
+        return None
+    text = lock.read_text(encoding="utf-8")
+    recipes = [repr(RECIPES[name]) for name in built.entries(text)]
+    known = [text, recipes, sys.version, sys.prefix, version("torch")]
+    digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+    return built.cache() / "environments" / f"{lock.stem}-{digest}"
+
+
+def interpreter(link: Path) -> str:
+    """The Python of an environment, which is kept as long as this process lives.
+
+    Raises UserError where it was not made, or is gone.
+    """
+    found = use(link)
+    if found is None or not (found / MARKER).exists():
+        raise UserError(f"no environment at {link}; have it made: `snakemake --forcerun environment`")
+    return str(found / "bin" / "python")
+
+
+def make(lock: Path) -> Path:
+    """Make a lock's environment unless it is there, and return its place.
+
+    Raises UserError where a package can neither be fetched nor built.
+    """
+    link = place(lock)
+    assert link is not None, "the driver's own environment is made by `make install`"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(link) as held:
+        whole = (link / MARKER).exists()
+        clear(link, but=link.resolve() if whole else None)
+        if whole:
+            print(f"environment: {link} is there", flush=True)
+            return link
+        started, folder = time.monotonic(), new_version(link)
+        try:
+            _install(lock, folder, held)
+            write_json(folder / MARKER, {"stack": lock.stem})
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        point(link, folder)
+        print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
+    return link
+
+
+def site_packages(environment: Path) -> Path:
+    """The folder of an environment's own packages."""
+    return next(environment.glob("lib/python3*/site-packages"))
+
+
+def _install(lock: Path, folder: Path, held: int) -> None:
+    """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
+    text = lock.read_text(encoding="utf-8")
+    installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held])
+    drivers = sysconfig.get_path("purelib")
+    (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
+    wanted = folder / "wanted.txt"
+    wanted.write_text(built.without(text), encoding="utf-8")
+    checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
+    installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held])
+    build = "cpu" if version("torch").endswith("+cpu") else "cuda"
+    for entry in built.entries(text).values():
+        wheel = built.wheel(entry, python, build)
+        installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held])
+    _check(lock, python)
+
+
+def _check(lock: Path, python: Path) -> None:
+    """Raise UserError unless what was built can be imported: its compiled parts fit this torch."""
+    for name in built.entries(lock.read_text(encoding="utf-8")):
+        tried = RECIPES[name].tried
+        done = subprocess.run([str(python), "-c", tried], check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(
+                f"{name} was built, and `{tried}` fails: {done.stderr.strip().rpartition(chr(10))[2][:300]}"
+            )

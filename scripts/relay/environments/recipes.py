@@ -1,0 +1,75 @@
+"""How packages without wheels are built. One recipe for each; nothing about such a package stands anywhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a package is built from its source.
+
+    `programs` and `headers` are what the machine must have, each with the Debian package that brings it. `variables`
+    are the build's environment; `cuda_variables` are added for a CUDA build of torch, where it needs
+    `cuda_programs` too.
+    `tried` is a line of Python that runs only if the compiled parts fit.
+    `replaced` are changes of the source: {file: ((pattern, text), …)}. Each pattern has to be found.
+    """
+
+    package: str
+    tried: str
+    programs: Mapping[str, str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cuda_programs: Mapping[str, str] = field(default_factory=dict)
+    cuda_variables: Mapping[str, str] = field(default_factory=dict)
+    replaced: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def environment(self, build: str) -> dict[str, str]:
+        """The variables for a build of torch, which is cpu or a CUDA build."""
+        return {**self.variables, **(self.cuda_variables if build != "cpu" else {})}
+
+    def needed_programs(self, build: str) -> dict[str, str]:
+        """The programs for a build of torch, each with the Debian package that brings it."""
+        return {**self.programs, **(self.cuda_programs if build != "cpu" else {})}
+
+    def patch(self, source: Path) -> None:
+        """Change the unpacked source. Raises ValueError for a pattern that is not found: another version."""
+        for name, changes in self.replaced.items():
+            text = (source / name).read_text(encoding="utf-8")
+            for pattern, new in changes:
+                text, count = re.subn(pattern, new, text)
+                if not count:
+                    raise ValueError(f"{self.package}: {name} has no {pattern!r}: the recipe is for another version")
+            (source / name).write_text(text, encoding="utf-8")
+
+
+COMPILER = {"g++": "g++", "make": "make"}
+# The headers of torch 2.13 are C++17; Horovod 0.28.1, the last release, asks for C++14.
+AS_CPP17 = ((r"set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)"),)
+
+RECIPES = {
+    recipe.package: recipe
+    for recipe in (
+        Recipe(
+            package="horovod",
+            tried="import horovod.torch; assert horovod.torch.gloo_built()",
+            programs={**COMPILER, "cmake": "cmake"},
+            variables={
+                "HOROVOD_WITH_PYTORCH": "1",
+                "HOROVOD_WITHOUT_TENSORFLOW": "1",
+                "HOROVOD_WITHOUT_MXNET": "1",
+                "HOROVOD_WITH_GLOO": "1",
+                "HOROVOD_WITHOUT_MPI": "1",
+                # Parts of the bundled libraries ask for a CMake that newer ones no longer imitate.
+                "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+            },
+            cuda_programs={"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"},
+            cuda_variables={"HOROVOD_GPU_OPERATIONS": "NCCL"},
+            replaced={"CMakeLists.txt": AS_CPP17, "horovod/torch/CMakeLists.txt": AS_CPP17},
+        ),
+    )
+}

@@ -1,0 +1,200 @@
+"""Further stacks: their locks, the environment above the driver's own, and packages that are built here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lock as lock_script
+from relay.base.errors import UserError
+from relay.environments import login_node, node, overlay
+from relay.environments.recipes import RECIPES, Recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVS = ROOT / "envs"
+STACKS = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in lock_script.NO_FURTHER_STACK)
+
+
+def versions(name: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for requirement, _ in lock_script.parse_entries((ENVS / f"{name}.txt").read_text()):
+        package, version = lock_script.name_and_version(requirement)
+        found.setdefault(package, set()).add(version)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "torch-relay"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_stack_stands_alone_and_agrees_with_torch_and_the_driver(stack: str) -> None:
+    mine, torch, driver = versions(stack), versions("torch"), versions("driver")
+    assert torch.items() <= mine.items(), "a node has nothing but this stack"
+    assert {name: driver[name] for name in mine.keys() & driver.keys()} == {
+        name: mine[name] for name in mine.keys() & driver.keys()
+    }, "on a laptop it stands beside the driver's packages"
+
+
+def small_lock(folder: Path, *packages: str, of: str = "deepspeed") -> Path:
+    """A stack `small` of some packages of a real one, with their hashes."""
+    (folder / "envs").mkdir(parents=True, exist_ok=True)
+    entries = lock_script.parse_entries((ENVS / f"{of}.txt").read_text())
+    kept = [(name, hashes) for name, hashes in entries if name.split("==")[0] in packages]
+    lock = folder / "envs" / "small.txt"
+    lock.write_text(lock_script.render(kept, "deepspeed.in"))
+    return lock
+
+
+def asked(lock: Path) -> dict[str, object]:
+    return login_node.asked(None, lock.stem, lock.parent.parent)
+
+
+def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: Path) -> None:
+    lock = small_lock(tmp_path, "torch", "numpy", "einops", "hjson")
+    record = login_node.prepare(asked(lock), lock)
+    assert record["differs"] == []
+    (python,) = node.interpreter(asked(lock), tmp_path)
+    told = "import json, einops, numpy, sys; print(json.dumps([einops.__file__, numpy.__file__, sys.prefix]))"
+    done = subprocess.run([python, "-c", told], check=True, capture_output=True, text=True)
+    own, drivers, prefix = json.loads(done.stdout)
+    assert own.startswith(prefix)
+    assert drivers.startswith(sys.prefix)
+    assert not list(Path(prefix).glob("lib/*/site-packages/numpy*")), "what the driver has is not installed again"
+
+
+def test_it_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = small_lock(tmp_path, "einops")
+    first = overlay.make(lock).resolve()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # nothing is fetched the second time
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    assert overlay.make(lock).resolve() == first
+    assert "is there" in capsys.readouterr().out
+
+
+def test_an_environment_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    lock = small_lock(tmp_path, "einops")
+    first = overlay.make(lock).resolve()
+    (first / overlay.MARKER).unlink()
+    with pytest.raises(UserError, match=r"no environment at .*forcerun environment"):
+        node.interpreter(asked(lock), tmp_path)
+    assert overlay.make(lock).resolve() != first
+
+
+def test_what_cannot_be_fetched_leaves_nothing(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    with pytest.raises(UserError, match="einops"):
+        overlay.make(small_lock(tmp_path, "einops"))
+    assert [path for path in (own_cache / "environments").iterdir() if path.suffix != ".lock"] == []
+
+
+def test_a_package_of_the_torch_stack_is_asked_of_make_install(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    lock = tmp_path / "envs" / "torch.txt"
+    shutil.copy2(small_lock(tmp_path, "einops"), lock)
+    assert overlay.place(lock) is None
+    with pytest.raises(UserError, match="not installed: einops; install them with `make install`"):
+        login_node.prepare(asked(lock), lock)
+
+
+SETUP = """
+from setuptools import Extension, setup
+setup(name="quick", version="1.0", ext_modules=[Extension("quick", ["quick.c"])])
+"""
+SOURCE = """
+#include <Python.h>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "quick", 0, -1, 0};
+PyMODINIT_FUNC PyInit_quick(void) { PyObject *made = PyModule_Create(&module);
+    PyModule_AddIntConstant(made, "number", NUMBER); return made; }
+"""
+QUICK = Recipe(
+    package="quick",
+    tried="import quick; assert quick.number == 7",
+    programs={"g++": "g++"},
+    variables={"CFLAGS": "-DNUMBER=7"},
+)
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stack whose one package has a source and no wheel: its lock. pip finds the source in a folder."""
+    folder = tmp_path / "sources"
+    source = folder / "quick-1.0"
+    source.mkdir(parents=True)
+    (source / "setup.py").write_text(SETUP)
+    (source / "quick.c").write_text(SOURCE)
+    (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: quick\nVersion: 1.0\n")
+    subprocess.run(["tar", "czf", "quick-1.0.tar.gz", "quick-1.0"], cwd=folder, check=True)
+    shutil.rmtree(source)
+    digest = hashlib.sha256((folder / "quick-1.0.tar.gz").read_bytes()).hexdigest()
+    lock = tmp_path / "envs" / "quickly.txt"
+    lock.parent.mkdir()
+    lock.write_text(lock_script.render([("quick==1.0", [f"sha256:{digest}"])], "quick.in"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setitem(RECIPES, "quick", QUICK)
+    return lock
+
+
+def test_a_package_without_a_wheel_is_built_once_for_all(
+    quick: Path, own_cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    link = overlay.make(quick)
+    subprocess.run([overlay.interpreter(link), "-c", QUICK.tried], check=True)
+    (kept,) = own_cache.glob("built/quick-*/*.whl")
+    assert "Building quick==1.0" in capfd.readouterr().out
+    shutil.rmtree(own_cache / "environments")
+    before = kept.stat().st_mtime_ns
+    overlay.make(quick)
+    assert kept.stat().st_mtime_ns == before
+    assert "Building" not in capfd.readouterr().out
+
+
+def test_another_recipe_builds_again(quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = overlay.make(quick)
+    monkeypatch.setitem(RECIPES, "quick", replace(QUICK, variables={"CFLAGS": "-DNUMBER=7 -O1"}))
+    assert overlay.place(quick) != first
+    overlay.make(quick)
+    assert len(list(own_cache.glob("built/quick-*/*.whl"))) == 2
+
+
+def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = replace(QUICK, programs={"no-such-cmake": "cmake"}, headers={"no_such_aio.h": "libaio-dev"})
+    monkeypatch.setitem(RECIPES, "quick", lacks)
+    with pytest.raises(UserError, match=r"no-such-cmake: .*Debian: cmake\); no_such_aio.h: .*Debian: libaio-dev"):
+        overlay.make(quick)
+
+
+@pytest.mark.parametrize("fault", ["compiler", "source", "wrong", "pattern"])
+def test_a_failed_build_says_why_and_keeps_nothing(
+    quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    spoilt, message = {
+        "compiler": (replace(QUICK, variables={}), r"quick==1.0 could not be built: .*NUMBER.*quick-.*\.log"),
+        "source": (QUICK, "quick==1.0 could not be built: .*HASHES"),
+        "wrong": (
+            replace(QUICK, variables={"CFLAGS": "-DNUMBER=8"}),
+            "was built, and `import quick.*fails: AssertionError",
+        ),
+        "pattern": (replace(QUICK, replaced={"quick.c": (("no such text", ""),)}), "the recipe is for another version"),
+    }[fault]
+    monkeypatch.setitem(RECIPES, "quick", spoilt)
+    if fault == "source":
+        quick.write_text(quick.read_text().replace("sha256:", "sha256:0")[:-2] + "\n")
+    with pytest.raises(UserError, match=message):
+        overlay.make(quick)
+    assert not overlay.place(quick).exists()  # type: ignore[union-attr]
+    if fault != "wrong":
+        assert not list(own_cache.glob("built/quick-*/*.whl"))
