@@ -46,7 +46,7 @@ def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
 
 def report(question: str, ratios: list[float], **figures: object) -> None:
     """Print the median ratio with its quartiles, and on what it was measured."""
-    low, median, high = statistics.quantiles(ratios, n=4)
+    low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3  # one round has no spread
     machine = {"torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
     quartiles = [round(low, 4), round(high, 4)]
     told = {"question": question, "median_ratio": round(median, 4), "quartiles": quartiles, "rounds": len(ratios)}
