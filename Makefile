@@ -16,6 +16,9 @@ BIN := .venv/bin
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist worksteal
 SNAKEFILES := $(wildcard Snakefile) workflow
 
+# Some machines tell Python to keep nothing that it has compiled: thousands of short processes would compile it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 # The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:

@@ -15,7 +15,7 @@ from relay.base.errors import UserError
 from relay.spec.dataset import DatasetSpec
 from relay.spec.tasks import TaskSpec, task
 from relay.task import data
-from relay.task.data import Resident, Split, Streamed, batch_indices, feeder
+from relay.task.data import Mapped, Resident, Split, Streamed, batch_indices, feeder
 
 pytest_plugins = ["chain_runs"]
 
@@ -109,12 +109,17 @@ def test_worker_processes_give_the_same_bits_in_the_same_order(prepared: Path, n
 
 
 def compare_loaders(split: Split, its_task: TaskSpec, dtype: torch.dtype, workers: int) -> None:
-    """Both loaders over the end of an epoch, bit for bit."""
+    """Both loaders, and what proofs read, over the end of an epoch, bit for bit."""
     steps = range(len(split) // 50 + 2)
     indices = [batch_indices(len(split), 50, 0, step) for step in steps]
     resident = list(feeder("resident", split, CPU, dtype, 0).batches(iter(indices)))
     streamed = list(feeder("dataloader", split, CPU, dtype, workers).batches(iter(indices)))
-    assert len(resident) == len(streamed) == len(steps)
+    mapped = list(Mapped(split, CPU, dtype).batches(iter(indices)))
+    assert len(resident) == len(streamed) == len(mapped) == len(steps)
+    for (inputs, targets), (other_inputs, other_targets) in zip(resident, mapped, strict=True):
+        assert (inputs.dtype, targets.dtype) == (other_inputs.dtype, other_targets.dtype)
+        assert torch.equal(inputs, other_inputs)
+        assert torch.equal(targets, other_targets)
     for (inputs, targets), (other_inputs, other_targets) in zip(resident, streamed, strict=True):
         assert inputs.dtype == other_inputs.dtype == (torch.int64 if its_task.network == "gpt" else dtype)
         assert inputs.shape == (50, *its_task.input_shape)

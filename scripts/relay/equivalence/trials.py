@@ -19,7 +19,7 @@ from torch import nn
 from relay.equivalence.verdict import Compared, TrialName
 from relay.networks.gpt import MoE
 from relay.spec.run import Training
-from relay.task.data import Batch, Resident, Split, batch_indices
+from relay.task.data import Batch, Mapped, Split, batch_indices
 from relay.task.task import Task
 
 # In float64 a right strategy stays orders of magnitude below this limit, whatever the order of its sums.
@@ -297,7 +297,6 @@ class TrialData:
     def __init__(self, run: Training, dataset: Path, device: torch.device) -> None:
         self.run, self.device = run, device
         self.split = Split(dataset, "train", run.task)
-        self.resident: dict[torch.dtype, Resident] = {}
 
     def of(self, run: Training) -> TrialData:
         """The same data in another run's batches."""
@@ -311,9 +310,8 @@ class TrialData:
 
     def batches(self, task: TrialTask, steps: int, index: int, count: int, first: int = 0) -> Iterator[Batch]:
         """Slice `index` of `count` of every global batch from step `first` to `steps`."""
-        if task.dtype not in self.resident:
-            self.resident[task.dtype] = Resident(self.split, self.device, task.dtype)
+        samples = Mapped(self.split, self.device, task.dtype)
         for step in range(first, steps):
             indices = self.indices(step).chunk(count)[index]
-            inputs, targets = self.resident[task.dtype].fetch(indices)
+            inputs, targets = samples.fetch(indices)
             yield inputs, task.with_ids(targets, indices)

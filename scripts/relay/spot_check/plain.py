@@ -23,7 +23,7 @@ from relay.run_folder.spots import Spot, Spots
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.strategies.base import Strategy
-from relay.task.data import Batch, Resident, Split, Streamed, batch_indices, feeder
+from relay.task.data import Batch, Mapped, Split, batch_indices
 from relay.task.network import Network
 from relay.task.task import FIRST_SCALE, Task
 
@@ -210,7 +210,7 @@ class Loop:
         self.task = replace(Task.of(run), compiled=False)  # compiling would take longer than the steps
         split = Split(dataset, "train", run.task)
         self.count = len(split)
-        self.feeder: Resident | Streamed = feeder(run.feeding.loader, split, ranks.device, self.task.dtype, 0)
+        self.feeder = Mapped(split, ranks.device, self.task.dtype)  # the same bits as both loaders
 
     def read(self, state: Path, task: Task | None = None) -> Whole:
         """The model and optimizer of a saved state."""

@@ -76,6 +76,24 @@ class Resident:
         return (self.fetch(indices) for indices in index_lists)
 
 
+class Mapped:
+    """A split that stays in its files; a batch is read when it is asked for. For proofs, which need few samples."""
+
+    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype) -> None:
+        self.split, self.device, self.dtype = split, device, dtype
+
+    def fetch(self, indices: torch.Tensor) -> Batch:
+        """The same bits as `Resident.fetch`."""
+        chosen = indices.numpy()
+        inputs, targets = (torch.from_numpy(stored[chosen]) for stored in (self.split.inputs, self.split.targets))
+        inputs = self.split.reader.ahead(inputs).to(self.device)
+        return self.split.reader.batch(inputs, self.dtype), targets.to(self.device)
+
+    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
+        """A batch for each list of samples, in order."""
+        return (self.fetch(indices) for indices in index_lists)
+
+
 class _Samples(Dataset[Batch]):
     """Sample by sample, as the kind's reader makes inputs of them."""
 

@@ -69,8 +69,12 @@ class ImageReader(Reader):
 
     def ahead(self, stored: torch.Tensor) -> torch.Tensor:
         """(N, C, H, W) uint8 images as the network wants them, still uint8."""
-        images = stored.repeat(1, self.repeats, 1, 1)
-        return images.repeat_interleave(self.magnification, -1).repeat_interleave(self.magnification, -2)
+        images = stored
+        if self.repeats > 1:
+            images = images.repeat(1, self.repeats, 1, 1)
+        if self.magnification > 1:
+            images = images.repeat_interleave(self.magnification, -1).repeat_interleave(self.magnification, -2)
+        return images
 
     def batch(self, samples: torch.Tensor, training: torch.dtype) -> torch.Tensor:
         """Zero mean and unit deviation, computed in float32, then cast."""
