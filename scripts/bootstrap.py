@@ -66,15 +66,13 @@ def has_nvidia_gpu(devices: Path = Path("/dev")) -> bool:
     return False
 
 
-def pinned_to(lock: str, build: str) -> str:
-    """Narrows the text of torch's lock to one build, so that another can never be taken by accident.
+def exactly(lock: str, label: str = "") -> str:
+    """A lock's text with each version exactly as it stands there, or with a local label such as `+cpu`.
 
-    `cpu` asks for torch's `+cpu` version. `registry` asks for exactly the plain versions: `===` matches no
-    local label, whereas `==2.13.0` would also take a `2.13.0+cpu` that lies in a local folder.
+    `==2.13.0` would also take a `2.13.0+cpu` or a `2.13.0+computecanada` from a folder of wheels, whose hash the lock
+    does not have. `===` takes no label but the given one.
     """
-    if build == "cpu":
-        return re.sub(r"(?m)^(torch==[^\s+]+)", r"\1+cpu", lock)
-    return re.sub(r"(?m)^(torch|torchvision)==", r"\1===", lock)
+    return re.sub(r"(?m)^([A-Za-z0-9._-]+)==([^\s;]+)", rf"\1===\2{label}", lock)
 
 
 def entry(lock: str, name: str) -> str:
@@ -184,7 +182,11 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
         file.flush()
         result = run_pip(pip_of(venv), "install", "--quiet", *safety, *options, "--requirement", file.name)
     if result.returncode:
-        kind = NoSuchBuild if "No matching distribution found for torch=" in result.stdout else InstallError
+        kind = (
+            NoSuchBuild
+            if re.search(r"No matching distribution found for torch(vision)?=", result.stdout)
+            else InstallError
+        )
         raise kind(f"pip could not install this:\n{result.stdout.rstrip()}")
 
 
@@ -247,29 +249,35 @@ def lock_names(lock: str) -> list[str]:
     return re.findall(r"(?m)^([A-Za-z0-9._-]+)==", lock)
 
 
-def install_torch(venv: Path, lock: str, device: str, index: str) -> str:
-    """Installs the CPU build of torch if it is wanted and offered; returns the build to use: cpu or registry.
+def install_torch(venv: Path, lock: str, device: str, index: str) -> tuple[str, str]:
+    """Installs the CPU build of torch if it is wanted and offered.
 
-    The registry's build is left to the step that installs everything that torch needs.
+    Returns the build to use, cpu or registry, and what of the lock is left to install. The registry's build is left to
+    the step that installs everything that torch needs.
     """
     if device == "cuda":
-        return "registry"
-    cpu_lock = pinned_to(lock, "cpu")
-    version = entry(cpu_lock, "torch").split()[0].removeprefix("torch==")
+        return "registry", exactly(lock)
+    torch = exactly(entry(lock, "torch"), "+cpu")
+    version = torch.split()[0].removeprefix("torch===")
+    found: tuple[str, ...] = ()
     try:
-        pip_install(venv, entry(cpu_lock, "torch"), "--no-deps")
-        return "cpu"
+        pip_install(venv, torch, "--no-deps")
     except NoSuchBuild:
         say(f"      no torch {version} where pip's own configuration looks: passed over")
-    if index_offers(venv, index, version):
+        if not index_offers(venv, index, version):
+            say(f"      no torch {version} at {index}, or it cannot be reached: passed over")
+            if sys.platform == "linux":
+                say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")
+            return "registry", exactly(lock)
         say(f"      from {index}")
-        both = entry(cpu_lock, "torch") + entry(lock, "torchvision")
-        pip_install(venv, both, "--no-deps", "--extra-index-url", index)
-        return "cpu"
-    say(f"      no torch {version} at {index}, or it cannot be reached: passed over")
-    if sys.platform == "linux":
-        say("      Only the registry's build of torch is left. It brings CUDA: gigabytes to download.")
-    return "registry"
+        found = ("--extra-index-url", index)
+        pip_install(venv, torch, "--no-deps", *found)
+    rest = lock.replace(entry(lock, "torch"), "")
+    # Not every Python has a CPU build of torchvision; the registry's does beside the CPU build of torch.
+    with contextlib.suppress(NoSuchBuild):
+        pip_install(venv, exactly(entry(lock, "torchvision"), "+cpu"), "--no-deps", *found)
+        rest = rest.replace(entry(lock, "torchvision"), "")
+    return "cpu", exactly(rest)
 
 
 @contextlib.contextmanager
@@ -318,13 +326,12 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         clear(stamp)
         create(venv)
         say("[2/4] torch for " + ("an NVIDIA GPU" if device == "cuda" else "the CPU (no NVIDIA GPU in use)"))
-        build = install_torch(venv, texts["torch.txt"], device, index)
+        build, rest = install_torch(venv, texts["torch.txt"], device, index)
         say("[3/4] what a training job needs beside it")
         # Torch itself where it is still missing, and CUDA's libraries where its build needs them.
-        cuda_libraries = texts["torch-cuda.txt"] if build == "registry" else ""
-        pip_install(venv, pinned_to(texts["torch.txt"], build) + cuda_libraries)
+        pip_install(venv, rest + (exactly(texts["torch-cuda.txt"]) if build == "registry" else ""))
     say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
-    pip_install(venv, texts["driver.txt"] + texts.get("dev.txt", ""))
+    pip_install(venv, exactly(texts["driver.txt"] + texts.get("dev.txt", "")))
     stamp.write({**wanted, "device": device, "build": build})
     say(f"Installed in {time.monotonic() - started:.0f} s")
 

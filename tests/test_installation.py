@@ -110,15 +110,17 @@ def test_the_version_is_the_same_wherever_it_stands() -> None:
 # The choice of a build
 
 
-def test_one_build_is_pinned_and_the_other_excluded() -> None:
+def test_one_build_is_pinned_and_all_others_are_excluded() -> None:
     text = (ROOT / "envs" / "torch.txt").read_text(encoding="utf-8")
-    cpu = Requirement(bootstrap.entry(bootstrap.pinned_to(text, "cpu"), "torch").split()[0])
+    cpu = Requirement(bootstrap.exactly(bootstrap.entry(text, "torch"), "+cpu").split()[0])
     assert cpu.specifier.contains("2.13.0+cpu")
     assert not cpu.specifier.contains("2.13.0")
-    registry = bootstrap.pinned_to(text, "registry")
+    exact = bootstrap.exactly(text)
     for name in ("torch===2.13.0", "torchvision===0.28.0"):
-        assert f"\n{name} \\" in registry
+        assert f"\n{name} \\" in exact
     assert not Requirement("torch===2.13.0").specifier.contains("2.13.0+cpu")
+    assert "===" in exact
+    assert [line for line in exact.splitlines() if "==" in line.split(";")[0].replace("===", "")] == []
 
 
 def test_an_nvidia_gpu_is_seen_by_its_device_or_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ def wheel(name: str, version: str) -> bytes:
     return buffer.getvalue()
 
 
+SITES = (("torch", "2.13.0"), ("torchvision", "0.28.0"), ("driver_thing", "1.0"))
 WHEELS = {
     (name, version): wheel(name, version)
     for name, version in [
@@ -60,9 +61,11 @@ WHEELS = {
         ("driver_thing", "1.0"),
         ("driver_thing", "2.0"),
         ("dev_thing", "1.0"),
+        *((name, f"{version}+computecanada") for name, version in SITES),
     ]
 }
-REGISTRY = [key for key in WHEELS if "+cpu" not in key[1]]
+REGISTRY = [key for key in WHEELS if "+" not in key[1]]
+SITES_BUILDS = [key for key in WHEELS if "+computecanada" in key[1]]
 CPU_BUILDS = [key for key in WHEELS if "+cpu" in key[1]]
 
 
@@ -239,6 +242,26 @@ def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
         f"Installation stopped: {project.root}: you may not write there; if this checkout is somebody else's, "
         "make one of your own with `git clone`\n"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torch", ["cpu", "cuda"])
+@pytest.mark.parametrize("offered", ["folder", "index"])
+def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, offered: str
+) -> None:
+    """The Alliance's pip looks into a folder of wheels `+computecanada`, which `==` accepts and a hash refuses."""
+    if offered == "index":
+        project.server.offers["registry"] += SITES_BUILDS
+    else:
+        folder = tmp_path / "wheelhouse"
+        folder.mkdir()
+        for name, version in SITES_BUILDS:
+            (folder / f"{name}-{version}-py3-none-any.whl").write_bytes(WHEELS[name, version])
+        monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    result = project.install(torch=torch)
+    assert result.returncode == 0, result.stderr
+    assert project.packages() == (CPU_ONLY if torch == "cpu" else REGISTRYS)
 
 
 @pytest.mark.slow
