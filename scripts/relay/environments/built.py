@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.environments.lock_text import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
 
 # A login node is shared: a build takes no more of its CPUs.
@@ -41,15 +42,7 @@ def cache() -> Path:
 
 def entries(lock: str) -> dict[str, str]:
     """Those entries of a lock's text that have to be built: each with its version and hashes, by package."""
-    found = re.findall(r"(?m)^([a-z0-9-]+)(==.*(?:\n[ \t]+.*)*)", lock)
-    return {name: name + rest + "\n" for name, rest in found if name in RECIPES}
-
-
-def without(lock: str) -> str:
-    """A lock's text without the entries that have to be built."""
-    for entry in entries(lock).values():
-        lock = lock.replace(entry, "")
-    return lock
+    return {entry[1]: entry[0] for entry in ENTRY.finditer(lock) if entry[1] in RECIPES}
 
 
 def lacking(recipe: Recipe, build: str) -> list[str]:

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.environments import built, installer
+from relay.environments.lock_text import exactly, without
 from relay.environments.node_folder import clear, new_version, only_one, point, use
 from relay.environments.recipes import RECIPES
 
@@ -92,15 +94,25 @@ def _install(lock: Path, folder: Path, held: int) -> None:
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
     wanted = folder / "wanted.txt"
-    wanted.write_text(built.without(text), encoding="utf-8")
+    wanted.write_text(exactly(without(text, _not_fetched)), encoding="utf-8")
     checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
-    print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
-    installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held])
+    if wanted.stat().st_size:
+        print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
+        installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held])
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
         wheel = built.wheel(entry, python, build)
         installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held])
     _check(lock, python)
+
+
+def _not_fetched(name: str, pinned: str) -> bool:
+    """Whether a package is built here, or is there: in the driver's environment, perhaps as a build with a label."""
+    if name in RECIPES:
+        return True
+    with suppress(PackageNotFoundError):
+        return version(name).partition("+")[0] == pinned
+    return False
 
 
 def _check(lock: Path, python: Path) -> None:

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,10 +25,12 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import built, installer
+from relay.environments.lock_text import exactly, without
 from relay.environments.recipes import RECIPES
 
 FOLDER = Path("results/wheelhouses")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
+CPU_BUILDS = ("torch", "torchvision")
 PROBE_SECONDS = 15
 REQUIREMENTS = "requirements.txt"
 MADE_WITH = "# Python"  # the line of REQUIREMENTS that begins so names the Python version of the wheels
@@ -63,15 +65,13 @@ class Order:
         return {name: entry for lock in self.locks for name, entry in built.entries(lock.read_text("utf-8")).items()}
 
     @property
-    def requirements(self) -> str:
-        """The text of the locks, with torch restricted to one build.
+    def locked(self) -> str:
+        """The text of the locks."""
+        return "\n".join(lock.read_text(encoding="utf-8") for lock in self.locks)
 
-        pip would accept a `2.13.0+cpu` in a local folder for `==2.13.0`. For `===2.13.0` it does not.
-        """
-        text = "\n".join(lock.read_text(encoding="utf-8") for lock in self.locks)
-        if self.build == "cpu":
-            return re.sub(r"(?m)^(torch==[^\s+]+)", r"\1+cpu", text)
-        return re.sub(r"(?m)^(torch|torchvision)==", r"\1===", text)
+    def requirements(self, labelled: Collection[str]) -> str:
+        """What pip is asked for; of the packages `labelled`, their CPU builds."""
+        return exactly(without(self.locked, lambda name, _: name in RECIPES), labelled)
 
 
 def order(root: Path, stack: str, build: str, python: str | None = None) -> Order:
@@ -186,19 +186,26 @@ def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None)
 
 
 def _download(wanted: Order, partial: Path) -> None:
-    requirements = partial / "asked.txt"
-    requirements.write_text(built.without(wanted.requirements), encoding="utf-8")
+    """Fetch the wheels that are published. Raises UserError where one cannot be had."""
     python = _version(wanted.python)
     print(f"Fetching the wheels of stack {wanted.stack} ({wanted.build}, Python {python})", flush=True)
-    words = _pip_download(wanted, requirements, partial)
-    if words and wanted.build == "cpu" and "for torch==" in words:
-        torch = re.findall(r"(?m)^torch==(\S+)", wanted.requirements)[0]
-        print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
-        if not _index_offers(wanted, torch):
-            remedy = "add a mirror to pip's configuration, or take the CUDA build (gigabytes): environment.torch: cuda"
-            raise UserError(f"no torch {torch} for Python {python} there either, or it cannot be reached; {remedy}")
-        words = _pip_download(wanted, requirements, partial, "--extra-index-url", CPU_INDEX)
-    requirements.unlink()
+    if wanted.build != "cpu":
+        words = _pip_download(wanted, (), partial)
+    else:
+        words = _pip_download(wanted, CPU_BUILDS, partial)
+        where: tuple[str, ...] = ()
+        if "for torch===" in words:
+            torch = re.findall(r"(?m)^torch==([^\s;]+)", wanted.locked)[0] + "+cpu"
+            print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
+            if not _index_offers(wanted, torch):
+                remedy = (
+                    "add a mirror to pip's configuration, or take the CUDA build (gigabytes): environment.torch: cuda"
+                )
+                raise UserError(f"no torch {torch} for Python {python} there either, or it cannot be reached; {remedy}")
+            where = ("--extra-index-url", CPU_INDEX)
+            words = _pip_download(wanted, CPU_BUILDS, partial, *where)
+        if "for torchvision===" in words:  # not every Python has one; the registry's does beside the CPU build of torch
+            words = _pip_download(wanted, CPU_BUILDS[:1], partial, *where)
     if words:
         raise UserError(f"the wheels of stack {wanted.stack} could not be fetched: {words}")
 
@@ -208,8 +215,10 @@ def _pip(wanted: Order) -> list[str]:
     return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(wanted.python)]
 
 
-def _pip_download(wanted: Order, requirements: Path, folder: Path, *options: str) -> str:
-    """Download the wheels that the requirements pin. Returns '' or, where that fails, pip's error on one line."""
+def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *options: str) -> str:
+    """Download the wheels; of the packages `labelled`, their CPU builds. Returns '' or pip's error on one line."""
+    requirements = folder / "asked.txt"
+    requirements.write_text(wanted.requirements(labelled), encoding="utf-8")
     safety = ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
     place = ["--dest", str(folder), "--requirement", str(requirements)]
     words: list[str] = []
@@ -222,6 +231,7 @@ def _pip_download(wanted: Order, requirements: Path, folder: Path, *options: str
                 print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
             elif not line.startswith("WARNING: Location"):
                 words.append(line.strip())
+    requirements.unlink()
     if pip.returncode == 0:
         return ""
     error = next((n for n, line in enumerate(words) if line.startswith("ERROR:")), -1)
@@ -261,7 +271,7 @@ def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None
     lines = [f"{MADE_WITH} {_version(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
     for name, digest in digests.items():
-        if name not in made and f"sha256:{digest}" not in wanted.requirements:
+        if name not in made and f"sha256:{digest}" not in wanted.locked:
             raise UserError(f"{folder / name}: its hash is in none of the stack's locks")
         package, version = name.split("-")[:2]
         lines.append(f"{package}=={version} --hash=sha256:{digest}")
