@@ -131,10 +131,6 @@ def test_its_own_checkpoint_lies_beside_the_runs(bench: Bench) -> None:
     options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
     chain = begun(bench, "kept", options=options).train(forked=True)
     weights = torch.load(chain.work / f"step-{STEPS}" / "strategy" / "lightning.ckpt", weights_only=True)["state_dict"]
-    assert_same({name.removeprefix("network."): tensor for name, tensor in weights.items()}, model(chain))
-
-
-def model(chain: Chain) -> dict[str, torch.Tensor]:
-    """The run's own final weights."""
-    weights: dict[str, torch.Tensor] = result(chain)["state"]["model"]
-    return weights
+    ours = result(chain)["state"]["model"]
+    assert set(weights) == {f"network.{name}" for name in ours}
+    assert_same({name: weights[f"network.{name}"] for name in ours}, ours)
