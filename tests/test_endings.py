@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from chain_runs import DDP, Bench
+from gate_runs import SCRIPTS, planned
 from relay.base import ending, entry
 from relay.base.ending import FAULT, FREE_SPACE, INTERRUPTED, Ending
 from relay.base.errors import Busy, UserError
-from relay.launch import command_lines
+from relay.launch import command_lines, launcher
 from relay.run_folder import faults
 from relay.run_folder.places import Places
 from relay.training.job import run_segment
@@ -81,10 +83,28 @@ def test_a_rank_s_full_disk_has_its_remedy(tmp_path: Path) -> None:
 def test_a_launcher_that_refuses_its_command_line_is_a_fault(
     bench: Bench, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an old torchrun does, which does not know an option."""
-    monkeypatch.setattr(command_lines, "SHUTDOWN_SECONDS", "no number")
+    """As an old torchrun does, which does not know an option. It is told once, and not tried again."""
+    words = command_lines.command
+    monkeypatch.setattr(launcher, "command", lambda *given: [*words(*given)[:3], "--unheard-of=1", *words(*given)[3:]])
     chain = bench.chain("results", **DDP)
     assert run_segment(Places(chain.results, chain.run.id), 0, 60, 1) == FAULT
     told = ending.read(log)
     assert told is not None
-    assert "the launcher refuses its command line" in told.what
+    assert re.search(
+        r"torchrun of torch \S+ refuses its command line: unrecognized arguments: --unheard-of=1", told.what
+    )
+    assert run_segment(Places(chain.results, chain.run.id), 0, 60, 2) == FAULT
+
+
+def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`srun` and `apptainer` end with this status, and say why in the log."""
+    gate, _ = planned("cpu")
+    gate.write(tmp_path / "gate.json")
+    monkeypatch.setattr(launcher, "command", lambda *_: ["sh", "-c", "exit 2"])
+    assert launcher.launch(tmp_path / "gate.json", "equivalence.gate", tmp_path, [], SCRIPTS) == 2
+    fault = faults.collect(tmp_path)
+    assert fault is not None
+    assert fault["mistake"]
+    assert "the launcher refuses its command line" in fault["error"]

@@ -34,6 +34,7 @@ EACH: list[dict[str, Any]] = [
     {"strategy": "tensor_parallel", "devices_per_node": 2, "launcher": "torchrun"},
     {"strategy": "fsdp", **ACROSS},
     {"strategy": "fsdp_tensor_parallel", "devices_per_node": 2, **ACROSS},
+    {"strategy": "lightning_ddp", **ACROSS},
 ]
 EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]
 # Those that start in the most different ways: one device's replicas, and ranks of two kinds over two nodes.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from relay.base.errors import UserError
 from relay.spec.run import Specification, Training
 
-SHUTDOWN_SECONDS = 600  # torchrun's default of 30 would cut off the save of a large model
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
 
@@ -61,7 +60,7 @@ def command(
         # With the static backend, ranks follow the order of the nodes, so that rank 0 is at the address.
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
-    return [*python, *torchrun, f"--shutdown-timeout={SHUTDOWN_SECONDS}", *worker]
+    return [*python, *torchrun, *worker]
 
 
 def _may_fork(run: Specification) -> bool:

@@ -44,17 +44,24 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     try:
         if job is not None:
-            return _launch_steps(specification, job, program, work, environment)
+            return _understood(_launch_steps(specification, job, program, work, environment), work)
         environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
         python = interpreter(asked(None, run.stack, ROOT), Path())
         served = python == [sys.executable] and warm.may_serve(run, role, environment)
-        return _wait_for(command(run, python, program), environment, warm_server=served)
+        return _understood(_wait_for(command(run, python, program), environment, warm_server=served), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
         print(error, file=sys.stderr)
         return INTERRUPTED
     except UserError as error:
         faults.record(work, error)
         return 1
+
+
+def _understood(status: int, work: Path) -> int:
+    """An exit status as it is. Where a launcher refuses its arguments, that is recorded: a retry would repeat it."""
+    if status == USAGE and not faults.told(work):
+        faults.record(work, UserError("the launcher refuses its command line; the log has its words"))
+    return status
 
 
 def _launch_steps(specification: Path, job: Job, program: list[str], work: Path, environment: Mapping[str, str]) -> int:

@@ -10,20 +10,29 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from io import StringIO
+from pathlib import Path
 
 from relay.base import lifeline
+from relay.base.errors import UserError
 from relay.launch import forked
 from relay.launch.imports import importing
+from relay.run_folder import faults
 
 FORK = "--fork"
 WORKER = ["-m", "relay.launch.worker"]
 COUNT = "--nproc-per-node=([0-9]+)"
+# torchrun's default of 30 would cut off the save of a large model. Old versions know no argument for it and ignore the
+# variable: they wait for 30 seconds.
+SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}
 
 
 def main(arguments: list[str]) -> int:
     """Run torchrun with these arguments; returns its exit status."""
     with importing():
+        import torch
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -31,6 +40,12 @@ def main(arguments: list[str]) -> int:
     lifeline.lead()
     forks = FORK in arguments[:1]
     arguments = arguments[forks:]
+    os.environ |= SHUTDOWN
+    if refusal := _refusal(arguments, run.parse_args):
+        told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"
+        faults.record(Path(arguments[_program(arguments) + 1]), UserError(told))
+        print(told, file=sys.stderr)
+        return 1
     try:
         with _forks(arguments) if forks else nullcontext():
             run.main(arguments)
@@ -44,12 +59,28 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _refusal(arguments: list[str], parse: Callable[[list[str]], object]) -> str | None:
+    """What torchrun's parser says against these arguments; None where it takes them."""
+    said = StringIO()
+    try:
+        with redirect_stderr(said):
+            parse(arguments)
+    except SystemExit:
+        return said.getvalue().strip().rpartition("\n")[2].rpartition("error: ")[2]
+    return None
+
+
+def _program(arguments: list[str]) -> int:
+    """Where the arguments of the worker begin: its role, and its work directory."""
+    return next(i for i in range(len(arguments)) if arguments[i : i + 2] == WORKER) + 2
+
+
 def _forks(arguments: list[str]) -> AbstractContextManager[None]:
     """The context in which torchrun's ranks are forks of this process; none where they have to be started anew."""
     if not forked.may_fork(os.environ):
         return nullcontext()
-    place = next(i for i in range(len(arguments)) if arguments[i : i + 2] == WORKER)
-    program = arguments[place + 2 :]
+    place = _program(arguments)
+    program = arguments[place:]
     count = next(int(found[1]) for word in arguments[:place] if (found := re.fullmatch(COUNT, word)))
     forked.preload(program[0])
     return forked.WaitingRanks(count, program).instead_of_new_ones()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node
-from relay.planning import batches, checks, settings, shapes, size, skips, user_limits
+from relay.planning import batches, checks, settings, shapes, size, skips, software, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -119,6 +119,10 @@ class _Planner:
             if self.here.site and not reasons:
                 reasons += self._site_problems(setting, self.here.site)
             stack = setting.strategy.stack
+            torch = software.torch_version(
+                self.here.site, stack, self.root / "envs" / f"{stack}.txt", self.arithmetic.torch
+            )
+            reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
             if self.lock(stack) is None:
                 reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
             if not reasons:

@@ -13,7 +13,7 @@ from relay.base.errors import UserError
 from relay.datasets import catalogue
 from relay.datasets import kinds as dataset_kinds
 from relay.planning.config import AXES, Comparison, Config
-from relay.spec import requirements, tasks
+from relay.spec import requirements, tasks, versions
 from relay.spec.dataset import DatasetSpec
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
@@ -211,7 +211,10 @@ def resolve(
             stack=needs.stack,
             options=options,
             divides=tuple(needs.divides),
-            node_needs=tuple(needs.node_needs.get(shape.device, ())),
+            node_needs=(
+                *needs.node_needs.get(shape.device, ()),
+                *versions.needed(needs.least_torch, needs.least_python),
+            ),
             lossy=needs.lossy_options(options),
         ),
         shape=shape,

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.spec.versions import NAMES, least_of, too_old
 
 NETWORK = re.compile(
     r"(nfs|lustre|gpfs|beegfs|ceph|cifs|smb|panfs|pvfs|orangefs|wekafs|afs|9p|fuse\.(sshfs|gluster|ceph))"
@@ -147,6 +148,22 @@ def torchvision(facts: Facts) -> Outcome | None:
         return (stop if facts.run["loader"] == "dataloader" else warn)(what, remedy)
     versions = {str(r["torchvision"]["version"]) for r in facts.ranks if r.get("torchvision")} - {"None"}
     return fine(listed(sorted(versions))) if versions else None
+
+
+@check("versions that the strategies need")
+def least_versions(facts: Facts) -> Outcome | None:
+    """A torch or a Python that is older than a strategy needs."""
+    for rank in facts.ranks:
+        found = {"torch": rank.get("torch", {}).get("version"), "python": rank.get("python_version")}
+        for name, version in found.items():
+            least = least_of(facts.needs, name)
+            if version and (problem := too_old(name, version, least)):
+                return stop(
+                    f"a strategy of this check {problem} ({who(rank)})",
+                    f"give the site's environment a newer {NAMES[name]}, or leave the strategy out: "
+                    "docs/torch-versions.md has what each needs",
+                )
+    return None
 
 
 @check("torch on all nodes")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import platform
 import re
 import shutil
 import socket
@@ -74,6 +75,7 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "node_memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "folder": str(Path.cwd()),
         "python": sys.executable,
+        "python_version": platform.python_version(),
         "node_disk": node_disk(job),
         "caches": {name: cache(Path(environment.get(name, usual))) for name, usual in CACHES.items()},
         "home": located(Path("~")),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
+from relay.spec.versions import LEAST, VERSION
 
 if TYPE_CHECKING:
     from relay.spec.run import Setting
@@ -31,6 +32,7 @@ DIVISIBLE: tuple[Divisible, ...] = get_args(Divisible)
 class Requirements:
     """What a strategy needs, and what it divides among its processes (the gate proves the latter).
 
+    `least_torch` and `least_python`: the oldest versions that it works with, such as "2.9".
     `processes`: "one per device", "several per device" (as processes_per_device says), or "one" (a single process,
     whatever the devices).
     `devices`: kinds of device it is made for. `twin`: the strategy that stands for it where those are missing.
@@ -61,6 +63,8 @@ class Requirements:
     """
 
     stack: str = "torch"
+    least_torch: str = LEAST["torch"]
+    least_python: str = LEAST["python"]
     processes: Literal["one per device", "several per device", "one"] = "one per device"
     least_devices: int = 1
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
@@ -267,6 +271,11 @@ def _check(path: Path, stated: Requirements) -> None:
     if stated.least_devices < 1:
         told = f"{stated.least_devices} is not allowed; allowed: a whole number of at least 1"
         raise UserError(f"{path}: requirements.least_devices: {told}")
+    for member, version in (("least_torch", stated.least_torch), ("least_python", stated.least_python)):
+        if not re.fullmatch(VERSION, version):
+            raise UserError(
+                f"{path}: requirements.{member}: '{version}' is not allowed; allowed: a version such as 2.9"
+            )
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)
     named |= {other for other, _ in stated.part_of.values()}

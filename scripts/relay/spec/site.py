@@ -19,6 +19,7 @@ from relay.spec import yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
+from relay.spec.versions import VERSION
 
 SITES = Path("config/sites")
 Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
@@ -76,6 +77,11 @@ class Environment(Block):
         description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
     torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128"] = Field(default="cpu", description="build of torch")
+    torch_version: Text | None = Field(
+        default=None,
+        description="version of torch that the modules, the conda environment, the image or the cluster's wheels give: "
+        "strategies that need a newer one are skipped; null: only the jobs can tell",
+    )
 
 
 class Site(Block):
@@ -167,6 +173,7 @@ class Site(Block):
         for stack, name in self.environment.conda.items():
             yield f"environment.conda.{stack}", name, PATH
         yield "environment.image", self.environment.image, PATH
+        yield "environment.torch_version", self.environment.torch_version, ("a version such as 2.5.1", VERSION)
         yield "environment.python", self.environment.python, PATH
 
     def _contradictions(self) -> Iterator[str]:

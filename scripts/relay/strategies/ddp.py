@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
+from relay.strategies._buckets import settle
 from relay.strategies.base import Requirements, Strategy
 
 
@@ -77,7 +78,8 @@ class DDP(Strategy):
             find_unused_parameters=find_unused_parameters,
         )
         self.forward = self.wrapper  # type: ignore[method-assign]
-        self._settle_buckets()
+        example = self.task.example(self.global_batch_size // self.replica.count // accumulation)
+        settle(self.wrapper, torch.zeros_like(example, device=self.ranks.device))
         if compression == "powersgd":
             # Without epsilon, a gradient of zeros would become NaN.
             self.powersgd = PowerSGDState(None, powersgd_rank, powersgd_start, orthogonalization_epsilon=1e-8)
@@ -92,21 +94,6 @@ class DDP(Strategy):
             return sum(p.nbytes for p in self.model.parameters()) / 2**20 + 1
         # With its default size, DDP makes the first bucket smaller than the others.
         return None if bucket_mb == DDP.requirements.options["bucket_mb"] else bucket_mb
-
-    def _settle_buckets(self) -> None:
-        """Run two passes after which DDP's buckets are final. They change neither parameters nor buffers.
-
-        DDP sorts its buckets after the first pass. With three or more processes, a sum is rounded differently in
-        another bucket. A resumed run would then not be bit for bit like an uncut one, and PowerSGD's state belongs to
-        a bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
-        """
-        example = self.task.example(self.global_batch_size // self.replica.count // self.accumulation)
-        buffers = [buffer.clone() for buffer in self.model.buffers()]
-        for _ in range(2):  # the second pass starts with the new buckets
-            self.wrapper(torch.zeros_like(example, device=self.ranks.device)).float().mean().backward()
-        self.optimizer.zero_grad()
-        for buffer, before in zip(self.model.buffers(), buffers, strict=True):
-            buffer.copy_(before)
 
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged with the slice's last part only."""

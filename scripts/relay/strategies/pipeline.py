@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 
 import torch
 from torch.distributed.pipelining import PipelineStage
@@ -51,6 +52,9 @@ class Pipeline(Staged):
         chosen = get_schedule_class(known.name)
         held = stages[0] if issubclass(chosen, PipelineScheduleSingle) else stages
         self.schedule = chosen(held, micro_batches, loss_fn=self._loss)
+        # Outputs need not be kept for the end of the step. Old versions of torch keep them, and know no such argument.
+        takes = signature(self.schedule.step).parameters
+        self.keeps = {"return_outputs": False} if "return_outputs" in takes else {}
 
     def wrap(self, stage: Stage) -> None:
         """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
@@ -73,6 +77,6 @@ class Pipeline(Staged):
         self.losses.clear()
         # Micro-batches are equal, so that the schedule's mean over micro-batches is the mean over the slice.
         entering = [inputs] if 0 in self.stages else []
-        self.schedule.step(*entering, target=targets if self.replica.reports else None, return_outputs=False)
+        self.schedule.step(*entering, target=targets if self.replica.reports else None, **self.keeps)
         self.update()
         return torch.stack(self.losses).mean() if self.losses else self.no_loss

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch.distributed._composable.replicate_with_fsdp import replicate
-
 from relay.strategies._cut import Stage
+from relay.strategies._fully_shard import REPLICATES, replicated
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline
 
@@ -23,12 +22,16 @@ class PipelineDDP(Pipeline):
     )
 
     def build(self, stages: int, schedule: str, micro_batches: int) -> None:
-        mesh = self.ranks.mesh(self.ranks.world_size // stages, stages, names=("data", "pipeline"))
+        sizes = (self.ranks.world_size // stages, stages)
+        mesh = self.ranks.mesh(*sizes, names=("data", "pipeline"))
         self.data, self.group = mesh["data"], mesh["pipeline"].get_group()
+        self.replicas = self.data
+        if not REPLICATES:
+            self.replicas = self.ranks.mesh(*sizes, 1, names=("data", "pipeline", "one"))["data", "one"]
         replica, first = self.data.get_local_rank(), self.ranks.rank // stages * stages
         self.lay(range(first, first + stages), schedule, micro_batches, replica, self.data.size())
 
     def wrap(self, stage: Stage) -> None:
         # DistributedDataParallel does not work here. It fails at GPipe's several backward passes, and with
         # static_graph=True it continues with gradients that were never averaged.
-        replicate(stage, mesh=self.data)
+        replicated(stage, self.replicas)

@@ -20,7 +20,7 @@ from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
 from relay.datasets import verified
-from relay.launch.launcher import USAGE, launch
+from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
@@ -199,8 +199,6 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
     if fault:
         told = f"run {run.id} failed: {fault['error']} (rank {fault['rank']})"
         return ending.fault(told, faults.remedy(fault))
-    if status == USAGE and not lines:
-        return ending.fault(f"run {run.id}: the launcher refuses its command line", "the log has its words")
     return ending.interrupted(
         f"run {run.id}: its processes ended without a word (status {status}): killed, a lost node, out of memory?"
     )

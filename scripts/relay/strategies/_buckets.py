@@ -1,0 +1,22 @@
+"""The buckets in which DistributedDataParallel averages gradients, made final before the first step."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def settle(wrapper: DistributedDataParallel, inputs: torch.Tensor) -> None:
+    """Run two passes after which DDP's buckets are final. They change no parameters, buffers or random generators.
+
+    DDP sorts its buckets after the first pass. With three or more processes, a sum is rounded differently in another
+    bucket. A resumed run would then not be bit for bit like an uncut one, and a communication hook's state belongs to a
+    bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
+    """
+    buffers = [buffer.clone() for buffer in wrapper.module.buffers()]
+    with torch.random.fork_rng(devices=[inputs.device] if inputs.device.type == "cuda" else []):
+        for _ in range(2):  # the second pass starts with the new buckets
+            wrapper(inputs).float().mean().backward()
+    wrapper.zero_grad()
+    for buffer, before in zip(wrapper.module.buffers(), buffers, strict=True):
+        buffer.copy_(before)

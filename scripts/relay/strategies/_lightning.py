@@ -1,0 +1,273 @@
+"""What strategies share whose training is done by Lightning's Trainer.
+
+Lightning owns its loop. The run owns the batches, the learning rate, evaluations and checkpoints. So the Trainer runs
+in a thread that takes turns with the run's loop: it trains a step, then waits until the run asks for the next one.
+Lightning sets no signal handlers in a thread, so that the run's own stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import nn
+
+with suppress(PackageNotFoundError):  # it needs no torchvision, but fails to import beside one that fails
+    from relay.datasets import vision as _vision  # noqa: F401
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.strategies import Strategy as LightningsStrategy
+
+from relay.process.ranks import Ranks
+from relay.strategies.base import Batch, Strategy
+from relay.task.task import Task
+
+# Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
+NO_END = 10**12
+# Of the user's shell: they would change the Trainer's arguments, and start the random generators again in each fit.
+OVERRIDING = ("PL_TRAINER_", "PL_GLOBAL_SEED")
+CHECKPOINT = "lightning"  # the name of the file that Lightning's ModelCheckpoint writes, without its suffix
+
+
+class LightningStrategy(Strategy):
+    """A strategy whose steps are those of `Trainer.fit`. A subclass says which of Lightning's strategies trains.
+
+    With `model_checkpoint` Lightning's ModelCheckpoint writes the model's weights into each of the run's checkpoints,
+    beside what the run itself goes on from. It is for users of Lightning; nothing here reads it.
+    """
+
+    module: TrainedModule
+    model_checkpoint = False
+    trainer: Trainer | None = None
+
+    def build_whole(self) -> None:
+        super().build_whole()
+        self.module = TrainedModule(self.model, self.task, self.optimizer)
+
+    def lightnings(self) -> LightningsStrategy:
+        """Lightning's strategy for a new Trainer, with an environment and a precision given explicitly."""
+        raise NotImplementedError(f"{type(self).__name__} has no lightnings()")  # abstract
+
+    def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
+        """Train a step with each batch, and hand over its loss before the next one."""
+        turns = Turns()
+
+        def fit() -> None:
+            try:
+                if self.ranks.device.type == "cuda":
+                    torch.cuda.set_device(self.ranks.device)  # each thread has its own
+                self.trainer = trainer = self.new_trainer(turns)
+                trainer.fit(self.module, train_dataloaders=Batches(batches))
+                turns.told.put(None)
+            except BaseException as error:
+                turns.told.put(error)
+
+        thread = threading.Thread(target=fit, name="lightning")
+        thread.start()
+        try:
+            while isinstance(loss := turns.told.get(), torch.Tensor):
+                yield loss
+                turns.stop.put(False)
+            if loss is not None:
+                raise loss
+        finally:  # also where the caller ends early
+            turns.stop.put(True)
+            thread.join()
+            self.trainer = None
+
+    def new_trainer(self, *callbacks: Callback) -> Trainer:
+        """A Trainer that trains until it is told to stop, and does nothing besides."""
+        quiet()
+        mine = [AtTheRunsMoments()] if self.model_checkpoint else []
+        return Trainer(
+            strategy=self.lightnings(),
+            accelerator=self.ranks.device.type,
+            max_epochs=1,
+            min_epochs=0,
+            callbacks=[*callbacks, *mine],
+            enable_checkpointing=self.model_checkpoint,
+            use_distributed_sampler=False,  # each rank's batches are its slices already
+            accumulate_grad_batches=1,
+            gradient_clip_val=None,
+            deterministic=None,
+            benchmark=None,
+            num_sanity_val_steps=0,
+            limit_val_batches=0,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            logger=False,
+        )
+
+    def save(self, directory: Path) -> Future[Any]:
+        writing = super().save(directory)
+        for callback in self.trainer.checkpoint_callbacks if self.trainer else ():
+            if isinstance(callback, AtTheRunsMoments):
+                callback.save(self.trainer, directory)
+        return writing
+
+
+class Turns(Callback):
+    """Hands each step's loss to the run, and waits until the run asks for the next step.
+
+    `told` has a loss, what the Trainer raised, or None at its end. `stop` has whether the Trainer has to end.
+    """
+
+    def __init__(self) -> None:
+        self.told: SimpleQueue[torch.Tensor | BaseException | None] = SimpleQueue()
+        self.stop: SimpleQueue[bool] = SimpleQueue()
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, outputs: Any, *_: Any) -> None:
+        """Called by Lightning after the optimiser's step."""
+        self.told.put(outputs["loss"])
+        trainer.should_stop = self.stop.get()
+
+
+class TrainedModule(LightningModule):
+    """The task's network, loss and optimiser, as Lightning takes them."""
+
+    def __init__(self, network: nn.Module, task: Task, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.network, self.task, self.made = network, task, optimizer
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimiser with the run's state. The run sets its learning rate between two steps."""
+        return self.made
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The network's outputs."""
+        outputs: torch.Tensor = self.network(inputs)
+        return outputs
+
+    def training_step(self, batch: Batch) -> torch.Tensor:
+        """The mean loss over the slice."""
+        inputs, targets = batch
+        return self.task.loss(self(inputs), targets)
+
+
+class Batches:
+    """The run's batches as an iterable with a length."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches
+
+    def __len__(self) -> int:
+        return NO_END
+
+
+class AtTheRunsMoments(ModelCheckpoint):
+    """Lightning's ModelCheckpoint, into the run's own checkpoints when the run saves."""
+
+    def __init__(self) -> None:
+        super().__init__(filename=CHECKPOINT, save_top_k=-1, save_weights_only=True, every_n_train_steps=1)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Not after each batch."""
+
+    def save(self, trainer: Trainer, directory: Path) -> None:
+        """Write the weights into this directory. Collective."""
+        self.dirpath = str(directory)
+        super().on_train_batch_end(trainer, trainer.lightning_module, None, None, 0)
+
+
+class TheRunsProcesses(ClusterEnvironment):
+    """The processes that the run's launcher has started, whichever it is.
+
+    Lightning would look for Slurm's variables otherwise: it would count tasks by itself, and requeue the job.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = ranks
+
+    creates_processes_externally = True
+
+    @property
+    def main_address(self) -> str:
+        """The address of rank 0's node."""
+        return os.environ["MASTER_ADDR"]
+
+    @property
+    def main_port(self) -> int:
+        """The port on rank 0's node."""
+        return int(os.environ["MASTER_PORT"])
+
+    @staticmethod
+    def detect() -> bool:
+        """It is given, never found."""
+        return False
+
+    def world_size(self) -> int:
+        """All processes of the run."""
+        return self.ranks.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """It is known."""
+
+    def global_rank(self) -> int:
+        """This process among all."""
+        return self.ranks.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """It is known."""
+
+    def local_rank(self) -> int:
+        """This process among those of its node."""
+        return self.ranks.local_rank
+
+    def node_rank(self) -> int:
+        """This process's node."""
+        return self.ranks.rank // int(os.environ.get("LOCAL_WORLD_SIZE", self.ranks.world_size))
+
+
+class OnTheRunsDevice:
+    """Before one of Lightning's strategies: the device is this rank's, and what was trained stays there."""
+
+    parallel_devices: list[torch.device]
+
+    @property
+    def root_device(self) -> torch.device:
+        """A rank may see its own GPU alone, or all of the node: which of them it uses is settled."""
+        return self.parallel_devices[0]
+
+    def teardown(self) -> None:
+        """Lightning would move the model to main memory at its end."""
+        self.model = None
+
+
+def precision_plugin(strategy: Strategy) -> Precision:
+    """Lightning's plugin for the task's precision.
+
+    Parameters have their type already, and TF32 is a mode of the process. Given as an object, since Lightning turns
+    the name "16-mixed" into bfloat16 on CPUs. The scaler is the run's, which checkpoints hold.
+    """
+    device = strategy.ranks.device.type
+    if strategy.task.precision == "bf16":
+        return MixedPrecision("bf16-mixed", device)
+    if strategy.task.precision == "fp16":
+        return MixedPrecision("16-mixed", device, scaler=strategy.scaler)
+    return Precision()
+
+
+def quiet() -> None:
+    """No tips and notes in the jobs' logs, and none of the shell's variables that change a Trainer."""
+    for name in [name for name in os.environ if name.startswith(OVERRIDING)]:
+        del os.environ[name]
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"lightning\.")
