@@ -16,11 +16,14 @@ import pandas as pd
 from relay.base import entry
 from relay.base.errors import UserError
 from relay.driver.warm import serving
+from relay.environments import overlay
 from relay.planning import config, here
 from relay.planning.planner import plan
 from relay.planning.reading import read_config
 from relay.proof.campaign import Proof, markdown
 from relay.spec.messages import unknown
+
+ROOT = Path(__file__).resolve().parents[1]  # the locks of the stacks are below it
 
 
 def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
@@ -75,6 +78,9 @@ def main() -> int:
     count = given.passes * sum(len(proof.gates) for proof in asked)
     if not count:
         raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
+    for lock in sorted({ROOT / "envs" / f"{gate.stack}.txt" for proof in asked for gate, _ in proof.gates}):
+        if overlay.place(lock):
+            overlay.make(lock)
     rows: list[dict[str, Any]] = []
     with serving(given.folder):
         for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):

@@ -22,6 +22,7 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spec.tasks import task
 from relay.training.adoption import adopt
+from stacks import of_stack
 
 pytest_plugins = ["chain_runs"]
 
@@ -32,7 +33,7 @@ MIXTURE = replace(
     task("gpt-moe-tiny"), name="mixture", layers=5, network_options=SMALL | {"experts": 4}, global_batch_size=8
 )
 STEPS, CUT = 8, 4
-NEEDS = {name: requirements.read(path) for name, path in requirements.find().items()}
+NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
 # What else changes what a process keeps between steps.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ddp, fp16": ("ddp", {"precision": "fp16"}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.spec.requirements import BUILT_IN, find, read
+from stacks import of_stack, provide
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -143,12 +143,16 @@ def test_lossy_options_are_known_by_their_values() -> None:
 
 def test_the_planner_reads_of_every_strategy_what_its_class_states() -> None:
     """Requirements are read from the text; the class could say something else."""
-    names = sorted(find())
+    for stack in sorted({read(path).stack for path in find().values()}):
+        _as_its_classes_state(str(provide(stack)), sorted(of_stack(stack)))
+
+
+def _as_its_classes_state(python: str, names: list[str]) -> None:
     code = (
         "from relay import strategies; import sys; [print(repr(strategies.load(n).requirements)) for n in sys.argv[1:]]"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *names],
+        [python, "-c", code, *names],
         capture_output=True,
         text=True,
         check=True,

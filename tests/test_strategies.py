@@ -23,8 +23,13 @@ from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
 from relay.strategies.base import Strategy
 from relay.task.data import Batch
 from relay.task.task import Task
+from stacks import of_stack
 
-FILES = requirements.find([FOLDER])
+FILES = {
+    name: path
+    for name, path in requirements.find([FOLDER]).items()
+    if path.parent == FOLDER or name in of_stack("torch")
+}
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
 BATCH = 16
 OPTIMIZERS = {
