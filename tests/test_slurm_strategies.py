@@ -1,4 +1,4 @@
-"""Every strategy of PyTorch itself through a real Slurm: gate, training, report; those of several nodes on two."""
+"""Every strategy through a real Slurm: gate, training, report; those of several nodes on two."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ EACH: list[dict[str, Any]] = [
     {"strategy": "data_parallel", "devices_per_node": 2},
     {"strategy": "mps", "processes_per_device": 2},
     {"strategy": "ddp", **ACROSS},
+    {"strategy": "horovod", **ACROSS},
     {"strategy": "model_parallel", **ACROSS},
     {"strategy": "model_parallel_in_process", "devices_per_node": 2},
     {"strategy": "pipeline", "options": {"schedule": "1f1b"}, **ACROSS},

@@ -46,8 +46,8 @@ def command(
     `python` are the words that start the interpreter of the run's environment. `program` are the arguments of
     `relay.launch.worker`: role, work and the role's arguments. `meeting` is needed for torchrun on several nodes.
     """
-    if run.shape.launcher == "spawn":
-        return [*python, "-m", "relay.launch.spawn", str(run.shape.processes_per_node), *program]
+    if run.shape.launcher in ("spawn", "horovodrun"):
+        return [*python, "-m", f"relay.launch.{run.shape.launcher}", str(run.shape.processes_per_node), *program]
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
         return [*python, *worker]

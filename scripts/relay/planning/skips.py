@@ -65,6 +65,10 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
         yield "launcher srun needs a cluster profile; use launcher torchrun"
     if launcher == "spawn" and shape.nodes > 1:
         yield f"launcher spawn works on one node only, nodes is {shape.nodes}; use launcher torchrun"
+    if launcher == "horovodrun" and shape.nodes > 1:
+        yield f"launcher horovodrun needs ssh for {shape.nodes} nodes, which jobs do not have; use launcher srun"
+    if launcher == "horovodrun" and needs.stack != "horovod":
+        yield f"launcher horovodrun is for Horovod alone, the strategy is {setting.strategy.name}; use torchrun"
     shared = shape.processes_per_device
     if shared == 1 and needs.processes == "several per device":
         yield f"{setting.strategy.name} is for several processes on a device; give processes_per_device, such as 2"

@@ -37,12 +37,13 @@ def _world_size() -> int:
 def lost_peer(error: BaseException) -> bool:
     """Whether an error only says that another process is gone or silent.
 
-    gloo raises plain RuntimeErrors for that: only their text tells.
+    gloo and Horovod raise plain RuntimeErrors for that: only their text tells.
     """
     distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
     text = str(error)
     told = isinstance(error, PeerFailed) or any(
-        words in text for words in ("closed by peer", "reset by peer", "gloo/transport", "Broken pipe")
+        words in text
+        for words in ("closed by peer", "reset by peer", "gloo/transport", "Broken pipe", "Horovod has been shut down")
     )
     return distributed or told or (error.__cause__ is not None and lost_peer(error.__cause__))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from relay.spec.declare import Axis, declare
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
-Launcher = Literal["torchrun", "srun", "spawn", "none"]
+Launcher = Literal["torchrun", "srun", "spawn", "horovodrun", "none"]
 Scaling = Literal["none", "linear", "square_root"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
@@ -103,7 +103,8 @@ class Shape:
     launcher: Launcher = declare(
         "none",
         means="what starts the processes: torchrun (one on each node, which starts the node's processes), "
-        "srun (Slurm starts every process), spawn (torch.multiprocessing, on one node)",
+        "srun (Slurm starts every process), spawn (torch.multiprocessing, on one node), "
+        "horovodrun (Horovod's own, on one node)",
         label="launcher {}",
         bears_on="identity job",
         axis=Axis(null="torchrun for several, none for one"),

@@ -1,0 +1,180 @@
+"""Horovod: hooks average each gradient in a thread of Horovod's own while the backward pass goes on (document 004)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from relay.process.ranks import TIMEOUT, Ranks
+from relay.strategies.base import Requirements, Strategy
+
+LOOPBACK = "127.0.0.1"
+# The variables by which each process of horovodrun is told its place; `meet` sets the same ones.
+RENDEZVOUS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
+
+
+class Horovod(Strategy):
+    """Horovod's DistributedOptimizer, over Horovod's own gloo on CPUs and NCCL on GPUs.
+
+    `accumulation` is the number of parts in which a slice is computed; gradients are exchanged after the last part.
+    `bucket_mb` is the size, in MB of 2**20 bytes, of a group of gradients that is averaged at once. Horovod itself
+    averages what is ready at the moment. With three or more processes, the same training would then be rounded
+    differently each time.
+    `compression` says how gradients are rounded before they are sent.
+    """
+
+    requirements = Requirements(
+        stack="horovod",
+        least_devices=2,
+        divides=("samples",),
+        options={"accumulation": 1, "bucket_mb": 25.0, "compression": "none"},
+        choices={"compression": ("none", "fp16")},
+        least={"bucket_mb": 0.001},
+        lossy={"compression": {"fp16": 2e-3}},
+    )
+
+    @classmethod
+    @contextmanager
+    def service(cls, run_id: str, device: str) -> Iterator[None]:
+        """End Horovod's thread when all processes have done their work. After an error the process ends at once."""
+        yield
+        if "horovod.torch" in sys.modules and _hvd().is_initialized():
+            _hvd().shutdown()
+
+    def build(self, *, accumulation: int = 1, bucket_mb: float = 25.0, compression: str = "none") -> None:
+        meet(self.ranks)
+        self.build_whole()
+        self.accumulation = accumulation
+        hvd = _hvd()
+        hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
+        self.optimizer = hvd.DistributedOptimizer(
+            self.optimizer,
+            named_parameters=self.model.named_parameters(),
+            compression=getattr(hvd.Compression, compression),
+            backward_passes_per_step=accumulation,
+            groups=buckets(self.model, bucket_mb),
+        )
+        # Its own refuses `set_to_none`, which torch's checkpoints pass.
+        type(self.optimizer).zero_grad = torch.optim.Optimizer.zero_grad  # type: ignore[method-assign]
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """One optimiser step. Gradients are exchanged during the backward pass of the slice's last part."""
+        self.optimizer.zero_grad()
+        losses = []
+        for part_inputs, part_targets in zip(
+            inputs.chunk(self.accumulation), targets.chunk(self.accumulation), strict=True
+        ):
+            loss = self.task.loss(self.forward(part_inputs), part_targets) * (len(part_targets) / len(targets))
+            self.backward(loss)
+            losses.append(loss.detach())
+        self.update()
+        return torch.stack(losses).sum()
+
+    def update(self) -> None:
+        """Wait for the averages, then step. fp16's scale is taken from the averages, not from what is still sent."""
+        optimizer: Any = self.optimizer  # of a class that Horovod derives from the task's
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            super().update()
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote, then broadcast it from rank 0, as Horovod's users do. Collective."""
+        super().load(directory)
+        hvd = _hvd()
+        hvd.broadcast_parameters(dict(self.model.named_parameters()), root_rank=0)
+        # To an optimizer without state it gives one by a step of zero gradients, which weight decay makes a real one.
+        if self.optimizer.state:
+            hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
+
+
+def buckets(model: torch.nn.Module, megabytes: float) -> list[list[torch.nn.Parameter]]:
+    """The parameters in the order in which their gradients come, in groups of at least so many MB of 2**20 bytes."""
+    groups: list[list[torch.nn.Parameter]] = [[]]
+    for parameter in reversed([parameter for parameter in model.parameters() if parameter.requires_grad]):
+        if sum(held.nbytes for held in groups[-1]) >= megabytes * 2**20:
+            groups.append([])
+        groups[-1].append(parameter)
+    return groups
+
+
+def meet(ranks: Ranks) -> None:
+    """Let Horovod's processes find each other, once for a process. Collective.
+
+    horovodrun has introduced its processes already. Those of torchrun and srun are introduced by what horovodrun uses,
+    an HTTP server, on rank 0.
+    """
+    hvd = _hvd()
+    if hvd.is_initialized():
+        return
+    # A group of gradients that was declared as one must not be merged with another that happens to be ready.
+    os.environ["HOROVOD_DISABLE_GROUP_FUSION"] = "1"
+    os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(int(TIMEOUT.total_seconds()))
+    if RENDEZVOUS not in os.environ:
+        _introduce(ranks)
+    hvd.init()
+    if (hvd.rank(), hvd.size()) != (ranks.rank, ranks.world_size):
+        raise RuntimeError(f"Horovod has made this process {hvd.rank()} of {hvd.size()}, it is {ranks}")
+
+
+def _serve(slots: list[Any]) -> int:
+    """Start the server that introduces these processes, in a thread that ends with this one; its port."""
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port: int = server.start()
+    server.init(slots)
+    return port
+
+
+def _introduce(ranks: Ranks) -> None:
+    """Set the variables that horovodrun sets for its processes."""
+    from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+
+    hosts = ranks.gather(socket.gethostname())
+    counted = [HostInfo(host, hosts.count(host)) for host in dict.fromkeys(hosts)]
+    slots = get_host_assignments(counted, ranks.world_size)
+    port = ranks.gather(_serve(slots) if ranks.rank == 0 else None)[0]
+    slot = slots[ranks.rank]
+    one_node = len(counted) == 1
+    server = LOOPBACK if one_node else os.environ["MASTER_ADDR"]
+    os.environ |= {
+        RENDEZVOUS: server,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME") or interface(server),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+    }
+
+
+def interface(address: str) -> str:
+    """The network interface of this node by which it reaches an address. Node names need not resolve for that."""
+    import psutil
+
+    family, _, _, _, place = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.connect(place)  # sends nothing
+        own = asked.getsockname()[0]
+    return next(
+        name for name, addresses in psutil.net_if_addrs().items() if any(held.address == own for held in addresses)
+    )
+
+
+def _hvd() -> Any:
+    """The package `horovod.torch`, which only this strategy's stack has."""
+    import horovod.torch
+
+    return horovod.torch

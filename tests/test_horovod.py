@@ -1,0 +1,247 @@
+"""Horovod as a strategy: its gate, planted faults, its checkpoints, and how its processes end."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import debian_packages
+import gate_runs
+from chain_results import assert_same, difference, result
+from chain_runs import Bench, Chain, finish, interrupt, wait_until
+from gate_runs import FEW_STEPS, Gates
+from preloaded import spawned
+from relay import strategies
+from relay.process.ranks import Ranks
+from relay.run_folder.faults import lost_peer
+from relay.spec import tasks
+from relay.strategies.horovod import buckets, interface
+from relay.task.task import Task
+from stacks import provide
+
+pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.usefixtures("horovod", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def horovod() -> Path:
+    """The stack's interpreter; the tests' own forks see its packages, too."""
+    debian_packages.require()
+    return provide("horovod")
+
+
+# The gate
+
+WRONG = '''"""Wrong: {name}."""
+import horovod.torch as hvd
+
+from relay.spec.requirements import Requirements
+from relay.strategies import horovod
+
+
+class Wrong(horovod.Horovod):
+    """Wrong."""
+
+    requirements = Requirements(stack="horovod", least_devices=2, divides=("samples",), options={options})
+
+    def build(self, **options):
+        super().build(**options)
+        {fault}
+'''
+FAULTS = {
+    "sums": "self.optimizer.op = hvd.Sum",
+    "rounds": "self.optimizer._compression = hvd.Compression.fp16",
+    "forgets": "self.optimizer._requires_update.clear(); self.optimizer._make_hook = None; "
+    "self.optimizer.synchronize = lambda: setattr(self.optimizer, '_synchronized', True)",
+}
+SEEN_BY = {"sums": "algorithm: parameters", "rounds": "smooth twin: parameters", "forgets": "algorithm: parameters"}
+
+
+def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
+    verdict = gates.verdict("horovod", 2, steps=20)
+    assert verdict["equivalent"], verdict["problems"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"accumulation": 2, "bucket_mb": 0.01}, {"compression": "fp16"}], ids=["plain", "parts", "fp16"]
+)
+def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates, options: dict[str, Any]) -> None:
+    verdict = gates.verdict("horovod", 4, steps=20, options=options)
+    assert verdict["equivalent"], verdict["problems"]
+
+
+@pytest.mark.parametrize("fault", [pytest.param("sums", marks=pytest.mark.slow), "rounds"])
+def test_the_gate_sees_one_that(gates: Gates, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = dict(strategies.load("horovod").requirements.options)
+    (tmp_path / f"hvd_{fault}.py").write_text(WRONG.format(name=fault, options=options, fault=FAULTS[fault]))
+    monkeypatch.setattr(gate_runs, "FOLDER", tmp_path)
+    verdict = gates.verdict(f"hvd_{fault}", 2, steps=FEW_STEPS)
+    assert not verdict["equivalent"]
+    assert any(SEEN_BY[fault] in problem for problem in verdict["problems"]), verdict["problems"]
+
+
+# Its parts
+
+
+def test_groups_of_gradients_are_the_same_in_every_process_and_no_smaller_than_asked() -> None:
+    model = Task(tasks.task("lenet-digits"), 10, 5, "fp32", 10, 10).model()
+    groups = buckets(model, 0.01)
+    assert [parameter for group in groups for parameter in group] == [*reversed(list(model.parameters()))]
+    assert len(groups) > 2
+    assert all(sum(p.nbytes for p in group) >= 0.01 * 2**20 for group in groups[:-1])
+    assert len(buckets(model, 25.0)) == 1
+
+
+def test_the_interface_is_the_one_by_which_an_address_is_reached() -> None:
+    assert interface("127.0.0.1") == "lo"
+
+
+def _starts(ranks: Ranks, folder: Path) -> None:
+    spec = tasks.task("lenet-digits")
+    task = Task(spec, 10, ranks.rank, "fp32", 10, 10)  # another seed, so other parameters, on each rank
+    strategy = strategies.load("horovod")(task, ranks, 8, {})
+    torch.save(strategy.model.state_dict(), folder / f"rank-{ranks.rank}.pt")
+
+
+def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> None:
+    spawned(_starts, 2, tmp_path)
+    first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2))
+    own = Task(tasks.task("lenet-digits"), 10, 0, "fp32", 10, 10).model().state_dict()
+    for name, tensor in own.items():
+        assert torch.equal(first[name], tensor), name
+        assert torch.equal(second[name], tensor), name
+
+
+# The chain of segments
+
+STEPS, CUT = 8, 5  # an epoch has more
+ADAM = replace(tasks.task("gpt-tiny"), name="gpt", layers=3, network_options={"width": 16, "depth": 1, "heads": 4})
+ADAM = replace(ADAM, global_batch_size=12)
+STOPPED = """
+from pathlib import Path
+import os
+import signal
+import time
+from relay.strategies import horovod
+from relay.training import agreement
+
+agreement.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
+
+
+class Made(horovod.Horovod):
+    requirements = horovod.Horovod.requirements
+
+    def train_steps(self, batches):
+        for step, loss in enumerate(super().train_steps(batches), 1):
+            if step == {cut} and self.ranks.rank == 1 and not Path({flag!r}).exists():
+                Path({flag!r}).touch()
+                os.kill(os.getpid(), signal.{signal})
+            time.sleep({pause})
+            yield loss
+"""
+
+
+def begun(
+    bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, pause: float = 0.0, **values: Any
+) -> Chain:
+    """A run on two processes; the second of them gets a signal once, when it has trained `cut` steps."""
+    path = bench.folder / "strategies" / f"{name}.py"
+    path.parent.mkdir(exist_ok=True)
+    text = STOPPED.format(cut=cut, signal=number, pause=pause, flag=str(bench.folder / f"{name} stopped"))
+    path.write_text(text)
+    chosen = {"strategy": name, "strategy_file": str(path), "stack": "horovod", "launcher": "torchrun"}
+    return bench.chain(name, **(chosen | {"devices_per_node": 2, "total_steps": STEPS} | values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        pytest.param({"spec": ADAM, "devices_per_node": 3}, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp16", "options": {"accumulation": 2}}, marks=pytest.mark.slow),
+    ],
+    ids=["dropout", "AdamW on three", "fp16 in parts"],
+)
+def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench, values: dict[str, Any]) -> None:
+    """Dropout draws masks: a step that was replayed, or a batch that was skipped, would show."""
+    uncut = result(begun(bench, "uncut", **values).train(forked=True))
+    cut = begun(bench, "cut", "SIGTERM", cut=CUT, **values)
+    ended = cut.forked()
+    assert ended.status == 75, ended.errors
+    assert f"stopped at step {CUT} of {STEPS}" in ended.errors
+    assert cut.forked(attempt=2).status == 0
+    assert cut.started_at() == [0, CUT]
+    assert_same(result(cut), uncut)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "ddp"])
+def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str) -> None:
+    from relay.training.adoption import adopt
+
+    given = begun(bench, "given", spec=ADAM)
+    assert given.segment(0, CUT).status == 0
+    several = {"launcher": "torchrun", "devices_per_node": 2} if target == "ddp" else {}
+    taking = given.planned("taking", strategy=target, stack="torch", **several)
+    adopt(given.results, given.run.id, taking.run.id)
+    assert taking.segment().status == 0
+    uncut = begun(bench, "uncut", spec=ADAM).train(forked=True)
+    assert difference(result(taking), result(uncut)) < 1e-5
+
+
+# How its processes end
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
+def test_ended_or_interrupted_it_leaves_no_process(bench: Bench, launcher: str) -> None:
+    long = begun(bench, "long", total_steps=4000, pause=0.02, launcher=launcher)
+    job = long.begin()
+    wait_until(long.checkpoints, job)
+    ended = interrupt(job, signal.SIGTERM)
+    assert ended.status == 75, ended.errors
+    assert "(SIGTERM)" in ended.errors
+    assert bench.processes() == []
+    (saved, *_) = long.checkpoints()
+    assert finish(long.begin(0, saved + 40, attempt=2)).status == 0
+    assert bench.processes() == []
+    assert long.started_at()[1] >= saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
+def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench, launcher: str) -> None:
+    cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher=launcher)
+    ended = finish(cut.begin())
+    assert ended.status == 75, ended.errors
+    assert bench.processes() == []
+    assert not (cut.work / "fault.json").exists()
+    assert finish(cut.begin(attempt=2)).status == 0
+
+
+def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
+    """Which of them a process gets depends on what it was waiting for."""
+    told = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce"
+    assert lost_peer(RuntimeError(told))
+    assert not lost_peer(RuntimeError("Mismatched allreduce tensor shapes: One rank sent a tensor of shape [2]"))
+
+
+@pytest.mark.slow
+def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
+    long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
+    job = long.begin()
+    wait_until(long.checkpoints, job)
+    (runner,) = [p for p in bench.processes() if p.cmdline()[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
+    runner.kill()
+    assert finish(job).status == 75
+    deadline = time.monotonic() + 60
+    while bench.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert bench.processes() == []

@@ -1,0 +1,49 @@
+"""Horovod in real Slurm jobs: its wheel built ahead, installed on the nodes' own disks, which no network leads to."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import debian_packages
+from mini_slurm import NODE_DISK, MiniSlurm
+from slurm_runs import site_file, slurm_snakemake
+
+SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
+SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "lenet-digits"}
+ACROSS = {"strategy": "horovod", "nodes": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "comparisons",
+    [
+        [{**ACROSS, "launcher": "srun"}],
+        pytest.param(
+            [
+                {**ACROSS, "launcher": ["srun", "torchrun"], "devices_per_node": [1, 2]},
+                {"strategy": "horovod", "devices_per_node": 2, "launcher": ["srun", "torchrun", "spawn", "horovodrun"]},
+            ],
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["two nodes", "all launchers"],
+)
+def test_it_trains_from_its_wheel_on_every_shape(
+    cluster: MiniSlurm, tmp_path: Path, comparisons: list[dict[str, Any]]
+) -> None:
+    debian_packages.require()
+    site = site_file(tmp_path, environment={"mode": "wheels"}, network_interface="eth0")
+    config = SHORT | {"comparisons": comparisons}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
+    assert status == 0, printed
+    with (tmp_path / "results/comparison.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["status"] for row in rows} == {"done"}
+    assert {row["equivalent"] for row in rows} == {"true"}
+    logs = [path.read_text() for path in (tmp_path / "results/logs").rglob("*.log")]
+    assert any(f"environment: {NODE_DISK}" in text and "horovod-" in text for text in logs)
