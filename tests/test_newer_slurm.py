@@ -38,7 +38,7 @@ def pytest_inside(root: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return inside(root, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)  # making the root folder included
 def test_a_smoke_of_the_tests_on_the_newer_slurm(root: Path) -> None:
     done = pytest_inside(root, *SMOKE)
@@ -54,7 +54,7 @@ def test_all_slurm_tests_on_the_newer_slurm(root: Path) -> None:
     assert "NOT run" not in done.stdout, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_command_inside_sees_the_newer_debian_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
     mounts = Path("/proc/self/mountinfo").read_text()
     script = 'pwd; . /etc/os-release; echo $VERSION_CODENAME; setsid sleep 67 & echo "$1" > "$2/out"; exit 7'

@@ -135,6 +135,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]
     config = {
         "repeats": 2,
         "epochs": 4,
+        "gate": {"steps": 40},
         "strategy_folders": [str(strategies), WRONG],
         "comparisons": [
             {"strategy": "cpu"},
