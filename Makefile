@@ -5,6 +5,8 @@ PYTHON ?= python3
 TORCH ?= auto
 # How long to wait for the package index's first answer.
 NETWORK_SECONDS ?= 10
+# Which strategies `make demo` compares: those of torch itself (torch), or one of every stack of software (all).
+STACKS ?= torch
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
@@ -14,6 +16,8 @@ LOCK_OPTIONS ?=
 
 BIN := .venv/bin
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist worksteal
+DEMO_torch := config/demo.yaml
+DEMO_all := config/demo.yaml config/stacks.yaml
 SNAKEFILES := $(wildcard Snakefile) workflow
 
 # Some machines tell Python to keep nothing that it has compiled: thousands of short processes would compile it again.
@@ -33,8 +37,9 @@ install:  ## Install what running needs into .venv (nothing to do: in an instant
 install-dev:  ## Install what running and testing need into .venv
 	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
-demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores
-	$(BIN)/snakemake --profile profiles/local --configfile config/demo.yaml $(SNAKEMAKE_OPTIONS)
+demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores (STACKS=all: more of them)
+	$(if $(DEMO_$(STACKS)),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
+	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO_$(STACKS)) $(SNAKEMAKE_OPTIONS)
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
