@@ -39,6 +39,7 @@ class Horovod(Strategy):
         least={"bucket_mb": 0.001},
         lossy={"compression": {"fp16": 2e-3}},
     )
+    optimizer: Any  # Horovod's, a subclass of the task's own, which it makes when it is called
 
     @classmethod
     @contextmanager
