@@ -15,6 +15,7 @@ import torch
 import debian_packages
 import preloaded
 from chain_runs import DROPOUT, Bench, Chain
+from mini_slurm import MiniSlurm
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
 from relay.libtorch import process, program
@@ -25,6 +26,7 @@ from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
 from relay.spec.tasks import TaskSpec, task
 from results_tree import Tree
+from slurm_runs import site_file, slurm_snakemake
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -140,3 +142,19 @@ def test_the_report_shows_what_was_found(tree: Tree) -> None:
     assert "Trained models in C++" in tree.html
     for text in ("✓ equal", "5e-09", "1,500", "skipped: cmake: no such program"):
         assert text in tree.html
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_in_a_slurm_job_from_wheels_without_network(cluster: MiniSlurm, tmp_path: Path) -> None:
+    debian_packages.require()
+    config = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2}
+    config |= {"task": "lenet-digits", "comparisons": [{"strategy": "cpu"}]}
+    site = site_file(tmp_path, environment={"mode": "wheels"})
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "libtorch", site=site, timeout_seconds=1100)
+    assert status == 0, printed
+    (output,) = (tmp_path / "results/libtorch").glob("*.json")
+    told = read_json(output)
+    assert told["status"] == "equal", told["reason"]
+    assert "lenet-digits" in printed
+    assert "samples/s in C++" in printed
