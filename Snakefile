@@ -4,6 +4,8 @@
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
 #   snakemake --profile profiles/local ddp        one strategy only
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
+#   snakemake --profile profiles/local export     the trained models, as safetensors
+#   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
 import os
 import sys
@@ -101,6 +103,8 @@ include: "workflow/rules/spot_check.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/planning.smk"
 include: "workflow/rules/probe.smk"
+include: "workflow/rules/export.smk"
+include: "workflow/rules/libtorch.smk"
 
 
 rule all:

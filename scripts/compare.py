@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from relay.base import entry, options
+from relay.comparison import libtorch
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
 from relay.comparison.html import report
 from relay.comparison.inputs import read_inputs
@@ -21,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
-    page = report(inputs, rows)
+    page = report(inputs, rows, libtorch.found(given.results))
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
     write_whole(given.results / "comparison.html", page)

@@ -24,6 +24,10 @@ ACROSS = {"strategy": "horovod", "nodes": 2}
     [
         [{**ACROSS, "launcher": "srun"}],
         pytest.param(
+            [{"strategy": "horovod", "devices_per_node": 2, "launcher": ["torchrun", "horovodrun"]}],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             [
                 {**ACROSS, "launcher": ["srun", "torchrun"], "devices_per_node": [1, 2]},
                 {"strategy": "horovod", "devices_per_node": 2, "launcher": ["srun", "torchrun", "spawn", "horovodrun"]},
@@ -31,7 +35,7 @@ ACROSS = {"strategy": "horovod", "nodes": 2}
             marks=pytest.mark.long,
         ),
     ],
-    ids=["two nodes", "all launchers"],
+    ids=["two nodes", "one node", "all launchers"],
 )
 def test_it_trains_from_its_wheel_on_every_shape(
     cluster: MiniSlurm, tmp_path: Path, comparisons: list[dict[str, Any]]

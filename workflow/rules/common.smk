@@ -4,6 +4,7 @@ import shlex
 from dataclasses import asdict
 from functools import cached_property
 
+from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import login_node
 from relay.planning import shapes

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from relay.base.errors import UserError
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.inputs import Inputs, Record
+from relay.comparison.libtorch import InCpp
 from relay.comparison.plots import Plotted, loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.table import by_setting, versions_text
@@ -48,8 +49,8 @@ class Section:
     only_on_cpu: Sequence[str]
 
 
-def report(inputs: Inputs, rows: Sequence[Row]) -> str:
-    """The report's HTML. `rows` are those of `comparison_rows(inputs)`."""
+def report(inputs: Inputs, rows: Sequence[Row], in_cpp: Sequence[InCpp] = ()) -> str:
+    """The report's HTML. `rows` are those of `comparison_rows(inputs)`, `in_cpp` the models that C++ has run."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -60,7 +61,8 @@ def report(inputs: Inputs, rows: Sequence[Row]) -> str:
     filters = (number, percent, small, whole, category, reason_title, mebibytes, told_speed)
     environment.filters.update({function.__name__: function for function in filters})
     template = environment.get_template("comparison.html.j2")
-    return template.render(sections=_sections(inputs, rows), method=_method(inputs), missing=MISSING)
+    found = {"sections": _sections(inputs, rows), "in_cpp": in_cpp, "method": _method(inputs)}
+    return template.render(**found, missing=MISSING)
 
 
 def mebibytes(value: int | None) -> str:

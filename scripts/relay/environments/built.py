@@ -82,7 +82,7 @@ def wheel(entry: str, python: Path, build: str) -> Path:
         raise UserError(f"{package} has to be compiled here, and this machine lacks: {'; '.join(missing)}")
     place = cache() / "built" / f"{package}-{_key(entry, recipe, python, build)}"
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(place):
+    with only_one(place):
         if not (made := sorted(place.glob("*.whl"))):
             _build(entry, recipe, python, build, place)
             made = sorted(place.glob("*.whl"))
@@ -155,7 +155,7 @@ def _keep(built: Path, place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(place: Path) -> Iterator[None]:
+def only_one(place: Path) -> Iterator[None]:
     """Let one process build this wheel; another one waits, then finds it. The kernel releases the lock."""
     with place.with_suffix(".lock").open("w") as stream:
         with contextlib.suppress(OSError):  # a home folder without locks: nobody is waited for

@@ -22,7 +22,7 @@ from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
-from relay.spec.run import Gate, Preflight, Reference, Run, Setting, Specification, SpotCheck
+from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck
 from relay.spec.setting import Shape
 from relay.spec.site import Site
 
@@ -67,9 +67,9 @@ class Plan:
 
     `runs` are interleaved: all settings of repeat 0 in random order, then all of repeat 1. A slow hour of the cluster
     therefore affects all settings alike.
-    `gates`, `references` and `preflights` are by id, `spot_checks` by their settings' ids. `gate_of` maps a setting's
-    id to its gate's. `reference_of` maps a gate's id to its reference's. `preflight_of` maps the id of a setting, gate
-    or reference to its preflight's.
+    `gates`, `references` and `preflights` are by id, `spot_checks` and `libtorch` by their settings' ids. `gate_of`
+    maps a setting's id to its gate's. `reference_of` maps a gate's id to its reference's. `preflight_of` maps the id of
+    a setting, gate or reference to its preflight's.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     """
 
@@ -84,6 +84,7 @@ class Plan:
     references: dict[str, Reference] = field(default_factory=dict)
     preflights: dict[str, Preflight] = field(default_factory=dict)
     spot_checks: dict[str, SpotCheck] = field(default_factory=dict)
+    libtorch: dict[str, LibTorch] = field(default_factory=dict)
     gate_of: dict[str, str] = field(default_factory=dict)
     reference_of: dict[str, str] = field(default_factory=dict)
     preflight_of: dict[str, str] = field(default_factory=dict)
@@ -100,6 +101,10 @@ class Plan:
     def spot_check_runs(self, setting: str) -> list[Run]:
         """The runs that a setting's spot check computes steps of."""
         return [run for run in self.runs if run.setting_id == setting]
+
+    def libtorch_run(self, setting: str) -> Run:
+        """The run whose trained model a C++ program runs: the setting's first repeat."""
+        return next(run for run in self.runs if run.setting_id == setting and run.repeat == 0)
 
     def preflight(self, specification: Specification) -> str:
         """The id of the preflight that a run, gate or reference waits for on a cluster."""

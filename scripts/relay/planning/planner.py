@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from relay.base.errors import UserError
-from relay.environments import login_node
+from relay.environments import login_node, overlay
 from relay.planning import batches, checks, settings, shapes, size, skips, software, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
@@ -19,7 +19,7 @@ from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.run import Gate, Preflight, Reference, Run, Setting, SpotCheck
+from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, SpotCheck
 from relay.spec.setting import Device, Feeding
 from relay.spec.site import Site
 
@@ -191,6 +191,7 @@ class _Planner:
                 plan.spot_checks[planned.id] = checks.named(SpotCheck, again, id=planned.id, seed=self.config.seed)
             shared = self._gated(planned.setting)
             sharing.setdefault(self._gate_identity(shared), []).append(planned)
+        self._add_libtorch()
         gates_of: dict[str, list[Gate]] = {}
         for members in sharing.values():
             gate = self._add_gate(members)
@@ -200,6 +201,14 @@ class _Planner:
             # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
             preflights = [plan.preflight_of[gate.id] for gate in gates]
             plan.preflight_of[name] = min(preflights, key=lambda each: _demands(plan.preflights[each]))
+
+    def _add_libtorch(self) -> None:
+        """Add, for each task, its first setting: the network is the same, whichever strategy has trained it."""
+        plain_first = sorted(self.plan.settings, key=lambda planned: planned.setting.strategy.stack != overlay.DRIVERS)
+        for task in dict.fromkeys(planned.setting.task.name for planned in self.plan.settings):
+            first = next(planned for planned in plain_first if planned.setting.task.name == task)
+            alone = checks.spot_checked(first.setting, self.here.cpus)
+            self.plan.libtorch[first.id] = checks.named(LibTorch, alone, id=first.id, seed=self.config.seed)
 
     def _gated(self, setting: Setting) -> Setting:
         """The setting as its gate trains it."""

@@ -192,6 +192,13 @@ class SpotCheck(Training):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LibTorch(Training):
+    """A trained model in a C++ program, beside Python; its id is that of the run's setting."""
+
+    kind: ClassVar[str] = "libtorch"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Preflight(Specification):
     """A check of the nodes, before the runs of one shape and stack use them.
 
@@ -212,7 +219,7 @@ class Preflight(Specification):
 
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
 DIGESTED = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
-KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, Preflight)
+KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, LibTorch, Preflight)
 
 
 def _digest(values: Mapping[str, Any]) -> str:

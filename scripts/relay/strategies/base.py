@@ -18,9 +18,11 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
+from relay.spec.versions import release
 from relay.task.data import Batch
 from relay.task.task import FIRST_SCALE, Task
 
@@ -31,6 +33,8 @@ FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 # With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
 # take the first GPU for its own and make a context there, whichever is this rank's.
 WRITERS = 2
+# torch 2.5 writes tensors in host memory while the training changes them; 2.8 was seen to copy them first.
+COPIES_HOST_TENSORS = release(torch.__version__) >= (2, 8)
 
 
 class Replica(NamedTuple):
@@ -176,6 +180,7 @@ class Strategy:
             model = {name: tensor for name, tensor in model.items() if name not in own}
         state = {"model": model, "optimizer": tensors, "scaler": self._scaler_state(), **self.further_state()}
         state |= {self._buffers_place: own} if own else {}
+        state = state if COPIES_HOST_TENSORS else copied(state)
         writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
         writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
         assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
@@ -244,6 +249,11 @@ class Strategy:
             "gradients": _local_bytes(p.grad for p in parameters if p.grad is not None),
             "optimizer": _local_bytes(state),
         }
+
+
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with copies of its tensors in host memory. Those of GPUs are left to torch, which copies them."""
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if tensor.device.type == "cpu" else tensor, state)
 
 
 def loss_scaler(device: torch.device) -> torch.amp.GradScaler:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from relay.strategies._fully_shard import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, shard
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.task.network import Network
 
@@ -29,6 +29,7 @@ class FSDP(Strategy):
     """
 
     requirements = Requirements(
+        least_torch="2.8",  # 2.5 has it for GPUs alone
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"reshard_after_forward": True, "mixed_precision": False, "offload": False, "replicas": 1},
@@ -84,7 +85,7 @@ def shard_layers(network: Network, mesh: DeviceMesh, **policies: Any) -> None:
     layers = [layer for layer in network.children() if any(True for _ in layer.parameters())]
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*layers, network):
-        shard(unit, mesh=mesh, shard_placement_fn=place, **policies)
+        fully_shard(unit, mesh=mesh, shard_placement_fn=place, **policies)
 
 
 def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:

@@ -15,6 +15,7 @@ class FSDPTensorParallel(Strategy):
     """Tensor parallelism over `tensor` neighbouring ranks, such as those of a node, and FSDP across these groups."""
 
     requirements = Requirements(
+        least_torch="2.8",  # 2.5 has it for GPUs alone
         least_devices=4,
         divides=("samples", "parameters", "gradients", "optimizer"),
         group="tensor",

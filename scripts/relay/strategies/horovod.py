@@ -25,8 +25,8 @@ class Horovod(Strategy):
 
     `accumulation` is the number of parts in which a slice is computed; gradients are exchanged after the last part.
     `bucket_mb` is the size, in MB of 2**20 bytes, of a group of gradients that is averaged at once. Horovod itself
-    averages what is ready at the moment. With three or more processes, the same training would then be rounded
-    differently each time.
+    averages what is ready at the moment. With three or more processes, sums are rounded otherwise in another
+    group, and a resumed run would not be bit for bit like an uncut one.
     `compression` says how gradients are rounded before they are sent.
     """
 
@@ -39,6 +39,7 @@ class Horovod(Strategy):
         least={"bucket_mb": 0.001},
         lossy={"compression": {"fp16": 2e-3}},
     )
+    optimizer: Any  # Horovod's, a subclass of the task's own, which it makes when it is called
 
     @classmethod
     @contextmanager
@@ -62,7 +63,7 @@ class Horovod(Strategy):
             groups=buckets(self.model, bucket_mb),
         )
         # Its own refuses `set_to_none`, which torch's checkpoints pass.
-        type(self.optimizer).zero_grad = torch.optim.Optimizer.zero_grad  # type: ignore[method-assign]
+        type(self.optimizer).zero_grad = torch.optim.Optimizer.zero_grad
 
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged during the backward pass of the slice's last part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay.strategies._cut import Stage
-from relay.strategies._fully_shard import REPLICATES, replicated
+from relay.strategies._replicate import REPLICATES, replicated
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline
 
@@ -12,6 +12,7 @@ class PipelineDDP(Pipeline):
     """Each pipeline has `stages` neighbouring ranks, so that it lies within one node if a node has enough ranks."""
 
     requirements = Requirements(
+        least_torch="2.8",  # it uses FSDP, which 2.5 has for GPUs alone
         least_devices=4,
         group="stages",
         needs=("layers",),

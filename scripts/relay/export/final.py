@@ -1,0 +1,50 @@
+"""The model of a run's last checkpoint, read without its strategy: whole tensors by name."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from relay.base.errors import UserError
+from relay.run_folder.places import Places
+from relay.run_folder.sealed import sound
+from relay.run_folder.trust import unsafe_above
+from relay.spec.run import Run
+
+MODEL = "model."  # before the parameters' names in a checkpoint
+
+
+def final_checkpoint(run: Run, places: Places) -> Path:
+    """The sound checkpoint of a run's last step. Raises UserError where there is none."""
+    step = run.length.total_steps
+    if problem := unsafe_above(places.work, run.length.checkpoint_writers):
+        raise UserError(problem)
+    if next(sound(places.work, step, step, run.length.checkpoint_writers), None) is None:
+        raise UserError(
+            f"run {run.id}: no sound checkpoint of its last step, {step}, in {places.work}; "
+            f"delete results/runs/{run.id} to train it again"
+        )
+    return places.work / f"step-{step}"
+
+
+def read_model(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The model's parameters and buffers by name, whole, whichever strategy has divided them. On the CPU.
+
+    Shapes and types are the checkpoint's own, so that nothing is converted.
+    """
+    known = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    model = {
+        name.removeprefix(MODEL): torch.empty(found.size, dtype=found.properties.dtype)
+        for name, found in known.items()
+        if name.startswith(MODEL) and isinstance(found, TensorStorageMetadata)
+    }
+    state: dict[str, Any] = {"model": model}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no process group is there: this is one process
+        dcp.load(state, checkpoint_id=checkpoint)
+    return model

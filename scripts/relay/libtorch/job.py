@@ -1,0 +1,54 @@
+"""The job that runs a trained model in C++: around the process that exports, builds, runs and compares."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relay.base import ending
+from relay.base.errors import EndedItself
+from relay.base.files import read_json, write_json
+from relay.launch.launcher import launch
+from relay.run_folder import faults
+from relay.run_folder.snapshot import freeze
+
+Start = Callable[[Path, str, Path, Sequence[str], Path], int]
+SOURCES = Path(__file__).resolve().parents[3] / "workflow" / "libtorch"
+
+
+def run_libtorch(
+    spec: Path,
+    run: str,
+    results: Path,
+    output: Path,
+    attempt: int = 1,
+    *,
+    start: Start = launch,
+    sources: Path = SOURCES,
+    seconds: float = 1.0,
+) -> int:
+    """Compare a run's model in C++ with Python, and write `output`; returns the job's exit status.
+
+    Outputs that differ, and a compiler that is missing, are findings, not failed jobs. A fault of the program's own is
+    one; processes that were killed from outside are worth a retry. `start` starts its process. Each round of measuring
+    takes at least so many `seconds`.
+    """
+    work = output.with_suffix("")
+    if (ended := faults.begin(work, f"LibTorch of run {run}", attempt)) is not None:
+        return ended
+    found = work / "found.json"
+    found.unlink(missing_ok=True)
+    arguments = ["--spec", str(spec), "--output", str(found), "--results", str(results), "--run", run]
+    arguments += ["--sources", str(sources), f"--seconds={seconds}"]
+    status = start(spec, "libtorch.process", work, arguments, freeze(None, results / "code"))
+    if found.is_file():
+        write_json(output, read_json(found))
+        shutil.rmtree(work, ignore_errors=True)
+        return 0
+    if status == 0:  # nobody has killed it
+        faults.record(work, EndedItself("its process ended by itself in the middle of its work"))
+    fault = faults.collect(work)
+    if fault is None:
+        return ending.interrupted(f"LibTorch: its process was killed (status {status})")
+    return ending.fault(f"LibTorch failed: {fault['error']}", faults.remedy(fault))

@@ -1,0 +1,162 @@
+"""The process of a LibTorch job: exports a run's model, runs it in C++, and holds outputs and speed against Python's.
+
+Started by the launcher: `python -m relay.launch.worker libtorch.process WORK --help`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from relay.base import options
+from relay.base.errors import UserError
+from relay.base.files import write_json
+from relay.export.final import final_checkpoint, read_model
+from relay.libtorch.program import lacking, program
+from relay.process.joined import joined
+from relay.process.ranks import Ranks
+from relay.run_folder.places import Places, dataset_folder
+from relay.spec.run import Run, Training
+from relay.task.data import Resident, Split
+from relay.task.network import Network
+from relay.task.task import Task
+
+# How far the outputs may be from Python's, relative to the largest of them (or to 1, where all are smaller).
+LIMITS = {"fp32": 1e-5, "fp64": 1e-12}
+ROUNDS = 3  # Python and C++ are measured in turns
+
+
+@dataclass
+class Example:
+    """A trained model, and the samples on which Python and C++ are compared."""
+
+    model: Network
+    inputs: torch.Tensor
+    batch: int
+    precision: str
+
+    @classmethod
+    def of(cls, run: Run, places: Places, device: torch.device) -> Example:
+        """The run's final model, and its dataset's test samples. It computes in fp32, or in fp64 as its run did."""
+        precision = "fp64" if run.computation.precision == "fp64" else "fp32"
+        task = replace(Task.of(run), precision=precision, compiled=False, recompute=False)
+        model = task.model()
+        model.load_state_dict(read_model(final_checkpoint(run, places) / "strategy"))
+        split = Split(dataset_folder(places.results, run.dataset), "test", run.task)
+        inputs, _ = Resident(split, device, task.dtype).fetch(torch.arange(len(split)))
+        return cls(model.eval().to(device), inputs, run.batch.global_batch_size, precision)
+
+    @torch.inference_mode()
+    def outputs(self) -> torch.Tensor:
+        """Python's outputs for all samples."""
+        found = torch.cat([self.model(part) for part in self.inputs.split(self.batch)])
+        if found.is_cuda:
+            torch.cuda.synchronize()
+        return found
+
+    def samples_per_second(self, least_seconds: float) -> float:
+        """Python's speed, over whole passes."""
+        began, passes = time.perf_counter(), 0
+        while (seconds := time.perf_counter() - began) < least_seconds:
+            self.outputs()
+            passes += 1
+        return passes * len(self.inputs) / seconds
+
+    @torch.no_grad()
+    def export(self, path: Path) -> None:
+        """Write the model as TorchScript, traced with one batch."""
+        traced = torch.jit.trace(self.model, self.inputs[: self.batch], check_trace=False)
+        traced.save(str(path))
+
+
+@dataclass
+class Program:
+    """The C++ program, and its files in the folder `work`."""
+
+    executable: Path
+    work: Path
+
+    def samples_per_second(self, example: Example, least_seconds: float) -> float:
+        """Its speed; it also writes its outputs. Raises UserError with its own words where it fails."""
+        kind, sizes = str(example.inputs.dtype).removeprefix("torch."), "x".join(map(str, example.inputs.shape))
+        words = [self.work / "model.pt", self.work / "inputs.bin", kind, sizes, self.work / "outputs.bin"]
+        words += [example.inputs.device.type, example.batch, torch.get_num_threads(), least_seconds]
+        libraries = [str(Path(torch.__file__).parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]
+        environment = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))}
+        command = [str(self.executable), *map(str, words)]
+        done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        if done.returncode:
+            told = " ".join(done.stderr.split())[-500:] or f"status {done.returncode}"
+            raise UserError(f"the C++ program failed: {told}")
+        said = json.loads(done.stdout)
+        return float(said["samples"] / said["seconds"])
+
+
+def compared(run: Run, places: Places, ranks: Ranks, sources: Path, work: Path, seconds: float) -> dict[str, Any]:
+    """Run the model in Python and in C++, for so many seconds in each round; what was found.
+
+    Where a compiler is missing, `status` is skipped, and `reason` names the package. `work` is a folder for files.
+    Raises UserError where the program cannot be built, or fails.
+    """
+    told = {"run": run.id, "task": run.task.name, "device": ranks.device.type, "batch": run.batch.global_batch_size}
+    told |= {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    if missing := lacking():
+        return {**told, "status": "skipped", "reason": "; ".join(missing)}
+    example = Example.of(run, places, ranks.device)
+    cpp = Program(program(sources), work)
+    example.export(work / "model.pt")
+    example.inputs.cpu().numpy().tofile(work / "inputs.bin")
+    speeds = [(example.samples_per_second(seconds), cpp.samples_per_second(example, seconds)) for _ in range(ROUNDS)]
+    python, cpps = (statistics.median(each) for each in zip(*speeds, strict=True))
+    wanted = example.outputs().cpu()
+    found = torch.from_numpy(np.fromfile(work / "outputs.bin", dtype=wanted.numpy().dtype)).reshape(wanted.shape)
+    difference, limit = _difference(found, wanted), LIMITS[example.precision]
+    equal = difference <= limit
+    return {
+        **told,
+        "status": "equal" if equal else "differs",
+        "reason": "" if equal else f"its outputs differ by {difference:.1e}, {limit:.0e} is allowed",
+        "samples": len(example.inputs),
+        "difference": difference,
+        "limit": limit,
+        "python_samples_per_second": python,
+        "cpp_samples_per_second": cpps,
+    }
+
+
+def _difference(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """The largest difference, relative to the largest output, or to 1."""
+    largest = max(1.0, float(wanted.abs().max()))
+    figure = float((found - wanted).abs().max()) / largest
+    return float("inf") if math.isnan(figure) else figure
+
+
+def _plain(run: Training) -> nullcontext[None]:
+    """No strategy is at work, so that none needs a service."""
+    return nullcontext()
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the command line, compare, and write what was found."""
+    parser = options.parser(__doc__, "spec", "output", "results", "run", prog="libtorch.process")
+    parser.add_argument("--sources", type=Path, required=True, help="the folder of the C++ program")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="how long each round measures (default: %(default)s)"
+    )
+    given = parser.parse_args(arguments)
+    with joined(given.spec, _plain) as (_, ranks):
+        places = Places(given.results, given.run)
+        run = Run.read(places.run / "run.json")
+        found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds)
+        write_json(given.output, found)

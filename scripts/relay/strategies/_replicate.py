@@ -1,0 +1,26 @@
+"""Replicas of a module that average its gradients, with any number of backward passes in a step."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+try:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+except ImportError:
+    replicate = None  # type: ignore[assignment]
+
+REPLICATES = replicate is not None
+
+
+def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Let the replicas of a module average its gradients, in place.
+
+    `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
+    versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
+    """
+    if REPLICATES:
+        replicate(module, mesh=mesh)
+    else:
+        fully_shard(module, mesh=mesh)

@@ -1,0 +1,67 @@
+"""`snakemake export`: the final model as safetensors, bit for bit that of the last checkpoint, whoever trained it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from chain_results import result
+from chain_runs import DDP, Bench, Chain
+from local_driver import LocalDriver
+from relay.base.errors import UserError
+from relay.export.model_file import export
+
+pytest_plugins = ["chain_runs"]
+
+STEPS = 3
+
+
+def trained(bench: Bench, strategy: str = "fsdp") -> Chain:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": strategy}))
+    return chain.train(forked=True)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("pipeline", marks=pytest.mark.slow)])
+def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, strategy: str) -> None:
+    chain = trained(bench, strategy)
+    output = bench.folder / "exported" / "model.safetensors"
+    export(chain.run.id, chain.results, output)
+    saved = result(chain)["state"]["model"]
+    with safe_open(output, "pt") as file:
+        told, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert set(tensors) == set(saved)
+    for name, tensor in saved.items():
+        assert tensors[name].dtype == tensor.dtype, name
+        assert torch.equal(tensors[name], tensor), name
+    wanted = {"run": "run-1", "task": "dropout", "step": str(STEPS), "torch": torch.__version__, "world_size": "2"}
+    assert {name: told[name] for name in wanted} == wanted
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tmp_path: Path) -> None:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS).train(forked=True)
+    part = next((chain.work / f"step-{STEPS}").rglob("*.distcp"))
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    output = tmp_path / "model.safetensors"
+    with pytest.raises(
+        UserError, match=r"run run-1: no sound checkpoint of its last step, 3, .*delete results/runs/run-1"
+    ):
+        export(chain.run.id, chain.results, output)
+    assert not output.exists()
+
+
+def test_both_targets_show_what_they_would_do(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "repeats": 2})
+    status, printed = driver.call("export", "libtorch", "-n")
+    assert status == 0, printed
+    counts = {words[0]: words[1] for line in printed.splitlines() if len(words := line.split()) == 2}
+    assert {name: counts.get(name) for name in ("export_model", "libtorch_job", "summary")} == {
+        "export_model": "2",
+        "libtorch_job": "1",
+        "summary": "2",
+    }

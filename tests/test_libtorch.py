@@ -1,0 +1,160 @@
+"""`snakemake libtorch`: a trained model in a real C++ program, its outputs held against Python's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import debian_packages
+import preloaded
+from chain_runs import DROPOUT, Bench, Chain
+from mini_slurm import MiniSlurm
+from relay.base.files import read_json
+from relay.comparison import libtorch as page
+from relay.libtorch import process, program
+from relay.libtorch.job import SOURCES, run_libtorch
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.run_folder.places import Places
+from relay.spec.run import LibTorch, Setting
+from relay.spec.tasks import TaskSpec, task
+from results_tree import Tree
+from slurm_runs import site_file, slurm_snakemake
+
+pytest_plugins = ["chain_runs", "results_tree"]
+
+TEXT = replace(task("gpt-tiny"), name="gpt", layers=3, network_options={"width": 16, "depth": 1, "heads": 4})
+TEXT = replace(TEXT, global_batch_size=24)  # the last batch of the test set is a smaller one
+
+
+def trained(bench: Bench, spec: TaskSpec = DROPOUT) -> Chain:
+    return bench.chain("results", spec, total_steps=2, evaluate_every_steps=2).train(forked=True)
+
+
+def found(chain: Chain, sources: Path = SOURCES) -> tuple[int, Path]:
+    """The job's exit status, and the file of what it found."""
+    settings = {each.name: getattr(chain.run, each.name) for each in fields(Setting)}
+    output = chain.results / "libtorch" / "setting-1.json"
+    specification = output.with_suffix("") / "libtorch.json"
+    LibTorch(**settings, id="setting-1", seed=3).write(specification)
+    options: dict[str, Any] = {"start": preloaded.start, "sources": sources, "seconds": 0.05}
+    return run_libtorch(specification, chain.run.id, chain.results, output, **options), output
+
+
+@pytest.mark.parametrize("spec", [DROPOUT, pytest.param(TEXT, marks=pytest.mark.slow)], ids=["images", "text"])
+def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, spec: TaskSpec) -> None:
+    debian_packages.require()
+    chain = trained(bench, spec)
+    status, output = found(chain)
+    assert status == 0
+    told = read_json(output)
+    assert told["status"] == "equal", told["reason"]
+    assert told["samples"] == chain.run.dataset.test_count
+    assert told["samples"] % told["batch"], "the last batch is a smaller one"
+    assert told["python_samples_per_second"] > 0
+    assert told["cpp_samples_per_second"] > 0
+    assert f"{spec.name} [run-1]: outputs equal" in page.shown(chain.results)
+
+
+@pytest.mark.slow
+def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path) -> None:
+    debian_packages.require()
+    wrong = tmp_path / "wrong"
+    shutil.copytree(SOURCES, wrong)
+    text = (wrong / "main.cpp").read_text()
+    assert "torch::cat(outputs)" in text
+    (wrong / "main.cpp").write_text(text.replace("torch::cat(outputs)", "torch::cat(outputs) + 0.001"))
+    status, output = found(trained(bench), wrong)
+    assert status == 0
+    told = read_json(output)
+    assert (told["status"], told["reason"].split(",")[1]) == ("differs", " 1e-05 is allowed")
+    assert told["difference"] > 30 * told["limit"]
+
+
+def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    debian_packages.require()
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "CMakeLists.txt").write_text('cmake_minimum_required(VERSION 3.18)\nmessage(FATAL_ERROR "no torch here")')
+    chain = trained(bench)
+    status, output = found(chain, broken)
+    assert status == 1
+    assert not output.exists()
+    fault = read_json(output.with_suffix("") / "fault.json")
+    assert (
+        "relay_libtorch could not be built: CMake Error at CMakeLists.txt:2 (message): no torch here" in fault["error"]
+    )
+
+
+def test_without_cmake_it_is_skipped_with_the_packages_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = bench.chain("results")
+    monkeypatch.setenv("PATH", "/nowhere")
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"))
+    told = process.compared(chain.run, Places(chain.results, "run-1"), ranks, SOURCES, bench.folder, 0.0)
+    assert told["status"] == "skipped"
+    assert "cmake: no such program on PATH (Debian: cmake)" in told["reason"]
+    (chain.results / "libtorch").mkdir()
+    (chain.results / "libtorch" / "one.json").write_text(json.dumps(told))
+    assert page.shown(chain.results).startswith("dropout: skipped: g++: no such program")
+
+
+def test_the_program_is_built_once_for_its_sources_and_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def build(sources: Path, place: Path) -> None:
+        built.append(place)
+        place.mkdir()
+        (place / program.NAME).touch()
+
+    monkeypatch.setattr(program, "_build", build)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert program.program(SOURCES) == program.program(SOURCES)
+    assert len(built) == 1
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    program.program(SOURCES)
+    assert len(set(built)) == 2
+
+
+def test_one_setting_of_each_task_is_run_and_rather_one_of_the_driver_own_stack() -> None:
+    several = [{"strategy": "horovod", "devices_per_node": 2}, {"strategy": "ddp", "devices_per_node": 2}]
+    made = plan(load({"device": "cpu", "repeats": 2, "comparisons": several}), gpus=0)
+    (planned,) = made.libtorch.values()
+    assert (planned.strategy.name, planned.shape.world_size) == ("ddp", 1)
+    assert made.libtorch_run(planned.id).repeat == 0
+
+
+def test_the_report_shows_what_was_found(tree: Tree) -> None:
+    tree.setting("cpu", [100.0])
+    told = {"task": "lenet-digits", "run": "run-1", "device": "cpu", "threads": 2, "batch": 64}
+    figures = {"difference": 5e-9, "limit": 1e-5, "python_samples_per_second": 1000.0, "cpp_samples_per_second": 1500.0}
+    assert tree.compare() == 0
+    assert "Trained models in C++" not in tree.html
+    tree.write("libtorch/one.json", {**told, "status": "equal", "reason": "", **figures})
+    tree.write("libtorch/two.json", {**told, "task": "gpt", "status": "skipped", "reason": "cmake: no such program"})
+    assert tree.compare() == 0
+    assert "Trained models in C++" in tree.html
+    for text in ("✓ equal", "5e-09", "1,500", "skipped: cmake: no such program"):
+        assert text in tree.html
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_in_a_slurm_job_from_wheels_without_network(cluster: MiniSlurm, tmp_path: Path) -> None:
+    debian_packages.require()
+    config = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2}
+    config |= {"task": "lenet-digits", "comparisons": [{"strategy": "cpu"}]}
+    site = site_file(tmp_path, environment={"mode": "wheels"})
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "libtorch", site=site, timeout_seconds=1100)
+    assert status == 0, printed
+    (output,) = (tmp_path / "results/libtorch").glob("*.json")
+    told = read_json(output)
+    assert told["status"] == "equal", told["reason"]
+    assert "lenet-digits" in printed
+    assert "samples/s in C++" in printed

@@ -1,0 +1,57 @@
+# `snakemake libtorch`: the trained model of each task in a C++ program, without Python. One job exports the model, builds
+# the program once, and compares outputs and speed with Python's. Outputs that differ are a finding, not a failed job.
+LIBTORCH = [f"results/libtorch/{setting}.json" for setting in PLAN.libtorch]
+
+
+rule libtorch_job:
+    input:
+        summary=lambda wildcards: (
+            f"results/runs/{PLAN.libtorch_run(wildcards.setting).id}/summary.json"
+        ),
+        first=lambda wildcards: waited_for(
+            PLAN.libtorch[wildcards.setting],
+            f"results/libtorch/{wildcards.setting}.json",
+        ),
+    output:
+        "results/libtorch/{setting}.json",
+    log:
+        "results/logs/libtorch/{setting}.log",
+    benchmark:
+        "results/benchmarks/libtorch/{setting}.tsv"
+    conda:
+        conda_of(lambda wildcards: PLAN.libtorch[wildcards.setting])
+    envmodules:
+        *MODULES,
+    resources:
+        **asked_of_slurm(lambda wildcards: PLAN.libtorch[wildcards.setting]),
+        measured=1,
+    params:
+        run=lambda wildcards: PLAN.libtorch_run(wildcards.setting).id,
+        text=lambda wildcards: specification_text(PLAN.libtorch[wildcards.setting]),
+        specification="results/libtorch/{setting}/libtorch.json",
+    message:
+        "Running the model of {WORDS:{params.run}} in C++" + ASKED
+    shell:
+        "mkdir -p results/libtorch/{wildcards.setting:q};"
+        " printf '%s\\n' {params.text:q} > {params.specification:q};"
+        + job("libtorch.py")
+        + " --spec {params.specification:q} --run {params.run:q} --output {output:q}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+# Without any output: it is shown each time. A report that is there gets its section on C++.
+rule libtorch:
+    input:
+        LIBTORCH,
+    log:
+        "results/logs/libtorch.log",
+    localrule: True
+    message:
+        "Trained models in C++"
+    run:
+        print(libtorch_page.shown(Path("results")))
+        if Path("results/comparison.csv").exists():
+            shell(
+                program("compare.py")
+                + " --plan results/plan.json --results results --partial > {log:q} 2>&1"
+            )
