@@ -74,5 +74,5 @@ def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
 
 
 def test_every_benchmark_is_run() -> None:
-    tested = {"hop", "loop_overhead", "loaders", "job_overhead", "proof_share"}
+    tested = {"hop", "loop_overhead", "loaders", "job_overhead", "proof_share", "zero_memory"}
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,17 +28,23 @@ Kind = TypeVar("Kind", bound=Training)
 
 
 def planned(
-    strategy: str, devices: int | None = None, *, task: str = "lenet-digits", **comparison: Any
+    strategy: str,
+    devices: int | None = None,
+    *,
+    task: str = "lenet-digits",
+    folders: Sequence[Path] = (),
+    **comparison: Any,
 ) -> tuple[Gate, Reference]:
     """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them.
 
-    `devices` are two where nothing is said, or one for a strategy of a single process.
+    `devices` are two where nothing is said, or one for a strategy of a single process. `folders` have further
+    strategies.
     """
     if devices is None:
         needs = requirements.read(requirements.find([FOLDER])[strategy])
         devices = 1 if needs.processes == "one" else 2
     asked = {
-        "strategy_folders": [str(FOLDER)],
+        "strategy_folders": [str(FOLDER), *map(str, folders)],
         "device": "cpu",
         "task": task,
         "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],

@@ -52,6 +52,10 @@ MEASURED: dict[str, Measured] = {
     "train_seconds": Measured(float, "time spent on steps that were kept"),
     "allocated_seconds": Measured(float, "wall time of all attempts"),
     "peak_memory_bytes": Measured(int, "peak memory of the process, or device, that used most", max),
+    "disk_bytes_written": Measured(
+        int, "bytes that the strategy has written to the nodes' disks, checkpoints apart", max
+    ),
+    "disk_bytes_read": Measured(int, "bytes that the strategy has read from the nodes' disks", max),
     "test_accuracy": Measured(float, "accuracy on the test set at the end", mean),
     "test_loss": Measured(float, "loss on the test set at the end", mean),
     "train_loss": Measured(float, "training loss of the last step"),

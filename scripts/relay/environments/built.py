@@ -55,11 +55,16 @@ def lacking(recipe: Recipe, build: str) -> list[str]:
     return told + [
         f"{header}: no such header (Debian: {package})"
         for header, package in recipe.headers.items()
-        if not _has_header(header)
+        if not has_header(header)
     ]
 
 
-def _has_header(name: str) -> bool:
+def optional(recipe: Recipe) -> list[str]:
+    """Those of a recipe's optional headers that this machine has."""
+    return [header for header in recipe.optional_headers if has_header(header)]
+
+
+def has_header(name: str) -> bool:
     """Whether the C compiler finds a header."""
     words, asked = ["g++", "-E", "-x", "c++", "-"], f"#include <{name}>\n"
     try:
@@ -90,12 +95,12 @@ def wheel(entry: str, python: Path, build: str) -> Path:
 
 
 def _key(entry: str, recipe: Recipe, python: Path, build: str) -> str:
-    """A digest of all that a wheel depends on: source, recipe, compiler, Python, torch, machine."""
+    """A digest of all that a wheel depends on: source, recipe, compiler, Python, torch, machine, optional headers."""
     compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
     about = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
     if about.returncode:
         raise UserError(f"{python}: torch cannot be imported: {about.stderr.strip().rpartition(chr(10))[2]}")
-    known = [entry, repr(recipe), compiler, about.stdout, platform.machine(), build]
+    known = [entry, repr(recipe), compiler, about.stdout, platform.machine(), build, optional(recipe)]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
 
 

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import write_json
+from relay.base.files import read_json_or, write_json
 from relay.environments import built, installer
 from relay.environments.lock_text import exactly, without
 from relay.environments.node_folder import clear, new_version, only_one, point, use
@@ -63,7 +63,8 @@ def make(lock: Path) -> Path:
     assert link is not None, "the driver's own environment is made by `make install`"
     link.parent.mkdir(parents=True, exist_ok=True)
     with only_one(link) as held:
-        whole = (link / MARKER).exists()
+        parts = _optional_parts(lock)
+        whole = (link / MARKER).exists() and set(parts) <= set(read_json_or(link / MARKER, {}).get("parts", []))
         clear(link, but=link.resolve() if whole else None)
         if whole:
             print(f"environment: {link} is there", flush=True)
@@ -71,13 +72,21 @@ def make(lock: Path) -> Path:
         started, folder = time.monotonic(), new_version(link)
         try:
             _install(lock, folder, held)
-            write_json(folder / MARKER, {"stack": lock.stem})
+            write_json(folder / MARKER, {"stack": lock.stem, "parts": parts})
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         point(link, folder)
         print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
     return link
+
+
+def _optional_parts(lock: Path) -> list[str]:
+    """The optional headers that this machine has, for the packages that are built for a lock.
+
+    They are no part of the environment's name, which the planner needs on machines of all kinds.
+    """
+    return [part for name in built.entries(lock.read_text("utf-8")) for part in built.optional(RECIPES[name])]
 
 
 def site_packages(environment: Path) -> Path:

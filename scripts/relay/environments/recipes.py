@@ -14,7 +14,7 @@ class Recipe:
 
     `programs` and `headers` are what the machine must have, each with the Debian package that brings it. `variables`
     are the build's environment; `cuda_variables` are added for a CUDA build of torch, where it needs
-    `cuda_programs` too.
+    `cuda_programs` too. `optional_headers` add a part to the wheel where the machine has them.
     `tried` is a line of Python that runs only if the compiled parts fit.
     `replaced` are changes of the source: {file: ((pattern, text), …)}. Each pattern has to be found.
     """
@@ -23,6 +23,7 @@ class Recipe:
     tried: str
     programs: Mapping[str, str]
     headers: Mapping[str, str] = field(default_factory=dict)
+    optional_headers: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     cuda_programs: Mapping[str, str] = field(default_factory=dict)
     cuda_variables: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +52,31 @@ COMPILER = {"g++": "g++", "make": "make"}
 # The headers of torch 2.13 are C++17; Horovod 0.28.1, the last release, asks for C++14.
 AS_CPP17 = ((r"set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)"),)
 
+# A wheel is built on the login node and runs on others: for every x86 CPU with AVX2 (2013), not for the builder's own.
+NATIVE, FOR_X86 = "return '-march=native'", "'-march=x86-64-v3' if cpu_info['arch'] == 'X86_64'"
+FOR_MANY_CPUS = (
+    (rf"(?m)^        {NATIVE}$", f"        return {FOR_X86} else '-march=native'"),
+    (r"return '-D__AVX512__'", "return '-D__AVX256__'"),
+)
+# By Python's `import`: DeepSpeed's own loading compiles what is missing. `async_io` needs the symbols of `pin_memory`.
+OPERATIONS_LOAD = """
+import os, sys
+from importlib import import_module
+from deepspeed.git_version_info import installed_ops
+sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
+assert installed_ops["cpu_adam"]
+for name in ("adam.cpu_adam", "comm.deepspeed_shm_comm", "pin_memory.pin_memory", "aio.async_io"):
+    if installed_ops.get(name.partition(".")[2]):
+        import_module(f"deepspeed.ops.{name}_op")
+"""
+# DeepSpeed names libaio only where it compiles at run time.
+LINKED = (
+    (
+        r"(?m)^    def sources\(self\):$",
+        "    def libraries_args(self):\n        return ['aio']\n\n    def sources(self):",
+    ),
+)
+
 RECIPES = {
     recipe.package: recipe
     for recipe in (
@@ -70,6 +96,23 @@ RECIPES = {
             cuda_programs={"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"},
             cuda_variables={"HOROVOD_GPU_OPERATIONS": "NCCL"},
             replaced={"CMakeLists.txt": AS_CPP17, "horovod/torch/CMakeLists.txt": AS_CPP17},
+        ),
+        Recipe(
+            package="deepspeed",
+            tried=OPERATIONS_LOAD,
+            programs=COMPILER,
+            optional_headers={"libaio.h": "libaio-dev"},  # for offloading to a disk
+            variables={
+                "DS_ACCELERATOR": "cpu",
+                "DS_BUILD_CPU_ADAM": "1",
+                "DS_BUILD_SHM_COMM": "1",
+                "DS_BUILD_AIO": "1",  # left out by DeepSpeed where libaio's header is not there
+                "DS_ENABLE_NINJA": "1",  # compiles several files at once
+            },
+            cuda_programs={"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"},
+            # Never tried: no machine with nvcc was there.
+            cuda_variables={"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1"},
+            replaced={"op_builder/builder.py": FOR_MANY_CPUS, "op_builder/cpu/async_io.py": LINKED},
         ),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relay.datasets import kinds
+from relay.environments.built import has_header
 from relay.planning import batches
 from relay.planning.config import Config
 from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile
@@ -45,6 +46,8 @@ def _device_problems(setting: Setting, needs: Requirements, here: Here) -> Itera
         yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"
     if shape.device == "cuda" and here.gpus is not None and per_node > here.gpus:
         yield f"devices_per_node is {per_node}, this machine has {here.gpus} GPU{'s' * (here.gpus > 1)}"
+    if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
+        yield f"{strategy} needs libaio, and this machine has no libaio.h (Debian: libaio-dev)"
     if shape.backend == "none":
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"

@@ -175,10 +175,14 @@ class Strategy:
         model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
         # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
         tensors = {name: value for name, value in optimizer.items() if name.startswith("state.")}
+        return self.write(directory, model, tensors)
+
+    def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
+        """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part."""
         own = self._own_buffers()
         if self.replica.index > 0:  # what others load has one replica's statistics, not some of each
             model = {name: tensor for name, tensor in model.items() if name not in own}
-        state = {"model": model, "optimizer": tensors, "scaler": self._scaler_state(), **self.further_state()}
+        state = {"model": model, "optimizer": optimizer, "scaler": self._scaler_state(), **self.further_state()}
         state |= {self._buffers_place: own} if own else {}
         state = state if COPIES_HOST_TENSORS else copied(state)
         writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
@@ -211,6 +215,10 @@ class Strategy:
             buffer.copy_(own[name])
         for parameter in stateless.values():
             self.optimizer.state.pop(parameter, None)
+        self.restore_scaler(scaler)
+
+    def restore_scaler(self, scaler: dict[str, torch.Tensor]) -> None:
+        """Go on with the scale of fp16 that a checkpoint holds; nothing changes where it holds none."""
         if self.scaler and scaler:
             known = self.scaler.state_dict()
             growth = {"scale": scaler["scale"].item(), "_growth_tracker": scaler["growth_tracker"].item()}
@@ -218,6 +226,10 @@ class Strategy:
 
     def further_state(self) -> dict[str, Any]:
         """What else a checkpoint holds: tensors, under names of the strategy's own; it reads them back in `load`."""
+        return {}
+
+    def counted(self) -> dict[str, int]:
+        """What this rank has counted since it was built, for the run's records; the ranks' counts are added up."""
         return {}
 
     def _own_buffers(self) -> dict[str, torch.Tensor]:

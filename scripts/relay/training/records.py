@@ -72,10 +72,14 @@ class Recorder:
         if wrong:
             raise Diverged(wrong)
 
-    def end(self, step: int, stopped: str | None, peak_memory_bytes: int) -> None:
-        """Note how far the attempt came, and why it stopped if it was cut short. Collective."""
-        peak = max(self.ranks.gather(peak_memory_bytes))
-        self._write(end=step, stopped=stopped, peak_memory_bytes=peak)
+    def end(self, step: int, stopped: str | None, peak_memory_bytes: int, counted: dict[str, int]) -> None:
+        """Note how far the attempt came, and why it stopped if it was cut short. Collective.
+
+        `counted` is what this rank's strategy has counted; the ranks' counts are added up.
+        """
+        told = self.ranks.gather((peak_memory_bytes, counted))
+        totals = {name: sum(counts.get(name, 0) for _, counts in told) for _, counts in told for name in counts}
+        self._write(end=step, stopped=stopped, peak_memory_bytes=max(peak for peak, _ in told), counted=totals)
 
 
 def _kind(value: object) -> str:

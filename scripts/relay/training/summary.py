@@ -57,6 +57,7 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "peak_memory_bytes": max(
             (line["peak_memory_bytes"] for f in lines for line in f if "end" in line), default=None
         ),
+        **_counted_by_strategy(lines),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
@@ -98,6 +99,12 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         )
         limit = min(limit, start)
     return counted[::-1]
+
+
+def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
+    """What the strategy has counted, such as bytes on a disk, over all attempts that came to an end."""
+    counts = [line.get("counted", {}) for found in lines for line in found if "end" in line]
+    return {name: sum(each.get(name, 0) for each in counts) for name in sorted(set().union(*counts))}
 
 
 def _allocated(entry: dict[str, Any], found: list[dict[str, Any]]) -> float:

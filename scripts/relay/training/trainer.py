@@ -98,7 +98,7 @@ class Trainer:
         if step < last and not stopped:
             raise RuntimeError(f"the strategy's `train_steps` ended after step {step}; there are batches up to {last}")
         self.spots.end(step)
-        recorder.end(step, stopped, machine.peak_memory_bytes(self.ranks.devices))
+        recorder.end(step, stopped, machine.peak_memory_bytes(self.ranks.devices), strategy.counted())
 
     def _resume(self, first: int, last: int) -> int:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""

@@ -1,0 +1,132 @@
+"""What the ZeRO strategies share: DeepSpeed's engine wraps the model, and averages, divides and updates by itself.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models".
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from relay.process.ranks import TIMEOUT
+from relay.strategies import _deepspeed_library as library
+from relay.strategies._deepspeed_parts import Parts
+from relay.strategies.base import Replica, Strategy
+
+
+class ZeRO(Strategy):
+    """A stage of ZeRO; a subclass says which one.
+
+    In low precision the network computes under autocast, as in every strategy. DeepSpeed keeps and averages all in
+    float32.
+    """
+
+    stage: ClassVar[int]
+
+    def build(self, **options: Any) -> None:
+        deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
+        config = self.configuration(sum(parameter.numel() for parameter in model.parameters()), **options)
+        if self.stage < 3:
+            model = model.to(self.ranks.device)
+        else:
+            self.divide(deepspeed, model, config)
+        optimizer = self.torch_optimizer(list(model.parameters()))
+        with library.in_type(self.task.dtype):
+            self.engine, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=config, dist_init_required=False
+            )
+        _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
+        self.model, self.zero, self.optimizer = self.engine.module, self.engine.optimizer, optimizer
+        self.forward = self.engine  # type: ignore[method-assign]
+        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
+        self.parts = Parts(self.zero, dict(self.model.named_parameters()), self.stage, self.ranks)
+        self.gradient_bytes = 0
+
+    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
+        """DeepSpeed's configuration, for that many parameters."""
+        bucket = parameters + parameters % 2  # DeepSpeed wants an even number
+        return {
+            "train_batch_size": self.global_batch_size,
+            "train_micro_batch_size_per_gpu": self.global_batch_size // self.ranks.world_size,
+            "gradient_clipping": 0.0,  # its own default would be 1.0
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "zero_optimization": {
+                "stage": self.stage,
+                "reduce_scatter": self.task.dtype != torch.float64,  # it refuses float64 there
+                # Buckets of its default size take 2 GB, which it allocates again in every step.
+                "reduce_bucket_size": bucket,
+                "allgather_bucket_size": bucket,
+                # Its default keeps parameters of less than 100,000 numbers whole on every rank.
+                "stage3_param_persistence_threshold": 0,
+                # It would replace `torch.nn.functional.linear`, for good and for all of the process.
+                "memory_efficient_linear": False,
+            },
+        }
+
+    def divide(self, deepspeed: Any, model: nn.Module, config: dict[str, Any]) -> None:
+        """Divide the parameters of a model among the ranks, in place (stage 3)."""
+        deepspeed.zero.Init(module=model, config_dict_or_path=config)
+
+    def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer that DeepSpeed is given. It puts its own flat parts into the parameters' place."""
+        return self.task.optimizer(parameters)
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = self.task.loss(self.forward(inputs), targets)
+        self.backward(loss)
+        if not self.gradient_bytes:  # they are gone after the step
+            self.gradient_bytes = self.parts.gradient_bytes()
+        self.update()
+        return loss.detach()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.scaler:  # it has no scale before it has scaled something; DeepSpeed scales the loss
+            self.scaler.scale(loss.detach())
+            self.zero.override_loss_scale(self.scaler.get_scale())
+        self.engine.backward(loss)
+
+    def update(self) -> None:
+        """The optimizer's step. DeepSpeed leaves it out where a gradient is not finite, which lowers fp16's scale."""
+        self.engine.step()
+        if self.scaler:
+            found = torch.tensor(float(self.zero.overflow), device=self.ranks.device)
+            self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {found.device: found}
+            self.scaler.update()
+
+    def whole_model(self) -> dict[str, torch.Tensor]:
+        whole = self.parts.collect_masters(to=0)
+        return whole | {name: buffer.detach().cpu() for name, buffer in self._own_buffers().items()}
+
+    def save(self, directory: Path) -> Future[Any]:
+        """Begin to write the checkpoint that every strategy can load: each rank has a share of the whole tensors."""
+        model, optimizer = self.parts.collect()
+        return self.write(directory, {**model, **self._own_buffers()}, optimizer)
+
+    def load(self, directory: Path) -> None:
+        """Read what `save` wrote, under any strategy, at any number of processes. Collective."""
+        self.parts.load(directory)
+        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
+        own = {name: buffer.clone() for name, buffer in self._own_buffers().items()}
+        mine = all(f"{self._buffers_place}.{name}" in saved for name in own)
+        scaler = self._scaler_state() if "scaler.scale" in saved else {}
+        state: dict[str, Any] = {self._buffers_place if mine else "model": own, "scaler": scaler}
+        dcp.load(state, checkpoint_id=directory, process_group=self.ranks.saving)
+        for name, buffer in self._own_buffers().items():
+            buffer.copy_(own[name])
+        self.restore_scaler(scaler)
+
+    def footprint(self) -> dict[str, int]:
+        """Bytes that this rank holds. `masters` are copies of parameters, which the optimizer updates."""
+        return {
+            "parameters": self.parts.parameter_bytes(),
+            "gradients": self.gradient_bytes,
+            "optimizer": self.parts.optimizer_bytes(),
+            "masters": self.parts.master_bytes(),
+        }

@@ -1,0 +1,91 @@
+"""A folder on the node's own disk for what DeepSpeed swaps out, and a count of the bytes that go there and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.environments.node_folder import own_folder
+from relay.strategies.base import Ranks
+
+NODE_DISK = "TORCH_RELAY_NODE_DISK"
+# On the disk for each parameter: the one that layers are computed with, the one that is updated, and at most two
+# numbers of an optimizer's state.
+NUMBERS_PER_PARAMETER = 4
+# DeepSpeed leaves in memory what is smaller than 1 MB. Here, only what is smaller than the unit in which it writes: it
+# cuts the rest of each gradient off, and must not take that for something to write.
+LEAST_BYTES = 1024
+
+
+def swap_folder() -> Path:
+    """A new folder on the node's disk. Raises UserError for a disk that is not named in full."""
+    disk = os.environ.get(NODE_DISK) or tempfile.gettempdir()
+    if "$" in disk or not Path(disk).is_absolute():
+        raise UserError(
+            f"zero3_offload_nvme: the node's disk is {disk!r}; allowed: an absolute folder, its variables replaced "
+            "(`node_disk` in the site's file)"
+        )
+    return Path(tempfile.mkdtemp(prefix="swapped-", dir=own_folder(Path(disk))))
+
+
+def check_room(folder: Path, parameters: int, bytes_each: int, ranks: Ranks) -> None:
+    """Raise UserError unless the disk has room for what all ranks of this node put there."""
+    on_node = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    needed = NUMBERS_PER_PARAMETER * bytes_each * parameters * on_node // ranks.world_size
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"zero3_offload_nvme: {folder.parent.parent} on node {os.uname().nodename} has {free / 1e9:.3g} GB free, "
+            f"{needed / 1e9:.3g} GB are needed; name a larger disk as `node_disk` in the site's file"
+        )
+
+
+class Counted:
+    """DeepSpeed's asynchronous reader and writer of files, which counts bytes."""
+
+    def __init__(self, handle: Any, counts: dict[str, int]) -> None:
+        self.handle, self.counts = handle, counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.handle, name)
+
+    def async_pread(self, tensor: Any, *place: Any) -> Any:
+        """Begin to read into the tensor."""
+        self.counts["disk_bytes_read"] += tensor.nbytes
+        return self.handle.async_pread(tensor, *place)
+
+    def async_pwrite(self, tensor: Any, *place: Any) -> Any:
+        """Begin to write the tensor."""
+        self.counts["disk_bytes_written"] += tensor.nbytes
+        return self.handle.async_pwrite(tensor, *place)
+
+
+class CountingOperation:
+    """DeepSpeed's operation `async_io`, whose readers and writers count their bytes."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+        self.counts = {"disk_bytes_read": 0, "disk_bytes_written": 0}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.operation, name)
+
+    def aio_handle(self, *given: Any, **named: Any) -> Counted:
+        """A reader and writer."""
+        return Counted(self.operation.aio_handle(*given, **named), self.counts)
+
+
+def counting() -> dict[str, int]:
+    """Bytes that this process has read from the disk and written to it, from now on counted by every reader."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    builder = AsyncIOBuilder()
+    operation = builder.load()
+    if not isinstance(operation, CountingOperation):
+        operation = CountingOperation(operation)
+        type(builder)._loaded_ops[builder.name] = operation
+    return operation.counts

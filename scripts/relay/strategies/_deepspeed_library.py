@@ -1,0 +1,87 @@
+"""DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly, and compiling nothing in a job."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, NoReturn
+from unittest import mock
+
+import torch
+
+from relay.base.errors import UserError
+
+# The versions whose insides are known here: where the parts of a parameter lie, and what float64 needs.
+KNOWN = ("0.19.8",)
+
+
+def imported(device: str) -> Any:
+    """The module `deepspeed`, for a kind of device.
+
+    Raises UserError for a version whose insides are not known.
+    """
+    os.environ["DS_ACCELERATOR"] = device  # DeepSpeed asks the machine otherwise, and takes a GPU that it finds
+    import deepspeed
+
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(_worth_telling)
+    if deepspeed.__version__.partition("+")[0].strip() not in KNOWN:
+        raise UserError(
+            f"DeepSpeed is {deepspeed.__version__}; allowed: {', '.join(KNOWN)}. How a checkpoint is made of its parts "
+            "is known for these versions alone"
+        )
+    warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+. is deprecated", FutureWarning)  # DeepSpeed's calls
+    _compile_nothing()
+    with redirect_stdout(io.StringIO()):  # it prints that an operation was "built", which it has only loaded
+        deepspeed.init_distributed(dist_init_required=False)
+    return deepspeed
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """Not that DeepSpeed's own authors have not tried torch's SGD: the gate does."""
+    return "untested optimizer" not in record.getMessage()
+
+
+def _compile_nothing() -> None:
+    """Let an operation that is not in the wheel be an error: compiling it would take minutes of a measured job."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    def refuse(builder: Any, verbose: bool = True) -> NoReturn:
+        missing = "; it needs libaio's header (Debian: libaio-dev) when it is built" * (builder.name == "async_io")
+        raise UserError(
+            f"DeepSpeed's operation {builder.name} is not in its wheel, and is not compiled in a job{missing}. "
+            "Have the wheel built again: `snakemake --forcerun environment`"
+        )
+
+    OpBuilder.jit_load = refuse
+
+
+@contextmanager
+def in_type(dtype: torch.dtype) -> Iterator[None]:
+    """While an engine is built: let it keep and average what it optimises in float64, where the model is in float64.
+
+    DeepSpeed has no float64. It takes such a model, and in silence keeps float32 copies that it trains.
+    """
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    if dtype != torch.float64:
+        yield
+        return
+    known = ZeROOptimizer._configure_master_weights
+
+    def master_weights(*given: Any, **named: Any) -> torch.dtype:
+        known(*given, **named)
+        return torch.float64
+
+    with (
+        mock.patch.object(ZeROOptimizer, "_configure_master_weights", master_weights),
+        mock.patch.object(DeepSpeedEngine, "communication_data_type", torch.float64),
+        mock.patch.object(DeepSpeedEngine, "get_data_types", return_value=(torch.float64, torch.float64)),
+    ):
+        yield

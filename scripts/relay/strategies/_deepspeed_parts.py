@@ -1,0 +1,246 @@
+"""Where DeepSpeed has put this rank's part of each parameter, and of its optimizer's state.
+
+DeepSpeed lays the parameters in a row, and updates a flat piece of it on each rank: in the stages 1 and 2 the ranks
+cut the row, in stage 3 they cut each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from relay.process.ranks import Ranks
+from relay.strategies._deepspeed_host import go_on_from
+
+Tensors = dict[str, torch.Tensor]
+# A checkpoint is read in portions of about this size, so that no rank ever has the whole of it in memory.
+PORTION_BYTES = 2**28
+
+
+class Part(NamedTuple):
+    """This rank's part of one parameter: `length` numbers from `start` on, which lie at `offset` of a flat piece."""
+
+    piece: int
+    offset: int
+    start: int
+    length: int
+
+
+class Parts:
+    """The parts of all parameters on this rank, by the parameters' names."""
+
+    def __init__(self, zero: Any, parameters: Mapping[str, nn.Parameter], stage: int, ranks: Ranks) -> None:
+        self.zero, self.parameters, self.stage, self.ranks = zero, parameters, stage, ranks
+        find = self._divided if stage == 3 else self._cut
+        self.own = {name: find(parameter) for name, parameter in parameters.items()}
+        self.shapes = {name: getattr(parameter, "ds_shape", parameter.shape) for name, parameter in parameters.items()}
+        self.everywhere: list[dict[str, Part]] = ranks.gather(self.own)
+
+    def _cut(self, parameter: nn.Parameter) -> Part:
+        """In stages 1 and 2: a rank's piece of the row covers whole parameters, and parts of two."""
+        mapping = parameter._hp_mapping  # type: ignore[attr-defined]
+        if mapping is None:
+            return Part(0, 0, 0, 0)
+        inside, flat = mapping.lp_fragment_address, mapping.hp_fragment_address
+        return Part(mapping.param_group_index, flat.start, inside.start, inside.numel)
+
+    def _divided(self, parameter: nn.Parameter) -> Part:
+        """In stage 3: each rank has an equal part; the last one may be filled up."""
+        piece, offset, equal = self.zero.grad_position[self.zero.get_param_id(parameter)]
+        start = self.ranks.rank * equal
+        return Part(piece, offset, start, max(0, min(equal, parameter.ds_numel - start)))  # type: ignore[attr-defined]
+
+    @property
+    def pieces(self) -> list[nn.Parameter]:
+        """The flat pieces that this rank's optimizer updates."""
+        if self.stage == 3:
+            return list(self.zero.fp32_partitioned_groups_flat)
+        return list(self.zero.single_partition_of_fp32_groups)
+
+    def _by_piece(self) -> Iterator[tuple[int, list[str]]]:
+        """The parameters' names by piece, in the same order on all ranks."""
+        piece = {name: max(parts[name].piece for parts in self.everywhere) for name in self.own}
+        for number, names in groupby(sorted(self.own, key=lambda name: piece[name]), key=lambda name: piece[name]):
+            yield number, list(names)
+
+    @contextmanager
+    def _in_memory(self, piece: int, *, changed: bool = False) -> Iterator[nn.Parameter]:
+        """A flat piece, which is read from the disk where it lies there, and written back where it has `changed`."""
+        swapped = self.stage == 3 and self.zero._swappable_optimizer_subgroup(piece)
+        if swapped:
+            self.zero._optimizer_states_and_gradient_swap_in(piece)
+        yield self.pieces[piece]
+        if changed and self.stage == 3:  # what the layers are computed with
+            self.zero._reassign_or_swap_out_partitioned_parameters(piece)
+        if swapped and changed:
+            self.zero._optimizer_states_and_gradient_swap_out(piece)
+        elif swapped:
+            self.zero._release_swap_buffers(piece)
+
+    def _state(self, piece: nn.Parameter) -> dict[str, Any]:
+        return dict(self.zero.optimizer.state.get(piece, {}))
+
+    def collect_masters(self, to: int) -> Tensors:
+        """All parameters as the optimizer has them, whole, on one rank; an empty dictionary on the others."""
+        whole: Tensors = {}
+        for number, names in self._by_piece():
+            with self._in_memory(number) as piece:
+                for name in names:
+                    self._collect(name, piece.detach(), to, whole, name)
+        return whole
+
+    def collect(self) -> tuple[Tensors, Tensors]:
+        """A share of the whole parameters and of the optimizer's whole state, in main memory. Collective.
+
+        Every rank gets about as many numbers as it has parts of.
+        """
+        model: Tensors = {}
+        optimizer: Tensors = {}
+        owners = _shared_out({name: shape.numel() for name, shape in self.shapes.items()}, self.ranks.world_size)
+        for number, names in self._by_piece():
+            with self._in_memory(number) as piece:
+                state = self._state(piece)
+                for name in names:
+                    self._collect(name, piece.detach(), owners[name], model, name)
+                    for kind, value in state.items():
+                        if _is_flat(value):
+                            self._collect(name, value, owners[name], optimizer, f"state.{name}.{kind}")
+                        elif owners[name] == self.ranks.rank and value is not None:
+                            optimizer[f"state.{name}.{kind}"] = torch.tensor(float(value))
+        return model, optimizer
+
+    def _collect(self, name: str, flat: torch.Tensor, to: int, whole: Tensors, place: str) -> None:
+        """Send this rank's part of one tensor to the rank that gets the whole of it. Collective."""
+        mine, control = self.own[name], self.ranks.control
+        part = flat.narrow(0, mine.offset, mine.length).cpu()
+        if self.ranks.rank != to:
+            if mine.length:
+                dist.send(part, to, group=control)
+            return
+        row = torch.empty(self.shapes[name].numel(), dtype=flat.dtype)
+        for rank, parts in enumerate(self.everywhere):
+            theirs = parts[name]
+            if rank == to:
+                row[mine.start : mine.start + mine.length] = part
+            elif theirs.length:
+                dist.recv(row[theirs.start : theirs.start + theirs.length], rank, group=control)
+        whole[place] = row.view(self.shapes[name])
+
+    def load(self, directory: Path) -> None:
+        """Read the parameters and the optimizer's state from a checkpoint of any strategy. Collective."""
+        saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
+        states: list[dict[str, Any]] = []
+        for number, names in self._by_piece():
+            with self._in_memory(number, changed=True) as piece:
+                state: dict[str, Any] = {}
+                for portion in self._portions(names):
+                    self._load(directory, saved, portion, piece, state)
+                self.zero.optimizer.state[piece] = state
+                states.append(state)
+        go_on_from(self.zero.optimizer, states)
+
+    def _portions(self, names: Iterable[str]) -> Iterator[list[str]]:
+        portion: list[str] = []
+        taken = 0
+        for name in names:
+            portion.append(name)
+            taken += self.shapes[name].numel() * 4 * 3
+            if taken >= PORTION_BYTES:
+                yield portion
+                portion, taken = [], 0
+        if portion:
+            yield portion
+
+    def _load(
+        self,
+        directory: Path,
+        saved: Mapping[str, Any],
+        names: list[str],
+        piece: nn.Parameter,
+        state: dict[str, Any],
+    ) -> None:
+        """Read some parameters and their state, and keep this rank's parts."""
+        model = {name: torch.empty(self.shapes[name], dtype=piece.dtype) for name in names}
+        optimizer: Tensors = {}
+        for name in names:
+            prefix = f"optimizer.state.{name}."
+            for key, metadata in saved.items():
+                if key.startswith(prefix) and isinstance(metadata, TensorStorageMetadata):
+                    dtype = metadata.properties.dtype
+                    optimizer[key.removeprefix("optimizer.")] = torch.empty(metadata.size, dtype=dtype)
+        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=directory, process_group=self.ranks.saving)
+        for name in names:
+            mine = self.own[name]
+            piece.detach().narrow(0, mine.offset, mine.length).copy_(_part(model[name], mine))
+            if self.stage < 3:
+                self.parameters[name].data.copy_(model[name])
+            for key, whole in optimizer.items():
+                if not key.startswith(f"state.{name}."):
+                    continue
+                kind = key.removeprefix(f"state.{name}.")
+                if whole.dim() == 0:
+                    state[kind] = whole
+                    continue
+                flat = state.setdefault(kind, torch.zeros_like(piece, requires_grad=False))
+                flat.narrow(0, mine.offset, mine.length).copy_(_part(whole, mine))
+
+    def parameter_bytes(self) -> int:
+        """Bytes of parameters that this rank has in memory between steps."""
+        held = 0
+        for parameter in self.parameters.values():
+            held += parameter.nbytes
+            if self.stage == 3:
+                divided = parameter.ds_tensor  # type: ignore[attr-defined]
+                held += divided.nbytes if divided.status.name == "AVAILABLE" else 0  # otherwise it is on a disk
+        return held
+
+    def gradient_bytes(self) -> int:
+        """Bytes of gradients that this rank has in memory before the optimizer's step."""
+        held = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        averaged = getattr(self.zero, "averaged_gradients", {}).values()
+        held += [gradient for group in averaged if group for gradient in group]
+        held += [piece.grad for piece in self.pieces if piece.grad is not None]
+        swapper = getattr(self.zero, "optimizer_swapper", None)
+        for info in swapper.swap_params_info.values() if swapper else ():
+            held += info.unswapped_gradients.values()
+        return sum({(each.data_ptr(), each.nbytes): each.nbytes for each in held}.values())
+
+    def master_bytes(self) -> int:
+        """Bytes of the flat pieces, where they are copies: stage 3 in float32 updates the parameters themselves."""
+        memory = {
+            parameter.ds_tensor.untyped_storage().data_ptr()  # type: ignore[attr-defined]
+            for parameter in self.parameters.values()
+            if self.stage == 3
+        }
+        return sum(piece.nbytes for piece in self.pieces if piece.untyped_storage().data_ptr() not in memory)
+
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's state in memory."""
+        state = [value for piece in self.pieces for value in self._state(piece).values()]
+        return sum(value.nbytes for value in state if _is_flat(value))
+
+
+def _is_flat(value: object) -> bool:
+    return torch.is_tensor(value) and value.dim() > 0
+
+
+def _part(whole: torch.Tensor, part: Part) -> torch.Tensor:
+    return whole.reshape(-1)[part.start : part.start + part.length]
+
+
+def _shared_out(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
+    """A rank for each name, so that all ranks have about the same in sum."""
+    taken, owners = [0] * ranks, {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        owners[name] = taken.index(min(taken))
+        taken[owners[name]] += sizes[name]
+    return owners

@@ -1,0 +1,13 @@
+"""DeepSpeed's ZeRO, stage 1: the optimizer's state is divided among the ranks."""
+
+from __future__ import annotations
+
+from relay.strategies._deepspeed import ZeRO
+from relay.strategies.base import Requirements
+
+
+class ZeRO1(ZeRO):
+    """Data parallelism over gloo on CPUs and NCCL on GPUs."""
+
+    requirements = Requirements(stack="deepspeed", least_devices=2, divides=("samples", "optimizer"), compiles=False)
+    stage = 1

@@ -1,0 +1,15 @@
+"""DeepSpeed's ZeRO, stage 2: gradients and the optimizer's state are divided among the ranks."""
+
+from __future__ import annotations
+
+from relay.strategies._deepspeed import ZeRO
+from relay.strategies.base import Requirements
+
+
+class ZeRO2(ZeRO):
+    """Data parallelism over gloo on CPUs and NCCL on GPUs."""
+
+    requirements = Requirements(
+        stack="deepspeed", least_devices=2, divides=("samples", "gradients", "optimizer"), compiles=False
+    )
+    stage = 2

@@ -1,0 +1,15 @@
+"""DeepSpeed's ZeRO, stage 3: parameters, gradients and the optimizer's state are divided among the ranks."""
+
+from __future__ import annotations
+
+from relay.strategies._deepspeed import ZeRO
+from relay.strategies.base import Requirements
+
+
+class ZeRO3(ZeRO):
+    """Data parallelism over gloo on CPUs and NCCL on GPUs."""
+
+    requirements = Requirements(
+        stack="deepspeed", least_devices=2, divides=("samples", "parameters", "gradients", "optimizer"), compiles=False
+    )
+    stage = 3

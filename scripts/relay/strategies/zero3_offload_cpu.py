@@ -1,0 +1,36 @@
+"""DeepSpeed's ZeRO, stage 3, with parameters and the optimizer's state in main memory.
+
+Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from relay.strategies._deepspeed import ZeRO
+from relay.strategies._deepspeed_host import host_optimizer
+from relay.strategies.base import Requirements
+
+
+class ZeRO3OffloadCPU(ZeRO):
+    """Layers are gathered on the device when they are needed; CPUs update the parameters.
+
+    Adam and AdamW are DeepSpeed's own, other optimizers torch's.
+    """
+
+    requirements = Requirements(
+        stack="deepspeed", least_devices=2, divides=("samples", "parameters", "gradients", "optimizer"), compiles=False
+    )
+    stage = 3
+
+    def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
+        configuration = super().configuration(parameters, **options)
+        place = {"device": "cpu", "pin_memory": self.ranks.device.type == "cuda"}
+        configuration["zero_optimization"] |= {"offload_param": place, "offload_optimizer": place}
+        return configuration
+
+    def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return host_optimizer(self.task, parameters)

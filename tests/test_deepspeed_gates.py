@@ -1,0 +1,74 @@
+"""DeepSpeed's strategies train what one process trains, and divide what they say. Wrong ones are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import debian_packages
+from gate_runs import Gates
+from stacks import provide
+from zero_gates import judged, named
+
+GPT = {"task": "gpt-deep-tiny"}  # it has AdamW
+FP16 = {"precision": "fp16"}
+RIGHT = {
+    2: [
+        {"strategy": "zero1"},
+        {"strategy": "zero2", **FP16},
+        {"strategy": "zero3"},
+        {"strategy": "zero3_offload_cpu", **GPT},
+        {"strategy": "zero3_offload_nvme", **GPT},
+    ],
+    4: [
+        {"strategy": "zero1", **GPT, "precision": "fp64"},
+        {"strategy": "zero2"},
+        {"strategy": "zero3", **GPT, "precision": "fp64"},
+    ],
+}
+WRONG = {
+    "wrong_zero_clipping": "scaled: parameters",
+    "wrong_zero_masters": "low precision: in fp64: ",
+    "wrong_zero_division": "division of work: gradients should be divided",
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def verdicts(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """The verdicts of all cells on two processes, and on four."""
+    debian_packages.require()
+    provide("deepspeed")
+    asked = {**RIGHT, 2: [*RIGHT[2], *({"strategy": name} for name in WRONG)]}
+    return {size: judged(gates, cells, size, tmp_path_factory.mktemp(f"zero-{size}")) for size, cells in asked.items()}
+
+
+@pytest.mark.parametrize(("size", "name"), [(size, named(cell)) for size, cells in RIGHT.items() for cell in cells])
+def test_it_trains_what_the_reference_trains(verdicts: dict[int, dict[str, Any]], size: int, name: str) -> None:
+    verdict = verdicts[size][name]
+    assert verdict["problems"] == []
+    assert verdict["max_loss_difference"] <= 1e-9
+    assert {"algorithm: parameters", "scaled: parameters", "between steps: state"} <= {
+        part["name"] for part in verdict["parts"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "name", "parameters", "gradients"),
+    [(2, "zero1", 1, None), (4, "zero2", 1, 1 / 4), (4, "zero3-gpt-deep-tiny-fp64", 1 / 4, 1 / 4)],
+)
+def test_each_stage_divides_its_part(
+    verdicts: dict[int, dict[str, Any]], size: int, name: str, parameters: float, gradients: float | None
+) -> None:
+    shares = verdicts[size][name]["bytes_held_share"]
+    assert shares["optimizer"] == pytest.approx([1 / size] * size, rel=0.05)
+    assert shares["parameters"] == pytest.approx([parameters] * size, rel=0.05)
+    if gradients is not None:
+        assert shares["gradients"] == pytest.approx([gradients] * size, rel=0.05)
+
+
+@pytest.mark.parametrize(("strategy", "found"), WRONG.items())
+def test_a_wrong_one_is_found(verdicts: dict[int, dict[str, Any]], strategy: str, found: str) -> None:
+    assert any(found in problem for problem in verdicts[2][strategy]["problems"])
