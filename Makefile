@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help install install-dev demo prove test test-quick test-long lint format lock schema clean
+.PHONY: help install install-dev demo prove stacks test test-quick test-long lint format lock schema clean
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -44,7 +44,10 @@ demo: install  ## Compare strategies on a small real dataset: about 2 minutes on
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
 
-test: lint  ## Check style and types, then run the whole test suite but the long campaigns
+stacks: install-dev  ## Make the environments of all stacks that tests use (built once)
+	@$(BIN)/python tests/support/all_stacks.py
+
+test: lint stacks  ## Check style and types, then run the whole test suite but the long campaigns
 	$(BIN)/pytest -m "not long" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
