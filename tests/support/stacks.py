@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from relay.environments import overlay
+import debian_packages
+from relay.environments import built, overlay
 from relay.spec import requirements
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
@@ -25,6 +26,8 @@ def provide(stack: str) -> Path:
     lock = ENVS / f"{stack}.txt"
     if overlay.place(lock) is None:
         return Path(sys.executable)
+    if built.entries(lock.read_text(encoding="utf-8")):
+        debian_packages.require()
     made = overlay.make(lock)
     packages = str(overlay.site_packages(made.resolve()))
     if packages not in sys.path:
