@@ -6,6 +6,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from relay.strategies._averages import sum_and_divide
+
 try:
     from torch.distributed._composable.replicate_with_fsdp import replicate
 except ImportError:
@@ -23,4 +25,4 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
     if REPLICATES:
         replicate(module, mesh=mesh)
     else:
-        fully_shard(module, mesh=mesh)
+        sum_and_divide(fully_shard(module, mesh=mesh), mesh)

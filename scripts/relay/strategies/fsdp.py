@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
+from relay.strategies._averages import sum_and_divide
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.task.network import Network
 
@@ -85,7 +86,7 @@ def shard_layers(network: Network, mesh: DeviceMesh, **policies: Any) -> None:
     layers = [layer for layer in network.children() if any(True for _ in layer.parameters())]
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*layers, network):
-        fully_shard(unit, mesh=mesh, shard_placement_fn=place, **policies)
+        sum_and_divide(fully_shard(unit, mesh=mesh, shard_placement_fn=place, **policies), mesh)
 
 
 def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:
