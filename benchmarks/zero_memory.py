@@ -2,7 +2,7 @@
 
 DDP holds parameters, gradients and the optimizer's state whole. With Adam in float32 that is 4 + 4 + 8 bytes for each
 parameter. ZeRO divides the state (stage 1), the gradients too (2), and the parameters too (3). DeepSpeed adds a copy
-of the parameters that it updates, 4 bytes, which is divided in every stage; stage 3 needs none.
+of the parameters that it updates, 4 bytes, which is divided in every stage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def predicted(strategy: str, ranks: int) -> dict[str, float]:
     """Bytes for each parameter that a rank holds, with Adam in float32."""
     stage = int(strategy[4]) if strategy.startswith("zero") else 0
     share = {part: 1 / ranks if stage >= least else 1.0 for part, least in zip(PARTS, (3, 2, 1, 1), strict=True)}
-    copies = 4.0 if stage in (1, 2) else 0.0
+    copies = 4.0 if stage else 0.0
     whole = {"parameters": 4.0, "gradients": 4.0, "optimizer": 8.0, "masters": copies}
     return {part: whole[part] * share[part] for part in PARTS}
 

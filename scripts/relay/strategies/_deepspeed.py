@@ -19,6 +19,9 @@ from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Replica, Strategy
 
+# Of a bucket of gradients, or of gathered parameters: all of a small model, 16 MB of a large one.
+BUCKET_NUMBERS = 2**22
+
 
 class ZeRO(Strategy):
     """A stage of ZeRO; a subclass says which one.
@@ -31,7 +34,9 @@ class ZeRO(Strategy):
 
     def build(self, **options: Any) -> None:
         deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
-        config = self.configuration(sum(parameter.numel() for parameter in model.parameters()), **options)
+        sizes = [parameter.numel() for parameter in model.parameters()]
+        self.bucket = max(*sizes, min(sum(sizes), BUCKET_NUMBERS))
+        config = self.configuration(sum(sizes), **options)
         if self.stage < 3:
             model = model.to(self.ranks.device)
         else:
@@ -50,7 +55,7 @@ class ZeRO(Strategy):
 
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
         """DeepSpeed's configuration, for that many parameters."""
-        bucket = parameters + parameters % 2  # DeepSpeed wants an even number
+        bucket = self.bucket + self.bucket % 2  # DeepSpeed wants an even number
         return {
             "train_batch_size": self.global_batch_size,
             "train_micro_batch_size_per_gpu": self.global_batch_size // self.ranks.world_size,

@@ -215,7 +215,7 @@ class Parts:
         return sum({(each.data_ptr(), each.nbytes): each.nbytes for each in held}.values())
 
     def master_bytes(self) -> int:
-        """Bytes of the flat pieces, where they are copies: stage 3 in float32 updates the parameters themselves."""
+        """Bytes of the flat pieces, but of those that share the parameters' memory."""
         memory = {
             parameter.ds_tensor.untyped_storage().data_ptr()  # type: ignore[attr-defined]
             for parameter in self.parameters.values()
