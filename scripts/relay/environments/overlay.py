@@ -38,7 +38,7 @@ def place(lock: Path) -> Path | None:
         return None
     text = lock.read_text(encoding="utf-8")
     recipes = [repr(RECIPES[name]) for name in built.entries(text)]
-    known = [text, recipes, sys.version, sys.prefix, version("torch")]
+    known = [text, recipes, sys.version, str(Path(sys.prefix).resolve()), version("torch")]
     digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
     return built.cache() / "environments" / f"{lock.stem}-{digest}"
 
