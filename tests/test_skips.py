@@ -170,5 +170,6 @@ def test_every_file_of_the_proof_plans_every_strategy() -> None:
         made = plan(load(yaml.safe_load(path.read_text())), gpus=0)
         asked.update(made.strategies)
         here = {skipped.setting.strategy.name for skipped in made.skipped}
-        assert here <= {"single_gpu", "data_parallel", "model_parallel_in_process"}, here
+        without = {"single_gpu", "data_parallel", "model_parallel_in_process"}  # GPUs
+        assert here <= without | {"zero3_offload_nvme"}, here  # libaio
     assert asked == set(find())

@@ -36,6 +36,7 @@ EACH: list[dict[str, Any]] = [
     {"strategy": "fsdp", **ACROSS},
     {"strategy": "fsdp_tensor_parallel", "devices_per_node": 2, **ACROSS},
     {"strategy": "lightning_ddp", **ACROSS},
+    *({"strategy": f"zero{stage}", **ACROSS} for stage in ("1", "2", "3", "3_offload_cpu", "3_offload_nvme")),
 ]
 EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]
 # Ranks of two kinds over two nodes, and one that is skipped. The others differ from these in nothing that Slurm sees.

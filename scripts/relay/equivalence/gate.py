@@ -29,8 +29,6 @@ from relay.process.ranks import Ranks
 from relay.spec.run import Gate, Training
 from relay.strategies.base import Strategy
 
-# How much more than the reference's own rounding, of one other order of its sums, a strategy's may be.
-ROUNDING_MARGIN = 10
 CHECKPOINTS = "checkpoints"  # the folder beside the verdict, as long as the gate runs
 
 
@@ -89,8 +87,7 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
     elif "losses" in trial.compares:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
-        rounding = ROUNDING_MARGIN * reference["rounding"]["losses"] if trial.allows_rounding else 0.0
-        limit = max(trial.limit, rounding)
+        limit = trial.limit_with(reference["rounding"]["losses"])
         verdict.add(Part(trial.name, "losses", what, difference(curve, reference["losses"]), limit))
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
@@ -102,7 +99,8 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         else:
             what, figure = "largest parameter difference", largest(pairs)
         what = f"{what} after {trial.steps} steps, {trial.what}"
-        verdict.add(Part(trial.name, "parameters", what, figure, trial.limit))
+        limit = trial.limit_with(reference["rounding"]["parameters"])
+        verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
 @contextmanager
