@@ -14,7 +14,7 @@ import pytest
 
 import lock as lock_script
 from relay.base.errors import UserError
-from relay.environments import login_node, node, overlay
+from relay.environments import built, login_node, node, overlay
 from relay.environments.recipes import RECIPES, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +32,8 @@ def versions(name: str) -> dict[str, set[str]]:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Other tests let this process see the packages of a stack.
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if not Path(each).is_relative_to(built.cache())])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "torch-relay"
 

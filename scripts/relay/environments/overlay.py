@@ -13,8 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -119,9 +118,8 @@ def _not_fetched(name: str, pinned: str) -> bool:
     """Whether a package is built here, or is there: in the driver's environment, perhaps as a build with a label."""
     if name in RECIPES:
         return True
-    with suppress(PackageNotFoundError):
-        return version(name).partition("+")[0] == pinned
-    return False
+    drivers = distributions(name=name, path=[sysconfig.get_path("purelib")])
+    return any(found.version.partition("+")[0] == pinned for found in drivers)
 
 
 def _check(lock: Path, python: Path) -> None:
