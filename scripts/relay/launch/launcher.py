@@ -24,6 +24,8 @@ from relay.spec.job import Job
 from relay.spec.run import Specification
 
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
+# They load no strategy, so that they need no further stack of software; a warm server can fork them.
+PLAIN = ("equivalence.reference", "spot_check.process")
 USAGE = 2  # what programs exit with that do not understand their arguments
 
 
@@ -46,7 +48,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)
         environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
-        python = interpreter(asked(None, run.stack, ROOT), Path())
+        python = [sys.executable] if role in PLAIN else interpreter(asked(None, run.stack, ROOT), Path())
         served = python == [sys.executable] and warm.may_serve(run, role, environment)
         return _understood(_wait_for(command(run, python, program), environment, warm_server=served), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
