@@ -38,7 +38,7 @@ def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> N
     assert (own["global_batch_size"], own["learning_rate"], own["problems"]) == (64, 0.02, [])
     assert own["samples_per_rank"] == [64 / devices] * devices
     assert {part["name"] for part in own["parts"]} == TRIALS - SCALED
-    assert "3 steps" in own["parts"][0]["what"]
+    assert "2 steps" in own["parts"][0]["what"]
     assert verdict["strategy_source"] == source_digest(strategy_sources(find()[strategy]))
     if devices > 1:
         gradients = 62_006 * 8  # LeNet's parameters, in float64
