@@ -55,7 +55,8 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
     mode = environment["mode"]
     _check_modules(environment)
     if mode == "current":
-        return [overlay.interpreter(Path(environment["overlay"])) if environment["overlay"] else sys.executable]
+        place = environment.get("overlay")
+        return [overlay.interpreter(Path(place)) if place else sys.executable]
     if mode == "wheels":
         with in_one_line(disk):
             version = use(place := _place(environment, disk))
