@@ -31,7 +31,7 @@ def test_a_ratio_is_measured(name: str) -> None:
     assert found["global_batch_size"] == 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     found = printed("job_overhead", "--epochs", "0.5")

@@ -149,7 +149,7 @@ def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
     check(2, [*cases, *parted, *others], tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_four_processes_split_a_deep_network_as_one_has_it(tmp_path: Path) -> None:
     deep = "gpt-deep-tiny"  # 11 layers with parameters for up to 8 stages
     cases: list[Case] = [("pipeline", deep, {"schedule": name, "micro_batches": 8}, {}) for name in SCHEDULES]

@@ -321,6 +321,7 @@ def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path
     assert known(cluster) == before
 
 
+@pytest.mark.long  # tests/test_driver.py has its parts
 def test_after_kill_9_of_the_driver_nothing_runs_twice_and_the_report_is_right(
     cluster: MiniSlurm, tmp_path: Path
 ) -> None:

@@ -49,7 +49,7 @@ ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(SHORT | GPT | {"comparisons": FEW}, id="few"),
+        pytest.param(SHORT | GPT | {"comparisons": FEW}, id="few", marks=pytest.mark.long),
         pytest.param(SHORT | GPT | {"comparisons": EACH}, id="dense", marks=pytest.mark.long),
         pytest.param(SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}, id="experts", marks=pytest.mark.long),
     ],
