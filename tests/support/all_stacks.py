@@ -13,18 +13,18 @@ SUPPORT = Path(__file__).resolve().parent
 sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1] / "scripts")]
 
 import debian_packages  # noqa: E402
+from lock import NO_FURTHER_STACK  # noqa: E402
 from relay.base.errors import UserError  # noqa: E402
 from relay.environments import overlay  # noqa: E402
 
 ENVS = SUPPORT.parents[1] / "envs"
-OTHERS = ("torch", "driver", "dev")
 
 
 def main() -> int:
     """A stack that cannot be made is told; its tests say so again."""
     if why := debian_packages.obstacle(debian_packages.BUILDING):
         print(f"Horovod, DeepSpeed and the C++ program may not be built: {why}", file=sys.stderr)
-    for stack in sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in OTHERS):
+    for stack in sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in NO_FURTHER_STACK):
         try:
             overlay.make(ENVS / f"{stack}.txt")
         except UserError as error:
