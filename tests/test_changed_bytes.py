@@ -9,19 +9,23 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from chain_runs import DIGITS, Bench, Chain
 from checkpointed import Training, filled
 from relay.base.errors import UserError
 from relay.datasets import verified
+from relay.process.ranks import Ranks
 from relay.run_folder import attempts
 from relay.run_folder.sealed import MANIFEST, damage
 from relay.run_folder.snapshot import changed_since, freeze
 from relay.spec.run import Run
+from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -81,6 +85,28 @@ def test_a_byte_that_was_changed_is_found_at_once_though_size_and_times_are_as_t
     for _ in range(2):  # nothing is kept of a check that failed
         with pytest.raises(UserError, match=r"train-inputs.npy: was changed: SHA-256 is .*; remove the folder"):
             verified.check(data)
+
+
+@pytest.fixture
+def alone() -> Iterator[Ranks]:
+    """This process as the only rank."""
+    yield Ranks.join("cpu", "gloo")
+    dist.destroy_process_group()
+
+
+def test_the_first_process_of_each_further_node_reads_the_bytes_there(
+    data: Path, read: list[str], alone: Ranks
+) -> None:
+    def look(rank: int, local_rank: int, nodes: int = 2) -> None:
+        verify_on_further_nodes(data, nodes, replace(alone, rank=rank, local_rank=local_rank))
+
+    change_a_byte(data / "train-inputs.npy")
+    look(rank=0, local_rank=0)  # the job has looked there
+    look(rank=3, local_rank=1)
+    look(rank=0, local_rank=0, nodes=1)
+    assert read == []
+    with pytest.raises(UserError, match=r"train-inputs.npy: was changed"):
+        look(rank=2, local_rank=0)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,13 @@ def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"accumulation": 2, "bucket_mb": 0.01}, {"compression": "fp16"}], ids=["plain", "parts", "fp16"]
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.long),
+        {"accumulation": 2, "bucket_mb": 0.01},
+        pytest.param({"compression": "fp16"}, marks=pytest.mark.long),
+    ],
+    ids=["plain", "parts", "fp16"],
 )
 def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates, options: dict[str, Any]) -> None:
     verdict = gates.verdict("horovod", 4, steps=20, options=options)
@@ -182,7 +188,7 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench, values: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["cpu", "ddp"])
+@pytest.mark.parametrize("target", [pytest.param("cpu", marks=pytest.mark.long), "ddp"])
 def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str) -> None:
     from relay.training.adoption import adopt
 
@@ -198,9 +204,12 @@ def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str)
 
 # How its processes end
 
+# What torchrun does is the same for every strategy; horovodrun starts nobody but Horovod.
+LAUNCHERS = [pytest.param("torchrun", marks=pytest.mark.long), "horovodrun"]
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ended_or_interrupted_it_leaves_no_process(bench: Bench, launcher: str) -> None:
     long = begun(bench, "long", total_steps=4000, pause=0.02, launcher=launcher)
     job = long.begin()
@@ -216,7 +225,7 @@ def test_ended_or_interrupted_it_leaves_no_process(bench: Bench, launcher: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench, launcher: str) -> None:
     cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher=launcher)
     ended = finish(cut.begin())

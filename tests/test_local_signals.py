@@ -89,7 +89,9 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [CPU, DDP, pytest.param(SPAWNED, marks=pytest.mark.long)], ids=["cpu", "torchrun", "spawn"]
+    "config",
+    [pytest.param(CPU, marks=pytest.mark.long), DDP, pytest.param(SPAWNED, marks=pytest.mark.long)],
+    ids=["cpu", "torchrun", "spawn"],
 )
 def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
     driver = place(config)

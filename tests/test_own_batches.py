@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,19 @@ def test_a_strategy_that_is_wrong_at_a_large_batch_only_is_struck_out_for_that_b
     assert {"batch 64: algorithm: losses", "batch 64: own precision: losses"} <= failed
     said = "batch 64: division of work: step 0: 16 samples reached the loss, the global batch has 64: 0 more than once"
     assert any(problem.startswith(said) for problem in large["problems"])
+
+
+@pytest.mark.slow
+def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_before(gates: Gates) -> None:
+    verdict = gates.verdict("wrong_no_room", steps=FEW_STEPS, global_batch_size=[16, 32, 64])
+    assert (verdict["equivalent"], verdict["problems"]) == (False, [])
+    assert of_batch(verdict, SMALL)["equivalent"] is True
+    middle, large = (of_batch(verdict, replace(SMALL, global_batch_size=size)) for size in (32, 64))
+    assert middle["problems"] == [
+        "batch 32: the strategy failed at it: OutOfMemoryError: CUDA out of memory. Tried to allocate 80.00 GiB"
+    ]
+    assert large["problems"] == ["batch 64: the gate has trained no step at it"]
+    assert not list(gates.results.rglob("unfinished.json"))
 
 
 @pytest.mark.slow

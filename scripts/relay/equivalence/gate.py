@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from relay.equivalence.figures import difference, distance, largest
 from relay.equivalence.made_with import check_reference, made_with
 from relay.equivalence.start import start
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
-from relay.equivalence.verdict import Part, Verdict
+from relay.equivalence.verdict import UNFINISHED, Part, Verdict
 from relay.process import sent
 from relay.process.cpus import useful_threads
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.spec.run import Gate, Training
 from relay.strategies.base import Strategy
+from relay.task.data import verify_on_further_nodes
 
 CHECKPOINTS = "checkpoints"  # the folder beside the verdict, as long as the gate runs
 
@@ -182,8 +184,10 @@ def _use_threads(run: Training) -> None:
 def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: Path) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete.
 
-    `folder`, which all ranks see, is for checkpoints. It is made, and removed at the end.
+    `folder`, which all ranks see, gets checkpoints and, before each own batch, the verdict so far. Both are removed at
+    the end. A strategy that fails at one batch, for lack of memory perhaps, has shown what it does at smaller ones.
     """
+    verify_on_further_nodes(dataset, run.shape.nodes, ranks)
     _use_threads(run)
     reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
     check_reference(reference, here, reference_file)
@@ -192,9 +196,13 @@ def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: 
     for trial in asked:
         changes = judge_trial(verdict, run, trial, data, reference[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
-    between.judge(verdict, run, data, folder, ranks, slowdown=reference.get("own precision", {}).get("slowdown", 1))
+    between.judge(
+        verdict, run, data, folder / CHECKPOINTS, ranks, slowdown=reference.get("own precision", {}).get("slowdown", 1)
+    )
     where.find(verdict, run, [trial.as_far_as(reference[trial.name]) for trial in asked], data, ranks)
     for own in run.own_batches:
+        if ranks.rank == 0:
+            write_json(folder / UNFINISHED, verdict.as_dict() | {"at": asdict(own)})
         its_run = own_batch.at(run, own)
         _use_threads(its_run)
         its_data = data.of(its_run)
@@ -204,6 +212,8 @@ def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: 
             judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks)
             asked.append(trial.as_far_as(plain))
         where.find(verdict.of_batch(own), its_run, asked, its_data, ranks)
+    if ranks.rank == 0:
+        (folder / UNFINISHED).unlink(missing_ok=True)
     if ranks.backend == "nccl" and ranks.world_size > 1:
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]
@@ -226,6 +236,6 @@ def main(arguments: list[str]) -> None:
     strategies.watch(given.spec, given.output.parent, given.dataset, given.reference.parent)
     with joined(given.spec, strategies.service) as (run, ranks):
         assert isinstance(run, Gate)
-        verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent / CHECKPOINTS)
+        verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent)
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())

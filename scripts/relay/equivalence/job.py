@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from relay.base import ending
 from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, write_json
 from relay.datasets import verified
-from relay.equivalence.verdict import all_problems
+from relay.equivalence.verdict import UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import dataset_folder
@@ -45,12 +46,7 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
     status = _launch(spec, "equivalence.reference", results, output)
-    if status == 0:
-        return 0
-    fault = faults.collect(output.parent)
-    if fault is None:
-        return ending.interrupted(f"reference: its processes were killed (status {status})")
-    return ending.fault(f"reference failed: {fault['error']}", faults.remedy(fault))
+    return 0 if status == 0 else faults.concluded(output.parent, "reference", status)
 
 
 def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
@@ -62,6 +58,8 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     """
     if (ended := faults.begin(output.parent, "gate", attempt)) is not None:
         return ended
+    unfinished = output.parent / UNFINISHED
+    unfinished.unlink(missing_ok=True)
     status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
     run = Gate.read(spec)
     verdict = read_json(output)
@@ -76,11 +74,18 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
             return ending.interrupted(f"gate {run.id}: its processes were killed, or ended badly (status {status})")
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             return ending.fault(f"gate {run.id}: {fault['error']}")
-        problems = [f"the strategy failed in the gate: {fault['error']}"]
-        verdict = {"gate": run.id, "equivalent": False, "max_loss_difference": None, "parts": [], "notes": []}
-        verdict |= {"problems": problems}
+        verdict = _failed(run, read_json(unfinished), fault["error"])
+    unfinished.unlink(missing_ok=True)
     verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
     write_json(output, verdict)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
     print(f"gate {run.id}: {found}")
     return 0
+
+
+def _failed(run: Gate, unfinished: dict[str, Any] | None, error: str) -> dict[str, Any]:
+    """The verdict of a strategy that failed in the gate: at an own batch, where `unfinished` tells of one."""
+    if unfinished:
+        return failed_at(unfinished, error)
+    problems = [f"the strategy failed in the gate: {error}"]
+    return Verdict(run.id, problems=problems).as_dict()

@@ -21,6 +21,7 @@ TrialName = Literal[
     "communication",
 ]
 Compared = Literal["losses", "parameters", "statistics", "outputs", "state", "resumed"]
+UNFINISHED = "unfinished.json"  # beside the verdict: what it was before the own batch that the gate is at
 # Figures of a step, which are shown of the run's own batch.
 PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
@@ -104,6 +105,23 @@ class Verdict:
             "notes": self.notes,
             **self.figures,
         }
+
+
+def failed_at(unfinished: Mapping[str, Any], error: str) -> dict[str, Any]:
+    """The verdict of a gate that failed with `error` at an own batch; `unfinished` is its verdict before that batch.
+
+    What it has shown at smaller batches stands. Runs with a larger batch are not proven.
+    """
+    own = {
+        "equivalent": False,
+        "parts": [],
+        "problems": [f"the strategy failed at it: {error}"],
+        "where": None,
+        "notes": [],
+    }
+    verdict = {**unfinished, "equivalent": False}
+    at = verdict.pop("at")
+    return verdict | {"own_batches": [*unfinished["own_batches"], {**at, **own}]}
 
 
 def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:

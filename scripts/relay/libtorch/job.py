@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from relay.base import ending
-from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
@@ -35,7 +33,8 @@ def run_libtorch(
     takes at least so many `seconds`.
     """
     work = output.with_suffix("")
-    if (ended := faults.begin(work, f"LibTorch of run {run}", attempt)) is not None:
+    what = f"LibTorch of run {run}"
+    if (ended := faults.begin(work, what, attempt)) is not None:
         return ended
     found = work / "found.json"
     found.unlink(missing_ok=True)
@@ -46,9 +45,4 @@ def run_libtorch(
         write_json(output, read_json(found))
         shutil.rmtree(work, ignore_errors=True)
         return 0
-    if status == 0:  # nobody has killed it
-        faults.record(work, EndedItself("its process ended by itself in the middle of its work"))
-    fault = faults.collect(work)
-    if fault is None:
-        return ending.interrupted(f"LibTorch: its process was killed (status {status})")
-    return ending.fault(f"LibTorch failed: {fault['error']}", faults.remedy(fault))
+    return faults.concluded(work, what, status)

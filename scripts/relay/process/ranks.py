@@ -99,6 +99,10 @@ class Ranks:
         """Wait for all ranks. Collective."""
         dist.barrier(group=self.control)
 
+    def wait_for_files(self) -> None:
+        """Wait for all ranks, also for one that reads or writes files for longer than TIMEOUT. Collective."""
+        dist.barrier(group=self.saving)
+
     def leave(self, code: int = 0) -> NoReturn:
         """Wait for all ranks, then end this process. Gloo's destructors do not run, because they may abort."""
         self.barrier()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending, room
-from relay.base.errors import Busy, PeerFailed, UserError
+from relay.base.errors import Busy, EndedItself, PeerFailed, UserError
 from relay.base.files import read_json_or
 from relay.run_folder import attempt_name
 from relay.run_folder.trust import make_own
@@ -141,6 +141,19 @@ def collect(work: Path) -> dict[str, Any] | None:
         if first.get("world_size", 1) > 1 and not first["mistake"]:
             print(first.get("traceback", ""), file=sys.stderr)
     return first
+
+
+def concluded(work: Path, what: str, status: int) -> int:
+    """The exit status of a job whose processes ended with `status` and left no result. `what` names the job.
+
+    It is an interruption where they were killed from outside, and else a fault of the program's own.
+    """
+    if status == 0:  # nobody has killed them
+        record(work, EndedItself("its processes ended by themselves in the middle of their work"))
+    fault = collect(work)
+    if fault is None:
+        return ending.interrupted(f"{what}: its processes were killed (status {status})")
+    return ending.fault(f"{what} failed: {fault['error']}", remedy(fault))
 
 
 def remedy(fault: dict[str, Any]) -> str:

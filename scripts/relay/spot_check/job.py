@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base import ending
-from relay.base.errors import EndedItself
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
@@ -64,14 +62,7 @@ def _start(spec: Path, waiting: Sequence[Places], results: Path, work: Path, sta
     arguments = ["--spec", str(spec), "--output", str(output), "--results", str(results)]
     arguments += ["--runs", *(places.run_id for places in waiting)]
     status = start(spec, "spot_check.process", work, arguments, freeze(None, results / "code"))
-    if output.is_file():
-        return 0
-    if status == 0:  # nobody has killed it
-        faults.record(work, EndedItself("its process ended by itself in the middle of its work"))
-    fault = faults.collect(work)
-    if fault is None:
-        return ending.interrupted(f"spot check: its process was killed (status {status})")
-    return ending.fault(f"spot check failed: {fault['error']}", faults.remedy(fault))
+    return 0 if output.is_file() else faults.concluded(work, "spot check", status)
 
 
 def _told(verdict: dict[str, Any]) -> str:

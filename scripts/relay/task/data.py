@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from relay.datasets import kinds
+from relay.datasets import kinds, verified
 from relay.datasets.arrays import Split as SplitName
 from relay.datasets.manifest import load_split, verify
 from relay.process import cpus
 from relay.process.interruption import SIGNALS
+from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -36,6 +37,18 @@ def batch_indices(count: int, global_batch_size: int, seed: int, step: int) -> t
     """
     epoch, position = divmod(step, count // global_batch_size)
     return _order(count, seed, epoch)[position * global_batch_size :][:global_batch_size]
+
+
+def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
+    """Verify the dataset's bytes on each node but the first, where the job itself has looked. Collective.
+
+    Raises UserError.
+    """
+    if nodes == 1:
+        return
+    if ranks.rank > 0 and ranks.local_rank == 0:
+        verified.check(directory)
+    ranks.wait_for_files()
 
 
 class Split:

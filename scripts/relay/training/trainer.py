@@ -22,7 +22,7 @@ from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
-from relay.task.data import Batch, Split, batch_indices, feeder
+from relay.task.data import Batch, Split, batch_indices, feeder, verify_on_further_nodes
 from relay.task.task import Task
 from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
@@ -46,6 +46,7 @@ class Trainer:
         # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
         # must be dropped alike. The model's initial parameters come from the seed alone.
         seed_generators(run.seed * 1_000_003 + self.strategy.replica.index)
+        verify_on_further_nodes(dataset, run.shape.nodes, ranks)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
         self.count, self.dataset = len(train), digest(dataset)
         self.feeder = feeder(run.feeding.loader, train, ranks.device, task.dtype, run.feeding.data_workers)
