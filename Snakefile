@@ -3,6 +3,7 @@
 #   snakemake --profile profiles/local -n         what would run
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
 #   snakemake --profile profiles/local ddp        one strategy only
+#   snakemake --profile profiles/local status     what is done, running, queued and still to do
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
 #   snakemake --profile profiles/local export     the trained models, as safetensors
 #   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
@@ -52,7 +53,7 @@ try:
         CONFIG, root=Path(workflow.basedir), site=SITE, arithmetic=ARITHMETIC
     )
     # Snakemake tells its targets only after this file is read.
-    if workflow.is_main_process and not {"plan", "probe"} & set(sys.argv):
+    if workflow.is_main_process and not {"plan", "probe", "status"} & set(sys.argv):
         PLAN.check_measured()
     if workflow.is_main_process:
         layout.refuse_other(Path("results"))
@@ -75,7 +76,7 @@ if workflow.is_main_process:
     # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
     guard.guard(
         workflow,
-        reading=set() if PLAN.unmeasured else {"plan"},
+        reading={"status"} if PLAN.unmeasured else {"status", "plan"},
         missing=PLAN.unready,
         refused=lambda targets: probed.refusals(CONFIG, targets),
         cluster=SITE_NAME,
@@ -89,7 +90,7 @@ if workflow.is_main_process:
                 if targets <= {"all", "comparison"} or run.strategy.name in targets
             ]
         ),
-        afterwards={"plan": lambda: show_plan()},
+        afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
     )
 
 
@@ -102,6 +103,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/spot_check.smk"
 include: "workflow/rules/comparison.smk"
 include: "workflow/rules/planning.smk"
+include: "workflow/rules/status.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/libtorch.smk"

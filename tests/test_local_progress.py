@@ -33,6 +33,10 @@ def test_a_terminal_shows_epoch_speed_and_expected_end_in_one_line(tmp_path: Pat
         job = f"Training cpu (1 proc, 1 thread, resident) [{driver.run.id}]"
         assert first[0] == f"{job} from step 0 to {driver.run.length.total_steps}"
         assert (tmp_path / first[1]).is_file()
+        status, printed = driver.call("status")
+        assert status == 0, printed
+        assert re.search(r"(?m)^cpu .* running +\d+% +0 of 1 +[\d,]+ +\d", printed), printed
+        assert "runs: 1 running; " in printed
         process.send_signal(signal.SIGTERM)
         until(lambda: process.poll() is not None, "the driver has ended")
     finally:

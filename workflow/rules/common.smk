@@ -1,6 +1,7 @@
 # What the other files here share.
 import json
 import shlex
+import shutil
 from dataclasses import asdict
 from functools import cached_property
 
@@ -8,7 +9,10 @@ from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import login_node
 from relay.planning import shapes
+from relay.slurm import commands as slurm_commands
 from relay.spec import user_limits
+from relay.status import page as status_page
+from relay.status import runs as status_runs
 from relay.training import speed
 
 # Snakemake has a `chain` of its own in this namespace.
@@ -193,6 +197,43 @@ def show_plan():
     print(table.render(plan), flush=True)
     if plan.refused:
         sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
+
+
+def show_status():
+    """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
+    queue, news = None, ""
+    if SITE is not None:
+        try:
+            jobs = slurm_commands.jobs_of(Path.cwd())
+            queue, news = (
+                status_runs.queued(jobs),
+                f"queue: {len(jobs)} jobs of this folder",
+            )
+        except UserError as error:
+            queue, news = {}, f"queue: unknown: {error}"
+    names, unmeasured = table.words_by_id(PLAN), {
+        run.setting_id for run in PLAN.unmeasured
+    }
+    standings = [
+        status_runs.standing(
+            run,
+            names[run.id],
+            None if run.setting_id in unmeasured else PLAN.segments(run),
+            Path("results"),
+            queue,
+        )
+        for run in PLAN.runs
+    ]
+    proofs = {
+        status_page.GATES: [*PLAN.gates],
+        status_page.SPOT_CHECKS: [*PLAN.spot_checks],
+    }
+    width = max(80, shutil.get_terminal_size().columns)
+    print(
+        status_page.render(standings, proofs, Path("results"), news=news, width=width),
+        end="",
+        flush=True,
+    )
 
 
 def preflight_page():

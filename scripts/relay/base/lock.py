@@ -60,3 +60,15 @@ def exclusive(work: Path) -> TextIO:
         if os.fstat(stream.fileno()).st_nlink:
             return stream
         stream.close()  # the file was removed between its opening and its locking: another one may hold the new file
+
+
+def held(work: Path) -> bool:
+    """Whether a process holds the directory just now. False where that cannot be seen."""
+    try:
+        with (work / "lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

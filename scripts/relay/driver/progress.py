@@ -5,21 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from relay.base.clock import clock
 from relay.base.errors import UserError
-from relay.run_folder import attempts
+from relay.run_folder import pace
 from relay.spec.run import Run
 
 RESULTS = Path("results")
 TERMINAL_SECONDS = 3.0  # between two lines: on a terminal, where each replaces the one before,
 FILE_SECONDS = 60.0  # and elsewhere
-TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 CLEAR = "\r\x1b[K"
 
 
@@ -85,33 +84,12 @@ def described(training: Training, results: Path = RESULTS) -> str:
     """Epoch, speed and expected end of a job; '' while nothing is known."""
     try:
         run = Run.read(results / "runs" / training.run / "run.json")
-        paths = sorted((results / "checkpoints" / training.run / "records").glob("attempt-*.jsonl"))
-        known = _records(paths[-1]) if paths else None
+        known = pace.newest(results / "checkpoints" / training.run)
     except (OSError, UserError):
         return ""
     if known is None:
         return ""
-    (start, started), (step, at), steps_per_second = known
-    epoch = f"epoch {step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
-    speed = f"{steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
-    end = at + (training.last - step) * (at - started) / (step - start)
-    clock = time.strftime("%H:%M" if end - time.time() < 86_400 else "%a %d %b %H:%M", time.localtime(end))
-    return f"{epoch}, {speed}, ends about {clock}: {training.words}"
-
-
-def _records(path: Path) -> tuple[tuple[int, float], tuple[int, float], float] | None:
-    """Step and time at which an attempt started, and that it has reached; its steps per second of late.
-
-    None where it has not recorded a step yet.
-    """
-    with path.open("rb") as stream:
-        first = attempts.parsed(stream.readline()) or {}
-        stream.seek(max(stream.tell(), path.stat().st_size - TAIL_BYTES))
-        lines = [line for line in stream.read().splitlines(keepends=True) if line.endswith(b"\n")]
-    for line in reversed(lines):
-        found = attempts.parsed(line) or {}  # none where the tail began in the midst of it
-        if "start" in first and (blocks := found.get("blocks")):
-            steps = blocks[-1][1] - blocks[0][0]
-            seconds = sum(block[2] for block in blocks)
-            return (first["start"], first["time"]), (blocks[-1][1], found["time"]), steps / seconds
-    return None
+    epoch = f"epoch {known.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
+    speed = f"{known.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
+    end = clock(known.reached + known.seconds_to(training.last))
+    return f"{epoch}, {speed}, ends about {end}: {training.words}"

@@ -100,18 +100,19 @@ def seconds_remembered() -> float | None:
 
 
 def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]:
-    """The user's unfinished jobs whose name is `{prefix}_…` and whose working directory is `folder`; oldest first."""
+    """Of `jobs_of(folder)`, those whose name is `{prefix}_…`."""
+    return [job for job in jobs_of(folder, tries) if job.name.startswith(f"{prefix}_")]
+
+
+def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
+    """The user's unfinished jobs whose working directory is `folder`; oldest first."""
     fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r"])
     # All states are asked for, because the names of unfinished states differ between versions.
     command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
     lines = _call(command, tries=tries).stdout.splitlines()
     jobs = [QueuedJob(*line.replace("(null)", "").split(_SEPARATOR)) for line in lines if line.strip()]
     place = folder.resolve()
-    return [
-        job
-        for job in jobs
-        if job.name.startswith(f"{prefix}_") and job.state not in _ENDED and Path(job.folder).resolve() == place
-    ]
+    return [job for job in jobs if job.state not in _ENDED and Path(job.folder).resolve() == place]
 
 
 def waiting(name: str) -> list[WaitingJob]:

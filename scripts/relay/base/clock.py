@@ -1,0 +1,21 @@
+"""Times of day, and lengths of time, as people read them."""
+
+from __future__ import annotations
+
+import time
+
+DAY_SECONDS = 86_400
+
+
+def clock(at: float) -> str:
+    """The local time of `at`, in seconds since 1970: 17:05, or with its date where that is a day away."""
+    return time.strftime("%H:%M" if at - time.time() < DAY_SECONDS else "%a %d %b %H:%M", time.localtime(at))
+
+
+def duration(seconds: float) -> str:
+    """A length of time with its largest two units: 42 s, 3 min 05 s, 2 h 07 min, 1 d 04 h."""
+    whole = round(seconds)
+    for unit, size, lesser, part in (("d", DAY_SECONDS, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part:02} {lesser}"
+    return f"{whole} s"

@@ -1,0 +1,94 @@
+"""How each run of a plan stands: done, failed, running, queued, begun, or still to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from relay.base import lock
+from relay.base.files import read_json_or
+from relay.run_folder import chain, faults, pace
+from relay.run_folder.places import Places
+from relay.slurm.commands import QueuedJob, waits
+from relay.spec.run import Run
+
+# "begun": no job of it runs or waits just now.
+State = Literal["done", "failed", "running", "queued", "begun", "to do"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a run stands.
+
+    `step` of `steps` is trained. `jobs_done` of `jobs` segments have ended; `jobs` is None where they are not planned
+    yet. Speed and `seconds_left`, which is training alone, are known of a run that has trained. `why` says why it
+    failed or waits.
+    """
+
+    run: Run
+    words: str
+    state: State
+    step: int
+    steps: int
+    jobs_done: int
+    jobs: int | None
+    samples_per_second: float | None = None
+    seconds_left: float | None = None
+    why: str = ""
+
+
+def standing(
+    run: Run, words: str, ends: Sequence[int] | None, results: Path, queue: Mapping[str, QueuedJob] | None
+) -> Standing:
+    """How a run stands. `words` name it; `ends` are the steps at which its jobs end, None where they are not known.
+
+    `queue` has Slurm's jobs by what they are for, as `queued` reads them; None on a machine without Slurm.
+    """
+    places = Places(results, run.id)
+    done = [end for end in ends or () if places.state(end).exists()]
+    known = _pace(places)
+    state, why = _state(places, run, queue)
+    left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
+    if left is not None and known is not None and state == "running":
+        left = max(0.0, left - (time.time() - known.reached))
+    return Standing(
+        run=run,
+        words=words,
+        state=state,
+        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, known.step if known else 0),
+        steps=run.length.total_steps,
+        jobs_done=len(done),
+        jobs=len(ends) if ends is not None else None,
+        samples_per_second=known.steps_per_second * run.batch.global_batch_size if known else None,
+        seconds_left=None if state in ("done", "failed") else left,
+        why=why,
+    )
+
+
+def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:
+    """The state, and why it is so."""
+    if summary := read_json_or(places.run / "summary.json", None):
+        return ("failed", summary["reason"]) if summary["status"] == "failed" else ("done", "")
+    if queue is None:
+        if lock.held(places.work):
+            return "running", ""
+    elif job := next((job for what, job in queue.items() if f"_{run.id}_" in what), None):
+        return ("queued", job.reason) if waits(job.state) else ("running", "")
+    if fault := faults.recorded(places.work):
+        return "failed", fault["error"]
+    return ("begun" if chain.begun(places.run) else "to do"), ""
+
+
+def _pace(places: Places) -> pace.Pace | None:
+    try:
+        return pace.newest(places.work)
+    except OSError:
+        return None
+
+
+def queued(jobs: Sequence[QueuedJob]) -> dict[str, QueuedJob]:
+    """Slurm's unfinished jobs by what they are for, as the executor's comment says: rule_segment_wildcards_RUN_100."""
+    return {job.comment: job for job in jobs if job.comment}

@@ -1,0 +1,170 @@
+"""`snakemake status`: how each run of a plan stands, from its files and Slurm's queue."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.base import lock
+from relay.base.clock import clock, duration
+from relay.datasets.catalogue import dataset
+from relay.run_folder import attempts, chain
+from relay.slurm.commands import QueuedJob
+from relay.spec.run import Run
+from relay.spec.tasks import TASKS
+from relay.status import page
+from relay.status.runs import Standing, queued, standing
+from specifications import made
+
+SPEC = TASKS["lenet-digits"]
+ENDS = (100, 200, 300)
+
+
+def a_run(number: int = 1) -> Run:
+    return made(
+        Run,
+        id=f"cpu-{number}",
+        setting_id="cpu-setting",
+        seed=number,
+        repeat=number - 1,
+        task=SPEC,
+        dataset=dataset(SPEC.dataset),
+        strategy="cpu",
+        global_batch_size=64,
+        epochs=15.0,
+        steps_per_epoch=20,
+        total_steps=300,
+        evaluate_every_steps=300,
+    )
+
+
+class Folder:
+    """The files of runs, as their jobs leave them."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+
+    def write(self, path: str, value: Any) -> None:
+        target = self.results / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(value))
+
+    def records(self, run: Run, step: int, *, ago: float) -> None:
+        """An attempt from step 100 that has come to `step` in 100 s, and wrote that so many seconds ago."""
+        now = time.time() - ago
+        path = attempts.attempt_path(self.results / "checkpoints" / run.id, 1)
+        path.parent.mkdir(parents=True)
+        lines = [{"time": now - 100, "start": 100}, {"time": now, "blocks": [[step - 10, step, 5.0, 0.1]]}]
+        path.write_text("".join(attempts.line_of(line) for line in lines))
+
+    def standing(self, run: Run, queue: Any = None) -> Standing:
+        return standing(run, f"cpu, repeat {run.repeat + 1}", ENDS, self.results, queue)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "results")
+
+
+def test_a_run_that_nobody_has_begun_is_to_do(folder: Folder) -> None:
+    found = folder.standing(a_run())
+    assert (found.state, found.step, found.jobs_done, found.jobs, found.seconds_left) == ("to do", 0, 0, 3, None)
+
+
+def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Folder) -> None:
+    run = a_run()
+    folder.write(f"runs/{run.id}/step-100.json", {})
+    folder.records(run, 200, ago=30)
+    with lock.exclusive(folder.results / "checkpoints" / run.id):
+        found = folder.standing(run)
+    assert (found.state, found.step, found.jobs_done) == ("running", 200, 1)
+    assert found.samples_per_second == pytest.approx(2 * 64)
+    assert found.seconds_left == pytest.approx(100 - 30, abs=5)  # 100 steps took 100 s; 100 were left 30 s ago
+    chain.note_begun(folder.results / "runs" / run.id, "a-start")
+    found = folder.standing(run)  # nobody holds it now
+    assert (found.state, found.step) == ("begun", 200)
+    assert found.seconds_left == pytest.approx(100, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "expected"),
+    [("RUNNING", "None", ("running", "")), ("PENDING", "Priority", ("queued", "Priority"))],
+)
+def test_slurms_queue_says_what_runs_and_what_waits(folder: Folder, state: str, reason: str, expected: Any) -> None:
+    mine, other = a_run(1), a_run(11)
+    job = QueuedJob("7", "relay_1", state, "/here", f"rule_segment_wildcards_{mine.id}_200", reason)
+    without = QueuedJob("8", "something", "RUNNING", "/here", "", "None")
+    queue = queued([job, without])
+    found = folder.standing(mine, queue)
+    assert (found.state, found.why) == expected
+    assert folder.standing(other, queue).state == "to do"
+
+
+def test_a_run_that_failed_says_why(folder: Folder) -> None:
+    diverged, broken = a_run(1), a_run(2)
+    folder.write(f"runs/{diverged.id}/summary.json", {"status": "failed", "reason": "the loss is not finite"})
+    fault = {"error": "no such layer", "rank": 0, "time": 1.0, "mistake": True, "lost_peer": False, "kind": "UserError"}
+    folder.write(f"checkpoints/{broken.id}/fault.json", fault)
+    assert [(found.state, found.why) for found in map(folder.standing, (diverged, broken))] == [
+        ("failed", "the loss is not finite"),
+        ("failed", "no such layer"),
+    ]
+
+
+def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:
+    run = a_run()
+    folder.write(f"runs/{run.id}/summary.json", {"status": "done", "reason": ""})
+    found = folder.standing(run)
+    assert (found.state, found.step, found.steps, found.seconds_left) == ("done", 300, 300, None)
+
+
+def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) -> None:
+    done, running, waits = (a_run(number) for number in (1, 2, 3))
+    folder.write(f"runs/{done.id}/summary.json", {"status": "done", "reason": ""})
+    folder.records(running, 200, ago=0)
+    folder.write("equivalence/gates/good/verdict.json", {"equivalent": True})
+    folder.write("equivalence/gates/bad/verdict.json", {"equivalent": False})
+    folder.write("equivalence/spot_checks/one/verdict.json", {"runs": [{"status": "passed"}, {"status": "failed"}]})
+    proofs = {page.GATES: ["good", "bad", "not yet"], page.SPOT_CHECKS: ["one", "two"]}
+    queue = queued(
+        [
+            QueuedJob("7", "relay_1", "PENDING", "/here", f"rule_segment_wildcards_{waits.id}_100", "Resources"),
+            QueuedJob("8", "relay_1", "RUNNING", "/here", f"rule_segment_wildcards_{running.id}_300", "None"),
+        ]
+    )
+    standings = [folder.standing(run, queue) for run in (done, running, waits)]
+    lines = page.render(standings, proofs, folder.results, news="queue: 2 jobs", width=100).splitlines()
+    assert [line.split()[-1] for line in lines[:1]] == ["left"]
+    assert [line.partition("  ")[0] for line in lines[1:4]] == ["cpu, repeat 2", "cpu, repeat 3", "cpu, repeat 1"]
+    assert lines[1].split()[3:] == ["running", "67%", "0", "of", "3", "128", "1", "min", "40", "s"]
+    assert lines[4:] == [
+        "queued: cpu, repeat 3: Resources",
+        "gates: 2 of 3 done, 1 against a setting (the report says why)",
+        "spot checks: 1 of 2 done, 1 against a setting (the report says why)",
+        "runs: 1 running, 1 queued, 1 done; 56% of the training is done",
+        "queue: 2 jobs",
+    ]
+
+
+def test_jobs_that_are_not_planned_yet_are_no_number(folder: Folder) -> None:
+    found = standing(a_run(), "cpu", None, folder.results, None)
+    assert found.jobs is None
+    assert "–" in page.render([found], {}, folder.results, news="", width=100).splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (100_800, "1 d 04 h")],
+)
+def test_lengths_of_time_have_two_units(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+def test_a_time_tomorrow_has_its_date() -> None:
+    now = time.time()
+    assert len(clock(now + 60)) == len("17:05")
+    assert clock(now + 2 * 86_400).startswith(time.strftime("%a %d %b", time.localtime(now + 2 * 86_400)))
