@@ -76,7 +76,8 @@ def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> t
         if lock.held(places.work):
             return "running", ""
     elif job := next((job for what, job in queue.items() if f"_{run.id}_" in what), None):
-        return ("queued", job.reason) if waits(job.state) else ("running", "")
+        reason = "" if job.reason == "None" else job.reason  # Slurm has not looked at the job yet
+        return ("queued", reason) if waits(job.state) else ("running", "")
     if fault := faults.recorded(places.work):
         return "failed", fault["error"]
     return ("begun" if chain.begun(places.run) else "to do"), ""
