@@ -315,6 +315,12 @@ class Length:
     evaluate_every_steps: int = declare(means="steps between evaluations", bears_on="", ge=1)
     warmup_steps: int = declare(10, means="steps at the start of each job that are not timed", bears_on="", ge=0)
     checkpoint_minutes: float = declare(10.0, means="minutes between checkpoints within a job", bears_on="", gt=0)
+    checkpoint_every_steps: int | None = declare(
+        None,
+        means="steps between checkpoints, counted from the run's start, beside checkpoint_minutes",
+        bears_on="",
+        ge=1,
+    )
     checkpoint_writers: Writers = declare(
         "owner", means="who may be able to write to the folders of checkpoints", bears_on=""
     )
