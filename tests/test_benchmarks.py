@@ -32,6 +32,13 @@ def test_a_ratio_is_measured(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("network", ["eager", "forked"])
+def test_inter_op_threads_are_measured(network: str) -> None:
+    found = printed("interop", "--network", network, "--steps", "3", "--rounds", "2")
+    assert found["median_ratio"] > 0
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     found = printed("job_overhead", "--epochs", "0.5")
@@ -74,5 +81,5 @@ def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
 
 
 def test_every_benchmark_is_run() -> None:
-    tested = {"hop", "loop_overhead", "loaders", "job_overhead", "proof_share", "zero_memory"}
+    tested = {"hop", "interop", "loop_overhead", "loaders", "job_overhead", "proof_share", "zero_memory"}
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

@@ -90,7 +90,7 @@ def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, trai
 @pytest.mark.parametrize(("deadline", "known", "seconds"), [(None, 0, 600), (1e9, 0, 60), (1e9, 5, 600)])
 def test_the_first_save_is_soon_where_the_job_will_end(deadline: float | None, known: float, seconds: float) -> None:
     asked = SimpleNamespace(
-        length=SimpleNamespace(checkpoint_minutes=10),
+        length=SimpleNamespace(checkpoint_minutes=10, checkpoint_every_steps=None),
         interruption=Interruption(deadline=deadline),
         checkpoints=SimpleNamespace(longest_save_seconds=known),
     )

@@ -50,6 +50,7 @@ def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
     before = only(DDP)
     same = [
         only(DDP, checkpoint_minutes=1, warmup_steps=3, evaluate_every_epochs=2, runtime_minutes=5, margin=0.1),
+        only(DDP, checkpoint_every_epochs=2),
         only(DDP | {"segment": {"steps": 100}}),
         only(DDP, gate={"seed": 3}),
     ]

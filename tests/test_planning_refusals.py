@@ -82,6 +82,11 @@ def test_more_threads_than_cpus_are_warned_of() -> None:
     assert not planned(crowd, cpus=8).warnings
 
 
+def test_inter_op_threads_without_work_are_warned_of() -> None:
+    (warning,) = planned({"strategy": "cpu", "interop_threads": 2}).warnings
+    assert "has 2 interop_threads: only TorchScript programs use more than one" in warning
+
+
 def test_several_contradictions_are_all_named() -> None:
     (reason,) = reasons(DDP | {"devices_per_node": 3, "threads": 2, "data_workers": 1})
     assert reason.split("; ") == [

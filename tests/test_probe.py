@@ -109,6 +109,7 @@ def test_no_batch_is_tried_that_the_planner_would_refuse() -> None:
 def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
     given = [
         {"strategy": "cpu", "precision": ["fp32", "bf16"], "cpus_per_task": 2, "loader": "dataloader"},
+        {"strategy": "cpu", "momentum": 0.5, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2.0},
         {"strategy": "ddp", "devices_per_node": [2, 3], "options": {"accumulation": 2}, "segment": {"epochs": 2.0}},
         {"strategy": "mps", "processes_per_device": 2, "repeats": 2},
         {"strategy": "data_parallel", "devices_per_node": 2},
@@ -121,7 +122,7 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
     assert [skipped.reasons for skipped in again.skipped] == [skipped.reasons for skipped in made.skipped]
     batches = [answers[name]["batch_per_device"] * probe.probe.shape.devices for name, probe in probes(made).items()]
     assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == batches
-    alike = ("strategy", "computation", "shape", "feeding")
+    alike = ("strategy", "computation", "shape", "feeding", "optimization")
     for before, after in zip(made.settings, again.settings, strict=True):
         assert all(getattr(before.setting, name) == getattr(after.setting, name) for name in alike)
         assert (before.repeats, before.segment) == (after.repeats, after.segment)

@@ -16,6 +16,7 @@ from relay.equivalence.plain import Plain
 from relay.equivalence.trials import SMOOTH, TrialData, TrialTask
 from relay.spec import arithmetic
 from relay.spec.run import Training
+from relay.spec.setting import TF32
 
 # After so many steps of the smooth twin, relative to the update: rounding in float32 gives 3e-5 or less (LeNet, UTSA's
 # network, ResNet-18, the small GPTs), convolutions in bfloat16 give 1.5e-3 or more.
@@ -27,7 +28,7 @@ def check(run: Training, data: TrialData) -> None:
 
     There is nothing to check for runs in float64, which use no float32, and in tf32, which lower it themselves.
     """
-    if run.computation.precision in ("fp64", "tf32"):
+    if run.computation.precision == "fp64" or run.computation.precision in TF32:
         return
     moved = {precision: _moved(run, data, precision) for precision in ("fp64", "fp32")}
     length = float(torch.stack([tensor.norm() for tensor in moved["fp64"]]).norm())

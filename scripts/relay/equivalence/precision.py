@@ -22,13 +22,14 @@ from relay.equivalence.untouched import untouched
 from relay.equivalence.verdict import Part, Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
+from relay.spec.setting import TF32
 from relay.strategies.base import Strategy
 
 BEFORE, AFTER = 3, 2
 PREDICTED = BEFORE
 # How far predictions may be from the reference's after so few steps, relative to the largest output: both round, each
 # in its own order. A float32 network that is evaluated in bfloat16 misses by 1e-3 or more.
-OUTPUT_LIMITS = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 1e-1}
+OUTPUT_LIMITS = {"fp32": 1e-4, **dict.fromkeys(TF32, 1e-2), "fp16": 2e-2, "bf16": 1e-1}
 
 
 def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:

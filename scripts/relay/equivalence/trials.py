@@ -19,6 +19,7 @@ from torch import nn
 from relay.equivalence.verdict import Compared, TrialName
 from relay.networks.gpt import MoE
 from relay.spec.run import Training
+from relay.spec.setting import TF32
 from relay.task.data import Batch, Mapped, Split, batch_indices
 from relay.task.task import Task
 
@@ -26,8 +27,8 @@ from relay.task.task import Task
 EXACT = 1e-9
 # How far the gradients of a right strategy may be from the reference's in one step, relative to their length: both
 # round, each in its own order. And how far the losses may be, after 20 steps.
-GRADIENT_LIMITS = {"tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
-LOSS_LIMITS = {"tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
+GRADIENT_LIMITS = {**dict.fromkeys(TF32, 5e-3), "bf16": 2e-2, "fp16": 5e-3}
+LOSS_LIMITS = {**dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
 # How far rounding alone may move the reference's losses and parameters in a step that is still compared. Beyond, chaos
 # makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
 MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 5e-6}
@@ -217,8 +218,9 @@ class TrialTask(Task):
                 schedule={"kind": "constant"},
             )
         spec = replace(spec, learning_rate=spec.learning_rate / trial.slowdown)
-        # Epochs so short that a schedule by epochs moves the learning rate within the gate's few steps.
-        a_quarter = run.length.total_steps // (4 * spec.schedule.get("every_epochs", 1))
+        # Epochs so short that a schedule by epochs, and a warm-up, move the learning rate within the gate's few steps.
+        longest = max(spec.schedule.get("every_epochs", 1), spec.schedule.get("warmup_epochs", 0))
+        a_quarter = int(run.length.total_steps // (4 * longest))
         task = {f.name: getattr(given, f.name) for f in fields(Task)} | {"spec": spec, "precision": trial.precision}
         task["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
         return cls(**task, smooth=trial.smooth, scale=scale)

@@ -20,7 +20,7 @@ def cautions(
     `seconds_per_step` is the setting's measured speed, None where it is not measured.
     """
     shape = planned.setting.shape
-    yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_spread(shape, config, here))
+    yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
     yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
 
 
@@ -83,6 +83,15 @@ def _crowd(shape: Shape, here: Here) -> Iterator[str]:
         yield (
             f"computes in {shape.world_size} processes of {counted(shape.threads, 'thread')} each, this machine has "
             f"{here.cpus} CPUs: its speed is not that of {busy} CPUs"
+        )
+
+
+def _idle(shape: Shape) -> Iterator[str]:
+    """Warn of inter-op threads without work: in eager mode, Python calls one operation after the other."""
+    if shape.interop_threads > 1:
+        yield (
+            f"has {shape.interop_threads} interop_threads: only TorchScript programs use more than one, and no network "
+            "here is one; give threads instead"
         )
 
 

@@ -24,15 +24,15 @@ def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
 def gated(setting: Setting, steps: int, *, batch: int, task: TaskSpec) -> Setting:
     """The setting as its gate trains it for `steps` steps at the proof batch `batch`.
 
-    `task` has the learning rate that is not scaled for a batch. Fields that do not bear on the gate have their
-    defaults. Settings that differ in such fields only, or in their batch, therefore share a gate.
+    `task` has the learning rate that is not scaled for a batch, which the gate takes. Fields that do not bear on the
+    gate have their defaults. Settings that differ in such fields only, or in their batch, therefore share a gate.
     """
     per_epoch = setting.dataset.train_count // batch
     return replace(
         setting,
         **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"}
         | {"batch": Batch(global_batch_size=batch)},
-        task=task,
+        task=replace(setting.task, learning_rate=task.learning_rate),
         length=Length(
             epochs=steps / per_epoch,
             steps_per_epoch=per_epoch,

@@ -224,6 +224,9 @@ class Config(Block):
         description="what one job does of a run: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
     )
     checkpoint_minutes: Positive = Field(default=10.0, description="minutes between checkpoints within a job")
+    checkpoint_every_epochs: Epochs | None = Field(
+        default=None, description="epochs between checkpoints, beside those by checkpoint_minutes; null: only these"
+    )
     checkpoint_writers: Writers = Field(
         default="owner",
         description="who may be able to write to the folders of checkpoints (loading one can run code): owner (you "

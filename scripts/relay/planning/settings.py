@@ -12,6 +12,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.datasets import catalogue
 from relay.datasets import kinds as dataset_kinds
+from relay.planning import optimization
 from relay.planning.config import AXES, Comparison, Config
 from relay.spec import requirements, tasks, versions
 from relay.spec.dataset import DatasetSpec
@@ -24,6 +25,7 @@ from relay.spec.setting import (
     Computation,
     Device,
     Feeding,
+    Launcher,
     Length,
     Place,
     Shape,
@@ -33,7 +35,7 @@ from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
-# The backends of each device, the preferred one first.
+# The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 
 
@@ -202,8 +204,9 @@ def resolve(
         name: float(value) if isinstance(needs.options[name], float) else value for name, value in asked.options.items()
     }
     options = {**needs.options, **options}
+    trained = optimization.applied(scaled(task, scaling, batch), axes)
     return Setting(
-        task=scaled(task, scaling, batch),
+        task=trained,
         dataset=dataset,
         strategy=StrategySpec(
             name=asked.strategy,
@@ -222,6 +225,7 @@ def resolve(
         computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
         feeding=Feeding(loader=axes["loader"], data_workers=_workers(axes, shape)),
         batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
+        optimization=optimization.of(trained),
         length=_length(config, dataset.train_count // batch),
         spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )
@@ -242,19 +246,27 @@ def _shape(asked: Asked, needs: Requirements, here: Here) -> Shape:
         interop_threads=axes["interop_threads"],
     )
     cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
-    # NCCL refuses processes that share a GPU.
-    alone = shape.processes_per_device == 1
-    offered = [b for b in BACKENDS[device] if b in needs.backends and (alone or b != "nccl")]
+    backend = axes["backend"] or default_backend(shape, needs)
+    # MPI knows only processes that Slurm has started.
+    several: Launcher = "srun" if backend == "mpi" and here.site else "torchrun"
     return replace(
         shape,
         cpus_per_task=cpus,
         threads=axes["threads"] or cpus,
-        launcher=axes["launcher"] or ("torchrun" if shape.world_size > 1 else "none"),
-        backend=offered[0] if offered else "none",
+        launcher=axes["launcher"] or (several if shape.world_size > 1 else "none"),
+        backend=backend,
     )
 
 
+def default_backend(shape: Shape, needs: Requirements) -> Backend | None:
+    """The first backend of the device that the strategy works with; None where there is none."""
+    alone = shape.processes_per_device == 1  # NCCL refuses processes that share a GPU
+    offered = (b for b in BACKENDS[shape.device] if b in needs.backends and (alone or b != "nccl"))
+    return next(offered, None)
+
+
 def _length(config: Config, steps_per_epoch: int) -> Length:
+    saved = config.checkpoint_every_epochs
     return Length(
         epochs=config.epochs,
         steps_per_epoch=steps_per_epoch,
@@ -262,6 +274,7 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
         evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
         warmup_steps=config.warmup_steps,
         checkpoint_minutes=config.checkpoint_minutes,
+        checkpoint_every_steps=max(1, round(saved * steps_per_epoch)) if saved else None,
         checkpoint_writers=config.checkpoint_writers,
     )
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from relay.datasets import kinds
 from relay.environments.built import has_header
-from relay.planning import batches
+from relay.planning import batches, optimization
 from relay.planning.config import Config
-from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile
+from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile, default_backend
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
+from relay.spec.setting import TF32
 
 DEVICE_NAMES = {"cpu": "CPUs", "cuda": "a GPU"}
 
@@ -26,9 +27,11 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
     return [
         *_device_problems(setting, needs, here),
         *_process_problems(setting, needs, here),
+        *_backend_problems(asked, setting, needs, here),
         *_computing_problems(setting, needs),
         *_group_problems(setting, strategy),
         *_batch_problems(asked, setting, config, needs),
+        *optimization.problems(setting.task, asked.axes, config.epochs),
     ]
 
 
@@ -48,7 +51,7 @@ def _device_problems(setting: Setting, needs: Requirements, here: Here) -> Itera
         yield f"devices_per_node is {per_node}, this machine has {here.gpus} GPU{'s' * (here.gpus > 1)}"
     if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
         yield f"{strategy} needs libaio, and this machine has no libaio.h (Debian: libaio-dev)"
-    if shape.backend == "none":
+    if shape.backend is None:
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"
 
@@ -80,11 +83,36 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
         yield f"{setting.strategy.name} has {has}, processes_per_device is {shared}"
 
 
+def _backend_problems(asked: Asked, setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
+    """Why the processes cannot communicate by the backend that was asked for."""
+    shape, backend = setting.shape, asked.axes["backend"]
+    if backend is None:
+        return
+    offered = (*BACKENDS[shape.device], "mpi")
+    if shape.world_size == 1 and backend != default_backend(shape, needs):
+        yield f"backend {backend} is for several processes, this is one; leave it out"
+    elif backend not in offered:
+        yield f"backend {backend} needs a GPU for each process, device is {shape.device}; use gloo"
+    elif backend not in needs.backends:
+        fitting = " or ".join(each for each in offered if each in needs.backends)
+        yield f"{setting.strategy.name} works with {fitting}, backend is {backend}"
+    elif backend == "nccl" and shape.processes_per_device > 1:
+        yield f"backend nccl refuses processes that share a GPU, processes_per_device is {shape.processes_per_device}"
+    elif backend == "mpi" and not (here.site and here.site.environment.torch_mpi):
+        place = f"{here.site.file} declares none" if here.site else "this is no cluster"
+        yield (
+            "backend mpi needs a torch that was built with MPI, which PyTorch's own packages are not, and "
+            f"{place} (environment.torch_mpi); use gloo"
+        )
+    elif backend == "mpi" and shape.launcher != "srun":
+        yield f"backend mpi needs launcher srun, whose processes MPI knows; the launcher is {shape.launcher}"
+
+
 def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
     precision, options = setting.computation.precision, setting.strategy.options
     if setting.shape.device == "cpu":
-        if precision == "tf32":
-            yield "precision tf32 is a mode of GPUs, device is cpu; use bf16"
+        if precision in TF32:
+            yield f"precision {precision} is a mode of GPUs, device is cpu; use bf16"
         for name, values in needs.gpu_only.items():
             if options[name] in values:
                 yield f"{name} {options[name]} needs GPUs, device is cpu"

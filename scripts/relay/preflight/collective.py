@@ -44,7 +44,7 @@ def all_reduce(ranks: Ranks, nodes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _measure(ranks: Ranks, group: dist.ProcessGroup | None, span: str, size: int) -> list[dict[str, Any]]:
-    kind = "cuda" if ranks.backend == "nccl" else "cpu"
+    kind = "cpu" if ranks.backend == "gloo" else ranks.device.type
     device = ranks.device if kind == "cuda" else torch.device("cpu")
     rows: list[dict[str, Any]] = []
     for size_bytes in SIZES_BYTES[kind]:

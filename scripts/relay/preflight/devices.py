@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relay.process.ranks import backends
+
 
 def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
     """Versions and builds, the visible GPUs where the run is to use them, and whether torchvision fits this torch."""
@@ -23,6 +25,7 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
             "cuda": torch.version.cuda,
             "hip": getattr(torch.version, "hip", None),
             "nccl": nccl_version() if dist.is_nccl_available() else None,
+            "backends": backends(),
             "threads": torch.get_num_threads(),
             "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32},
         },

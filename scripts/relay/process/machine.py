@@ -18,6 +18,7 @@ from relay.process import cpus
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
 from relay.spec.run import Specification
+from relay.spec.setting import TF32
 
 # Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
 TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
@@ -31,12 +32,13 @@ def set_threads(threads: int, interop_threads: int) -> None:
 
 
 def set_precision(precision: str) -> None:
-    """Allow TF32 on GPUs for precision `tf32`, and forbid it for every other.
+    """Allow TF32 on GPUs for what the precision names, and forbid it for the rest.
 
     PyTorch's defaults differ: since 1.12, TF32 is off for matrix products and on for convolutions. Both are set here.
     """
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    in_tf32 = TF32.get(precision, frozenset())
+    torch.backends.cuda.matmul.allow_tf32 = "matmul" in in_tf32
+    torch.backends.cudnn.allow_tf32 = "convolution" in in_tf32
 
 
 def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> None:

@@ -22,6 +22,31 @@ TIMEOUT = timedelta(minutes=5)
 SAVING_TIMEOUT = timedelta(hours=2)
 
 
+# Gloo is added for tensors elsewhere, such as shards that are offloaded to main memory. With MPI it also lends the
+# process groups its store, by which further groups are made: MPI alone would have none.
+_BY_DEVICE = {
+    ("nccl", "cuda"): "cpu:gloo,cuda:nccl",
+    ("mpi", "cuda"): "cpu:gloo,cuda:mpi",
+    ("mpi", "cpu"): "cpu:mpi,cuda:gloo",
+}
+
+
+def backends() -> list[str]:
+    """The backends with which this torch was built."""
+    known = {"nccl": dist.is_nccl_available, "gloo": dist.is_gloo_available, "mpi": dist.is_mpi_available}
+    return [name for name, available in known.items() if available()]
+
+
+def _check_numbered_alike(rank: int, world_size: int, device: torch.device) -> None:
+    """Raise UserError where MPI counts the processes otherwise than Slurm, such as each of them as the only one."""
+    known = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]  # there is one
+    if (known.rank(), known.size()) != (rank, world_size):
+        raise UserError(
+            f"backend: 'mpi': this process is {known.rank()} of {known.size()} for MPI, {rank} of {world_size} for us; "
+            "srun has to start MPI's processes: set SLURM_MPI_TYPE to what `srun --mpi=list` offers, such as pmix"
+        )
+
+
 @dataclass(frozen=True)
 class Ranks:
     """This process's rank, devices and process groups. A process has several devices only if it is the node's only one.
@@ -39,11 +64,12 @@ class Ranks:
     saving: dist.ProcessGroup
 
     @classmethod
-    def join(cls, device: str, backend: str, devices: int = 1) -> Ranks:
+    def join(cls, device: str, backend: str | None, devices: int = 1) -> Ranks:
         """Join the process groups that the launcher's environment variables describe. Without these, join alone.
 
         `device` is the kind of device, and `devices` is how many of them this process uses.
-        Raises UserError where no GPU is usable, and RuntimeError where the peers do not join within the timeout.
+        Raises UserError where no GPU is usable, or torch is built without the backend, and RuntimeError where the
+        peers do not join within the timeout.
         """
         rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -59,8 +85,12 @@ class Ranks:
             backend = "gloo"
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         else:
-            # With NCCL, gloo is added for tensors in main memory, such as offloaded shards.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if backend == "nccl" else backend, timeout=TIMEOUT)
+            offered = backends()
+            if backend is None or backend not in offered:
+                raise UserError(f"backend: '{backend}' is not allowed; this torch is built with {', '.join(offered)}")
+            dist.init_process_group(_BY_DEVICE.get((backend, device), backend), timeout=TIMEOUT)
+            if backend == "mpi":
+                _check_numbered_alike(rank, world_size, own[0])
         control = dist.new_group(backend="gloo", timeout=TIMEOUT)
         saving = dist.new_group(backend="gloo", timeout=SAVING_TIMEOUT)
         return cls(rank, world_size, local_rank, own, backend, control, saving)

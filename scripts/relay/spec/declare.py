@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Bearing = Literal["identity", "gate", "job"]
 Group = TypeVar("Group")
@@ -53,7 +54,7 @@ class About:
 
 @dataclass(frozen=True)
 class Declared:
-    """A declared field: its group, name, type and default, and what it declares."""
+    """A declared field: its group, name, type (without None) and default, and what it declares."""
 
     group: str
     name: str
@@ -96,7 +97,15 @@ def _declared(groups: tuple[tuple[str, type], ...]) -> Iterator[Declared]:
         for each in fields(kind):
             if is_declared(each):
                 default = None if each.default is MISSING else each.default
-                yield Declared(name, each.name, types[each.name], default, each.metadata["about"])
+                yield Declared(name, each.name, _given(types[each.name]), default, each.metadata["about"])
+
+
+def _given(kind: Any) -> Any:
+    """The type of a value that is given: of `float | None`, float."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    (one,) = (each for each in get_args(kind) if each is not NoneType)
+    return one
 
 
 def reset(group: Group, bearing: Bearing) -> Group:

@@ -49,7 +49,8 @@ def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> st
     """
     strategy = {name: value for name, value in vars(setting.strategy).items() if name not in ("file", "node_needs")}
     declared = {"task": setting.task, "dataset": setting.dataset, "strategy": strategy}
-    declared |= {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}
+    groups = {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}
+    declared |= {name: values for name, values in groups.items() if values}
     return fingerprint({"declared": declared | more, "sources": dict(sources)})
 
 

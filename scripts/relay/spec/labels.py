@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 # Values of these groups are named wherever they differ within a task. Values of the other groups are named only where
 # two settings of a strategy would otherwise have the same name.
-ALWAYS_NAMED = ("computation", "batch", "length")
+ALWAYS_NAMED = ("computation", "batch", "optimization", "length")
 
 
 def flat(setting: Setting) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
+from relay.spec.setting import Backend
 from relay.spec.versions import LEAST, VERSION
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Requirements:
     processes: Literal["one per device", "several per device", "one"] = "one per device"
     least_devices: int = 1
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
-    backends: tuple[Literal["gloo", "nccl"], ...] = ("gloo", "nccl")
+    backends: tuple[Backend, ...] = ("gloo", "nccl")
     divides: tuple[Divisible, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     twin: str | None = None

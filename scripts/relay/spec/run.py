@@ -19,7 +19,7 @@ from relay.base.files import read_json_or, write_json
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
-from relay.spec.setting import Batch, Computation, Feeding, Length, Place, Shape, StrategySpec
+from relay.spec.setting import Batch, Computation, Feeding, Length, Optimization, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
@@ -32,7 +32,8 @@ AnySetting = TypeVar("AnySetting", bound="Setting")
 class Setting:
     """One combination of axes' values, for one strategy and one task.
 
-    The learning rate in `task` is already scaled for this setting.
+    `task` is what is trained: its learning rate is scaled for this setting, and its optimizer and schedule are those
+    of `optimization`.
     """
 
     task: TaskSpec
@@ -43,6 +44,7 @@ class Setting:
     computation: Computation = Computation()
     feeding: Feeding = Feeding()
     batch: Batch
+    optimization: Optimization = Optimization()
     length: Length
     spot_checks: SpotChecks = SpotChecks()
 

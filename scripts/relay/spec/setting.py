@@ -12,15 +12,22 @@ from typing import Any, Literal
 
 from relay.spec.declare import Axis, declare
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+Precision = Literal["fp32", "tf32", "tf32_matmul", "tf32_convolution", "bf16", "fp16", "fp64"]
 Launcher = Literal["torchrun", "srun", "spawn", "horovodrun", "none"]
 Scaling = Literal["none", "linear", "square_root"]
+Schedule = Literal["constant", "step", "cosine"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
 # Who may be able to write where checkpoints lie: their owner alone, the members of the folders' group too, or everyone.
 Writers = Literal["owner", "group", "everyone"]
-Backend = Literal["gloo", "nccl", "none"]
+Backend = Literal["nccl", "gloo", "mpi"]
 
+# Which operations of a GPU use TF32, by the precisions that have it. PyTorch's own default is tf32_convolution.
+TF32: Mapping[str, frozenset[str]] = {
+    "tf32": frozenset({"matmul", "convolution"}),
+    "tf32_matmul": frozenset({"matmul"}),
+    "tf32_convolution": frozenset({"convolution"}),
+}
 # Far beyond any node's CPUs, and still few enough to be started.
 MOST_THREADS = 1024
 
@@ -109,8 +116,12 @@ class Shape:
         bears_on="identity job",
         axis=Axis(null="torchrun for several, none for one"),
     )
-    backend: Backend = declare(
-        "gloo", means="the library by which processes communicate", label="{}", bears_on="identity gate job"
+    backend: Backend | None = declare(
+        "gloo",
+        means="what processes communicate by: nccl (between GPUs), gloo, or mpi, where the site's torch has it",
+        label="{}",
+        bears_on="identity gate job",
+        axis=Axis(null="nccl on GPUs, gloo where several processes share one and on CPUs"),
     )
 
     @property
@@ -162,7 +173,9 @@ class Computation:
 
     precision: Precision = declare(
         "fp32",
-        means="floating-point format of matrix products and convolutions; parameters are fp64 with fp64, else fp32",
+        means="floating-point format of matrix products and convolutions; parameters are fp64 with fp64, else fp32. "
+        "tf32, on GPUs, is for both; tf32_matmul and tf32_convolution are for one of them, and the other is in fp32 "
+        "(PyTorch's own default is tf32_convolution)",
         label="{}",
         axis=Axis(),
     )
@@ -230,6 +243,69 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Optimization:
+    """The optimizer and the schedule of the learning rate, where a comparison may differ from the task.
+
+    The planner writes these values into the run's task, from which the optimizer is made. The task is part of the
+    identity, so that a value that the task has anyway makes no other run.
+    """
+
+    momentum: float | None = declare(
+        None,
+        means="the part of the last update that SGD makes again; for tasks with SGD",
+        label="momentum {:g}",
+        bears_on="gate",
+        axis=Axis(null="the task's"),
+        ge=0,
+        lt=1,
+    )
+    weight_decay: float | None = declare(
+        None,
+        means="the part of each parameter that is added to its gradient; AdamW subtracts it, times the learning rate",
+        label="weight decay {:g}",
+        bears_on="gate",
+        axis=Axis(null="the task's"),
+        ge=0,
+        allow_inf_nan=False,
+    )
+    learning_rate_schedule: Schedule | None = declare(
+        None,
+        means="how the learning rate goes on after the warm-up: constant, step (multiplied by "
+        "learning_rate_step_gamma every learning_rate_step_epochs), cosine (to 0 at the run's end)",
+        label="{} learning rate",
+        bears_on="gate",
+        axis=Axis(null="the task's"),
+    )
+    learning_rate_step_epochs: int | None = declare(
+        None,
+        means="epochs between the steps of the schedule `step`",
+        label="a step each epoch|a step every {} epochs",
+        bears_on="gate",
+        axis=Axis(null="the task's, if its schedule is `step`"),
+        ge=1,
+    )
+    learning_rate_step_gamma: float | None = declare(
+        None,
+        means="factor of each step of the schedule `step`",
+        label="gamma {:g}",
+        bears_on="gate",
+        axis=Axis(null="the task's, if its schedule is `step`"),
+        gt=0,
+        le=1,
+    )
+    learning_rate_warmup_epochs: float | None = declare(
+        None,
+        means="epochs at the run's start in which the learning rate rises linearly, step by step; the schedule "
+        "begins after them",
+        label="{:g} warm-up epoch|{:g} warm-up epochs",
+        bears_on="gate",
+        axis=Axis(null="the task's, 0 in all that there are"),
+        ge=0,
+        allow_inf_nan=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Length:
     """How long a run is, and when it evaluates, saves and begins to measure."""
 
@@ -239,6 +315,12 @@ class Length:
     evaluate_every_steps: int = declare(means="steps between evaluations", bears_on="", ge=1)
     warmup_steps: int = declare(10, means="steps at the start of each job that are not timed", bears_on="", ge=0)
     checkpoint_minutes: float = declare(10.0, means="minutes between checkpoints within a job", bears_on="", gt=0)
+    checkpoint_every_steps: int | None = declare(
+        None,
+        means="steps between checkpoints, counted from the run's start, beside checkpoint_minutes",
+        bears_on="",
+        ge=1,
+    )
     checkpoint_writers: Writers = declare(
         "owner", means="who may be able to write to the folders of checkpoints", bears_on=""
     )

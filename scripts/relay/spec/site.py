@@ -82,6 +82,10 @@ class Environment(Block):
         description="version of torch that the modules, the conda environment, the image or the cluster's wheels give: "
         "strategies that need a newer one are skipped; null: only the jobs can tell",
     )
+    torch_mpi: bool = Field(
+        default=False,
+        description="whether that torch was built with MPI (`torch.distributed.is_mpi_available()`), for backend mpi",
+    )
 
 
 class Site(Block):

@@ -15,7 +15,8 @@ class TaskSpec:
 
     `learning_rate` belongs to `global_batch_size`; a run with another batch may scale it (`learning_rate_scaling`).
     `schedule` multiplies it: {"kind": "constant"}, {"kind": "step", "every_epochs": n, "gamma": g} or
-    {"kind": "cosine"}.
+    {"kind": "cosine"}; each may have "warmup_epochs", after which it begins. A comparison may replace `schedule` and
+    the members `momentum` and `weight_decay` of `optimizer_options` (`relay.planning.optimization`).
     `shrunken` holds network options for the equivalence gate where the whole network would take too long in float64.
     `layers` counts those of the network that have parameters (a pipeline has at most so many stages), `experts` those
     of each of its mixtures of experts (0 for a network without). `matrices`: whether linear layers have a part of the

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from relay.spec.setting import TF32
 from relay.spot_check.plain import Computed, State
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
@@ -15,8 +16,8 @@ ROUNDING_MARGIN = 10
 # Below these no rounding is looked for, by precision: largest difference of a step's loss, relative to the loss where
 # it is greater than 1, and difference of states, relative to what the steps have changed. A compression of gradients to
 # fp16 changes an update by 1e-4 or more.
-LOSS_FLOORS = {"fp64": 1e-9, "fp32": 1e-5, "tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}
-STATE_FLOORS = {"fp64": 1e-9, "fp32": 2e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
+LOSS_FLOORS = {"fp64": 1e-9, "fp32": 1e-5, **dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
+STATE_FLOORS = {"fp64": 1e-9, "fp32": 2e-5, **dict.fromkeys(TF32, 5e-3), "bf16": 2e-2, "fp16": 5e-3}
 # Options that round what is sent declare the error of an update of ten steps; a single one's may be that much larger.
 LOSSY_MARGIN = 1.5
 # The largest limits. Where rounding alone comes near them, the comparison would see nothing, and is left out.

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
+from relay.spec.run import Setting
 from relay.strategies._buckets import settle
 from relay.strategies.base import Requirements, Strategy
 
@@ -26,8 +27,16 @@ MEMORIES = ("error_dict", "p_memory_dict", "q_memory_dict")
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": bfloat16_hook}
 
 
+def sendable(setting: Setting, group: int, stages: int) -> str | None:
+    """torch sends no numbers of 16 bits over MPI."""
+    compression = setting.strategy.options["compression"]
+    if setting.shape.backend != "mpi" or compression not in ("fp16", "bf16"):
+        return None
+    return f"compression {compression} cannot be sent over backend mpi; use nccl or gloo"
+
+
 class DDP(Strategy):
-    """PyTorch's DistributedDataParallel over gloo on CPUs and NCCL on GPUs, one process for each device.
+    """PyTorch's DistributedDataParallel, one process for each device: over gloo on CPUs and NCCL on GPUs, or over MPI.
 
     `accumulation` is the number of parts in which a slice is computed; gradients are exchanged after the last part.
     `bucket_mb` is the size, in MB of 2**20 bytes, of a bucket of gradients that is averaged at once.
@@ -38,7 +47,9 @@ class DDP(Strategy):
 
     requirements = Requirements(
         least_devices=2,
+        backends=("nccl", "gloo", "mpi"),
         divides=("samples",),
+        needs=("sendable",),
         options={
             "accumulation": 1,
             "static_graph": False,
@@ -88,7 +99,7 @@ class DDP(Strategy):
             self.wrapper.register_comm_hook(None, HOOKS[compression])
 
     def _bucket_mb(self, bucket_mb: float, compression: str) -> float | None:
-        if compression == "powersgd" and self.ranks.backend == "gloo":
+        if compression == "powersgd" and self.ranks.backend != "nccl":
             # With several buckets, gloo's threads would start the sums in different orders on different ranks, and gloo
             # would abort. One bucket for everything avoids that.
             return sum(p.nbytes for p in self.model.parameters()) / 2**20 + 1

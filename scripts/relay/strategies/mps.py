@@ -1,7 +1,8 @@
 """Several replicas on one device (document 000): a small model at a small batch leaves most of a GPU idle.
 
-NCCL refuses processes that share a GPU, so that gradients are averaged with gloo. NVIDIA's Multi-Process Service (MPS)
-lets the replicas compute at the same time; without it, they take turns. On CPUs, the replicas share the cores.
+NCCL refuses processes that share a GPU, so that gradients are averaged with gloo, or with MPI where torch has it.
+NVIDIA's Multi-Process Service (MPS) lets the replicas compute at the same time; without it, they take turns. On CPUs,
+the replicas share the cores.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ rm -rf "$1"
 
 
 class MPS(DDP):
-    """Data parallelism with gloo, with `processes_per_device` processes on each device."""
+    """Data parallelism with gloo or MPI, with `processes_per_device` processes on each device."""
 
     requirements = Requirements(
-        processes="several per device", backends=("gloo",), divides=("samples",), node_needs={"cuda": ("mps",)}
+        processes="several per device", backends=("gloo", "mpi"), divides=("samples",), node_needs={"cuda": ("mps",)}
     )
 
     @classmethod

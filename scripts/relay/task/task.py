@@ -34,9 +34,9 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 class Task:
     """A task bound to one training: its seed, its arithmetic and its length in steps.
 
-    `precision` is fp64, fp32, tf32, bf16 or fp16. `kind` is the dataset's. The schedule needs `steps_per_epoch` and
-    `total_steps`. `compiled`, `channels_last` and `recompute` (activation checkpointing) say how layers are computed;
-    they change results by rounding only.
+    `precision` is one of `relay.spec.setting.Precision`. `kind` is the dataset's. The schedule needs `steps_per_epoch`
+    and `total_steps`. `compiled`, `channels_last` and `recompute` (activation checkpointing) say how layers are
+    computed; they change results by rounding only.
     """
 
     spec: TaskSpec
@@ -108,13 +108,22 @@ class Task:
         chosen = OPTIMIZERS[self.spec.optimizer]
         return chosen(parameters, lr=self.spec.learning_rate, **self.spec.optimizer_options)  # type: ignore[call-arg]
 
+    @property
+    def warmup_steps(self) -> int:
+        """The steps in which the learning rate rises; the schedule begins after them."""
+        return round(self.spec.schedule.get("warmup_epochs", 0) * self.steps_per_epoch)
+
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
-        schedule, factor = self.spec.schedule, 1.0
-        if schedule["kind"] == "step":
-            factor = schedule["gamma"] ** (step // self.steps_per_epoch // schedule["every_epochs"])
+        schedule, factor, warmup = self.spec.schedule, 1.0, self.warmup_steps
+        begun = step - warmup
+        if begun < 0:
+            factor = (step + 1) / warmup
+        elif schedule["kind"] == "step":
+            factor = schedule["gamma"] ** (begun // self.steps_per_epoch // schedule["every_epochs"])
         elif schedule["kind"] == "cosine":
-            factor = (1 + math.cos(math.pi * step / self.total_steps)) / 2
+            left = max(1, self.total_steps - warmup)  # a warm-up may take all of a run
+            factor = (1 + math.cos(math.pi * begun / left)) / 2
         return self.spec.learning_rate * factor
 
     def example(self, count: int) -> torch.Tensor:

@@ -40,8 +40,8 @@ class Moment:
 class Agreement:
     """What the ranks agree on, from the step on at which this process began.
 
-    Rank 0's clock decides when to save, to write and to agree again. Any rank's reason stops all of them, and so does
-    a save that failed on any.
+    Rank 0's clock decides when to save, to write and to agree again; they also save every so many steps of the run.
+    Any rank's reason stops all of them, and so does a save that failed on any.
     """
 
     def __init__(
@@ -53,7 +53,8 @@ class Agreement:
 
     def due(self, step: int) -> bool:
         """Whether the ranks agree after this step."""
-        return step >= self.next_step
+        every = self.length.checkpoint_every_steps
+        return step >= self.next_step or (every is not None and step % every == 0)
 
     def reach(self, step: int) -> Decision:
         """What is to be done after this step; also tells the checkpoints how the save in the background goes.
@@ -76,11 +77,16 @@ class Agreement:
         self.interruption.leave_room(self.checkpoints.longest_save_seconds, longest)
         self.next_step = step + int(interval)
         stopped = next(given for given in self.ranks.gather(reason) if given) if stop else None
-        return Decision(stopped, save=bool(save) and free, flush=bool(flush))
+        return Decision(stopped, save=(bool(save) or self._save_by_steps(step)) and free, flush=bool(flush))
 
     def done(self, step: int) -> None:
         """What was decided has been done: the time until the next agreement counts from here."""
         self.agreed = Moment.now(step)
+
+    def _save_by_steps(self, step: int) -> bool:
+        """Whether a checkpoint by steps is due. While the one before is still being written, it stays due."""
+        every = self.length.checkpoint_every_steps
+        return every is not None and step // every > self.saved.step // every
 
     def _save_every_seconds(self) -> float:
         """Soon for the first time where the job will end: what a save takes has to be known by then."""

@@ -1,0 +1,232 @@
+"""A comparison's own momentum, weight decay and schedule: planned, the same in every strategy, resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
+
+import debian_packages
+from chain_results import assert_same, result
+from chain_runs import Bench
+from gate_runs import Gates
+from plans import CPU, DDP, only, planned, reasons
+from relay.planning.table import words_by_id
+from relay.spec.tasks import task
+from relay.task.task import Task
+from stacks import provide
+from zero_gates import judged, named
+
+pytest_plugins = ["chain_runs", "plans"]
+
+# The plan
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_values_that_the_task_has_anyway_make_no_other_run() -> None:
+    lenet = {"momentum": 0.9, "weight_decay": 0, "learning_rate_schedule": "constant", "learning_rate_warmup_epochs": 0}
+    assert only(CPU | lenet).id == only(CPU).id
+    princeton = {"learning_rate_schedule": "step", "learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.7}
+    assert only(CPU | princeton, task="princeton-mnist").id == only(CPU, task="princeton-mnist").id
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_it() -> None:
+    step = {"learning_rate_schedule": "step", "learning_rate_step_epochs": 5, "learning_rate_step_gamma": 0.5}
+    cosine = {"learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2.5}
+    asked = [CPU, CPU | {"momentum": [0, 0.5], "weight_decay": 1e-4}, CPU | step, CPU | cosine]
+    found = planned(*asked)
+    options = {tuple(sorted(each.setting.task.optimizer_options.items())) for each in found.settings}
+    assert options == {
+        (("momentum", 0.9),),
+        (("momentum", 0.0), ("weight_decay", 1e-4)),
+        (("momentum", 0.5), ("weight_decay", 1e-4)),
+    }
+    schedules = [each.setting.task.schedule for each in found.settings]
+    assert {"kind": "step", "every_epochs": 5, "gamma": 0.5} in schedules
+    assert {"kind": "cosine", "warmup_epochs": 2.5} in schedules
+    assert [len({run.id for run in found.runs}), len(found.gates), len(found.references)] == [5, 5, 5]
+    words = words_by_id(found)
+    assert words[found.settings[1].id] == (
+        "cpu (1 proc, 1 thread, resident, momentum 0, weight decay 0.0001, constant learning rate, 0 warm-up epochs)"
+    )
+    assert "step learning rate" in words[found.settings[3].id]
+    assert "cosine learning rate, 2.5 warm-up epochs" in words[found.settings[4].id]
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> None:
+    asked = DDP | {"momentum": 0.5, "global_batch_size": 128, "learning_rate_scaling": "linear"}
+    (gate,) = planned(asked).gates.values()
+    assert (gate.task.optimizer_options, gate.task.learning_rate) == ({"momentum": 0.5}, 0.02)
+    assert [own.learning_rate for own in gate.own_batches] == [0.04]
+
+
+REFUSED = {
+    "momentum is for SGD, the optimizer of gpt-tiny is adamw": ({"momentum": 0.5}, "gpt-tiny"),
+    "learning_rate_step_gamma 0.5 has no effect with learning_rate_schedule constant; use step": (
+        {"learning_rate_step_gamma": 0.5},
+        "lenet-digits",
+    ),
+    "learning_rate_schedule step needs learning_rate_step_epochs, and lenet-digits has none; give it": (
+        {"learning_rate_schedule": "step", "learning_rate_step_gamma": 0.5},
+        "lenet-digits",
+    ),
+    "learning_rate_warmup_epochs 21 are more than the run's 20 epochs": (
+        {"learning_rate_warmup_epochs": 21},
+        "lenet-digits",
+    ),
+}
+
+
+@pytest.mark.usefixtures("in_the_project")
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_cannot_be_trained_so_is_skipped_with_the_reason(reason: str) -> None:
+    values, name = REFUSED[reason]
+    assert reasons(CPU | values, task=name) == [reason]
+
+
+# The learning rate of a step
+
+
+def of_torch(kind: str, optimizer: torch.optim.Optimizer, per_epoch: int, total: int, warmup: int) -> LRScheduler:
+    """torch's own schedule of so many steps, after a linear warm-up."""
+    chosen: dict[str, LRScheduler] = {
+        "constant": ConstantLR(optimizer, 1.0),
+        "step": StepLR(optimizer, 2 * per_epoch, 0.5),
+        "cosine": CosineAnnealingLR(optimizer, total - warmup),
+    }
+    if not warmup:
+        return chosen[kind]
+    rising = LinearLR(optimizer, 1 / warmup, 1.0, warmup - 1)
+    return SequentialLR(optimizer, [rising, chosen[kind]], [warmup])
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
+@pytest.mark.parametrize("kind", ["constant", "step", "cosine"])
+@pytest.mark.parametrize("warmup_epochs", [0, 1.5])
+def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epochs: float) -> None:
+    per_epoch, total = 6, 48
+    schedule: dict[str, Any] = {"kind": kind, "warmup_epochs": warmup_epochs}
+    schedule |= {"every_epochs": 2, "gamma": 0.5} if kind == "step" else {}
+    mine = Task(replace(task("lenet-digits"), schedule=schedule), 10, 5, "fp32", per_epoch, total)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], mine.spec.learning_rate)
+    theirs = of_torch(kind, optimizer, per_epoch, total, mine.warmup_steps)
+    assert mine.warmup_steps == warmup_epochs * per_epoch
+    for step in range(total):
+        assert mine.learning_rate(step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12), step
+        theirs.step()
+
+
+def test_a_warm_up_may_take_all_of_a_run() -> None:
+    """Gates ask for the learning rate after their last step, too."""
+    mine = Task(replace(task("lenet-digits"), schedule={"kind": "cosine", "warmup_epochs": 2}), 10, 5, "fp32", 2, 4)
+    assert [mine.learning_rate(step) / 0.02 for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+# Every strategy takes them
+
+SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
+PLAIN = {"momentum": 0, "weight_decay": 0.05, "learning_rate_schedule": "step"}
+PLAIN |= {"learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.5}
+ADAM = {"task": "gpt-tiny", "weight_decay": 0.5, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
+CELLS = {
+    "torch": [{"strategy": "ddp", **PLAIN}, {"strategy": "fsdp", **SGD}, {"strategy": "pipeline", **SGD}],
+    "deepspeed": [{"strategy": "zero2", **PLAIN}, {"strategy": "zero3_offload_cpu", **ADAM}],
+    "horovod": [{"strategy": "horovod", **SGD}],
+    "lightning": [{"strategy": "lightning_ddp", **PLAIN}],
+}
+MORE = {
+    "torch": [
+        {"strategy": "ddp", **SGD},
+        {"strategy": "fsdp", **PLAIN},
+        {"strategy": "tensor_parallel", **SGD},
+        {"strategy": "model_parallel", **PLAIN},
+    ],
+    "deepspeed": [
+        {"strategy": "zero1", **SGD},
+        {"strategy": "zero3", **SGD},
+        {"strategy": "zero3_offload_nvme", **ADAM},
+    ],
+    "horovod": [{"strategy": "horovod", **PLAIN}],
+    "lightning": [{"strategy": "lightning_ddp", **SGD}],
+}
+
+
+def trained(gates: Gates, stack: str, cells: list[dict[str, Any]], place: Path) -> dict[str, list[str]]:
+    """The problems of each cell's gate."""
+    if stack != "torch":
+        debian_packages.require()
+        provide(stack)
+    return {name: verdict["problems"] for name, verdict in judged(gates, cells, 2, place).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", CELLS)
+def test_strategies_of_every_stack_train_so(gates: Gates, stack: str, tmp_path: Path) -> None:
+    assert trained(gates, stack, CELLS[stack], tmp_path) == {named(cell): [] for cell in CELLS[stack]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stack", MORE)
+def test_the_other_strategies_train_so(gates: Gates, stack: str, tmp_path: Path) -> None:
+    assert trained(gates, stack, MORE[stack], tmp_path) == {named(cell): [] for cell in MORE[stack]}
+
+
+OWN = """\
+import torch
+from relay.spec.requirements import Requirements
+from relay.strategies.ddp import DDP
+
+
+class Own(DDP):
+    requirements = Requirements(least_devices=2, divides=("samples",))
+
+    def make_optimizer(self):
+        {optimizer}
+
+    def set_learning_rate(self, learning_rate):
+        {rate}
+"""
+RIGHT = {"optimizer": "super().make_optimizer()", "rate": "super().set_learning_rate(learning_rate)"}
+IGNORED = {
+    "momentum": {
+        "optimizer": "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.02, momentum=0.9, weight_decay=0.05)"
+    },
+    "decay": {"optimizer": "self.optimizer = torch.optim.SGD(self.model.parameters(), 0.02, momentum=0.5)"},
+    "schedule": {"rate": "pass"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ignored", ["schedule", *(pytest.param(name, marks=pytest.mark.long) for name in ("momentum", "decay"))]
+)
+def test_the_gate_sees_a_strategy_that_takes_another_value(gates: Gates, ignored: str, tmp_path: Path) -> None:
+    (tmp_path / f"own_{ignored}.py").write_text(OWN.format(**(RIGHT | IGNORED[ignored])))
+    verdict = gates.verdict(f"own_{ignored}", 2, steps=4, folders=[tmp_path], **SGD)
+    assert any("algorithm: parameters" in problem for problem in verdict["problems"]), verdict["problems"]
+
+
+# A chain of segments
+
+STEPS, CUT = 8, 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["step", pytest.param("cosine", marks=pytest.mark.long)])
+def test_a_run_in_two_segments_ends_bit_for_bit_as_uncut(bench: Bench, kind: str) -> None:
+    """The cut is within an epoch, after the warm-up, and, for `step`, after the learning rate's first step."""
+    schedule: dict[str, Any] = {"kind": kind, "warmup_epochs": 0.5}
+    schedule |= {"every_epochs": 1, "gamma": 0.5} if kind == "step" else {}
+    spec = replace(task("lenet-digits"), optimizer_options={"momentum": 0.5, "weight_decay": 0.05}, schedule=schedule)
+    length = {"total_steps": STEPS, "steps_per_epoch": 4, "evaluate_every_steps": STEPS}
+    cut, uncut = (bench.chain(name, spec, **length) for name in ("cut", "uncut"))
+    assert cut.forked(0, CUT).status == 0
+    assert cut.forked(CUT, STEPS).status == 0
+    assert cut.started_at() == [0, CUT]
+    assert_same(result(cut), result(uncut.train(forked=True)))
