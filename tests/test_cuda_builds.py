@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +33,7 @@ def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = No
     partitions = [
         {"name": gpu, "device": "cuda", "gpu_name": gpu, "gpus_per_node": 2, **nodes} for gpu in (gpus or ["a100"])
     ]
+    environment = {"python": sys.executable} | environment
     text = SITE | {"partitions": partitions, "environment": environment, "nvidia_driver": driver}
     (folder / "mine.yaml").write_text(yaml.safe_dump(text))
     return load_site(str(folder / "mine.yaml"), ROOT)

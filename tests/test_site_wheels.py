@@ -47,7 +47,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(tmp_path: Path, *strategies: str, record: bool = True, **keys: Any) -> Plan:
-    environment = {"mode": "wheels", "wheels_from": "site", "packages": OFFERED}
+    environment = {"mode": "wheels", "wheels_from": "site", "packages": OFFERED, "python": sys.executable}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SITE | {"environment": environment}))
     comparisons = [CPU, *({"strategy": name, "devices_per_node": 2} for name in strategies)]
     config = load({"repeats": 1, "comparisons": comparisons, **keys})
@@ -140,6 +140,11 @@ def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> No
     _, python = prepared(environment, tmp_path / "disk")
     done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     assert done.stdout.strip() == "2.6.0+site"
+
+
+@pytest.mark.long
+def test_a_node_says_what_is_gone(offered: Path, tmp_path: Path) -> None:
+    environment = asked(planned(tmp_path))
     (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match=r"torch===2\.6\.0\+site.*recorded in results/locks.*delete the lock") as caught:

@@ -36,8 +36,9 @@ class Taken:
 
 
 def program(python: Path | str) -> list[str]:
-    """The driver's pip, which selects wheels for another Python."""
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
+    """The driver's pip, which selects wheels for a Python, its own or another one."""
+    other = ["--python", str(python)] if str(python) != sys.executable else []  # which starts pip once more
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *other]
 
 
 def complaint(said: Sequence[str]) -> str:
