@@ -50,7 +50,11 @@ try:
     # A job plans again: with the environment variables and the torch that the driver has found.
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
     PLAN = planner.plan(
-        CONFIG, root=Path(workflow.basedir), site=SITE, arithmetic=ARITHMETIC
+        CONFIG,
+        root=Path(workflow.basedir),
+        site=SITE,
+        arithmetic=ARITHMETIC,
+        record=workflow.is_main_process,
     )
     # Snakemake tells its targets only after this file is read.
     if workflow.is_main_process and not {"plan", "probe", "status"} & set(sys.argv):

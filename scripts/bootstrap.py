@@ -244,11 +244,6 @@ def some_pip(venv: Path) -> list[str] | None:
     return next(([sys.executable, f"{wheel}/pip"] for wheel in wheels), None)
 
 
-def lock_names(lock: str) -> list[str]:
-    """The packages that a lock names, in its order."""
-    return re.findall(r"(?m)^([A-Za-z0-9._-]+)==", lock)
-
-
 def install_torch(venv: Path, lock: str, device: str, index: str) -> tuple[str, str]:
     """Installs the CPU build of torch if it is wanted and offered.
 

@@ -17,6 +17,7 @@ from relay.base import entry
 from relay.base.errors import UserError
 from relay.driver.warm import serving
 from relay.environments import overlay
+from relay.environments.locks import lock_of
 from relay.planning import config, here
 from relay.planning.planner import plan
 from relay.planning.reading import read_config
@@ -40,7 +41,7 @@ def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
-    plans = [plan(read(path, given.precision, given.steps)) for path in given.configs]
+    plans = [plan(read(path, given.precision, given.steps), record=True) for path in given.configs]
     known = sorted({name for made in plans for name in made.strategies})
     for name in given.strategy or ():
         if name not in known:
@@ -78,7 +79,7 @@ def main() -> int:
     count = given.passes * sum(len(proof.gates) for proof in asked)
     if not count:
         raise UserError(f"nothing to prove in {', '.join(map(str, given.configs))}: all is skipped, or left out")
-    for lock in sorted({ROOT / "envs" / f"{gate.stack}.txt" for proof in asked for gate, _ in proof.gates}):
+    for lock in sorted({lock_of(ROOT, gate.stack) for proof in asked for gate, _ in proof.gates}):
         if overlay.place(lock):
             overlay.make(lock)
     rows: list[dict[str, Any]] = []

@@ -19,15 +19,19 @@ from relay.spec.site import load_site, names
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "docs/site-plans.md"
-CONFIGS = ("config/proof/strategies.yaml", "config/proof/experts.yaml")
+# Together they ask for every strategy, of all stacks.
+CONFIGS = tuple(f"config/proof/{name}.yaml" for name in ("strategies", "experts", "lightning", "horovod", "deepspeed"))
 HEAD = """\
 # Every strategy on every ready site
 
 <!-- `python scripts/site_plans.py` writes this page. Change the sites or the planner, not this page. -->
 
-What the planner makes of `config/proof/strategies.yaml` and `config/proof/experts.yaml`, which ask for every
-strategy on one node, on each of the [ready sites](sites.md#the-ready-ones). On a site with GPUs all strategies
-that can use them do. The numbers behind a skipped strategy are its devices on each node.
+What the planner makes of five configs in `config/proof` (`strategies`, `experts`, `lightning`, `horovod`, `deepspeed`),
+which ask for every strategy of every stack on one node, on each of the [ready sites](sites.md#the-ready-ones). On a
+site with GPUs all strategies that can use them do. The numbers behind a skipped strategy are its devices on each node.
+
+A stack is skipped where the site's file says nothing of it. Where its packages come from conda, add the name of an
+environment, or a file that creates one, under `environment.conda`.
 
 """
 

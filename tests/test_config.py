@@ -139,6 +139,8 @@ REFUSED = {
     "comparisons: [{strategy: cpu, options: 3}]": (
         "config: comparisons[0].options: 3 is not allowed; allowed: a block of names and values"
     ),
+    "packages: {1: [einops]}": "config: packages: 1 is not allowed as a key; allowed: text",
+    "packages: {torch: a}": "config: packages.torch: 'a' is not allowed; allowed: a list, each non-empty text",
     "[1]": "config: [1] is not allowed; allowed: keys and values",
 }
 
@@ -156,7 +158,11 @@ def test_a_mistake_has_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("key", list(Config.model_fields))
 def test_every_key_refuses_nonsense_by_its_name(key: str) -> None:
-    (line,) = refusal(f"{key}: {{no: sense}}") if key not in ("synthetic", "gate") else refusal(f"{key}: nonsense")
+    (line,) = (
+        refusal(f"{key}: {{no: sense}}")
+        if key not in ("synthetic", "gate", "packages")
+        else refusal(f"{key}: nonsense")
+    )
     assert line.startswith(f"config: {key}")
     assert "; allowed: " in line or "? allowed: " in line
 

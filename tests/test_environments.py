@@ -20,6 +20,7 @@ import slurm_packages
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
 from relay.environments import login_node, wheelhouse
+from relay.spec import cuda
 from stacks import of_stack
 from tiny_stack import ROOT, needs_root, prepared, told
 
@@ -27,9 +28,9 @@ from tiny_stack import ROOT, needs_root, prepared, told
 def site(mode: str, **given: Any) -> Any:
     """As much of a site as `relay.environments.login_node` reads."""
     keys = {"wheels_from": "download", "packages": {}, "conda": {}, "image": None, "python": None, "torch": "cpu"}
-    return SimpleNamespace(
-        file="mine.yaml", modules=["a/1", "b/2"], environment=SimpleNamespace(mode=mode, **{**keys, **given})
-    )
+    declared = SimpleNamespace(mode=mode, **{**keys, **given})
+    further = {"stack_modules": {}, "torch_build": declared.torch}
+    return SimpleNamespace(file="mine.yaml", modules=["a/1", "b/2"], environment=declared, **further)
 
 
 def test_what_each_mode_asks_for(tmp_path: Path) -> None:
@@ -104,11 +105,12 @@ def test_the_conda_twin_has_the_locks_pins() -> None:
     assert yaml.safe_load((ROOT / "envs/torch.yaml").read_text())["dependencies"][-1]["pip"] == pins
 
 
-@pytest.mark.parametrize("build", ["cu118", "cu126", "cu128"])
+@pytest.mark.parametrize("build", [build for build, made in cuda.BUILDS.items() if made.torch])
 def test_the_builds_for_other_cudas_come_from_their_index(build: str) -> None:
     twin = yaml.safe_load((ROOT / f"envs/torch-{build}.yaml").read_text())
     pip = twin["dependencies"][-1]["pip"]
-    assert pip[0] == f"--index-url https://download.pytorch.org/whl/{build}"
+    assert pip[0] == f"--index-url {cuda.index(build)}"
+    assert pip[1:] == [f"torch=={cuda.BUILDS[build].torch}", f"torchvision=={cuda.BUILDS[build].torchvision}"]
     names = {
         re.split("[>=]", word)[0] for word in [*pip[1:], *filter(lambda d: isinstance(d, str), twin["dependencies"])]
     }

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
-from relay.environments import login_node
+from relay.environments import locks, login_node
 from relay.planning import shapes
 from relay.slurm import commands as slurm_commands
 from relay.spec import user_limits
@@ -54,7 +54,7 @@ def dataset_source():
 
 wildcard_constraints:
     dataset=r"[^/]+",
-    stack=r"[a-z_]+",
+    stack=r"[a-z_]+(-[0-9a-f]{12})?",
     run=r"[^/]+",
     gate=r"[^/]+",
     reference=r"[^/]+",
@@ -102,6 +102,36 @@ def asked_of_slurm(specification_of):
 
 # Modules that jobs load. Snakemake takes no function here.
 MODULES = login_node.modules_of(SITE)
+
+
+class Load:
+    """The beginning of a job's command: it loads the modules of the job's stack after the site's own.
+
+    `{LOAD:run {wildcards.run}}` names the specification; without such modules there is nothing. Snakemake's `envmodules`
+    takes no function. A module that cannot be loaded stops the job later, with a line: its processes look for it.
+    """
+
+    def __init__(self):
+        self.known = {
+            "run": RUNS,
+            "gate": PLAN.gates,
+            "reference": PLAN.references,
+            "preflight": PLAN.preflights,
+            "spot_check": PLAN.spot_checks,
+            "libtorch": PLAN.libtorch,
+        }
+
+    def __format__(self, asked):
+        kind, _, id = asked.partition(" ")
+        if (
+            kind == "stack"
+        ):  # what is built on the login node is built with what its jobs have
+            return login_node.load_command(login_node.modules_of_build(SITE, id))
+        job = PLAN.job(self.known[kind][id])
+        return login_node.load_command(job.environment["stack_modules"] if job else [])
+
+
+LOAD = Load()
 
 
 def conda_of(specification_of):

@@ -5,7 +5,9 @@
 
 rule environment:
     input:
-        lock=f"{workflow.basedir}/envs/{{stack}}.txt",
+        lock=lambda wildcards: str(
+            locks.lock_of(Path(workflow.basedir), wildcards.stack)
+        ),
     output:
         "results/environments/{stack}.json",
     log:
@@ -23,6 +25,7 @@ rule environment:
     message:
         "Preparing the environment of stack {wildcards.stack}"
     shell:
-        told("environment.py")
+        "{LOAD:stack {wildcards.stack}}"
+        + told("environment.py")
         + " --lock {input.lock:q} --asked {params.asked:q} --output {output:q}"
         " 2>&1 | tee {log:q}"

@@ -23,7 +23,8 @@ rule reference:
     message:
         "Training the {WORDS:{wildcards.reference}}" + ASKED
     shell:
-        job("reference.py")
+        "{LOAD:reference {wildcards.reference}}"
+        + job("reference.py")
         + " --spec results/equivalence/references/{wildcards.reference:q}/reference.json --output {output:q}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
@@ -55,7 +56,8 @@ rule gate:
         "Gate: does {WORDS:{wildcards.gate}} compute the same training as its reference?"
         + ASKED
     shell:
-        job("gate.py")
+        "{LOAD:gate {wildcards.gate}}"
+        + job("gate.py")
         + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {input.reference:q}"
         " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 

@@ -32,6 +32,7 @@ rule libtorch_job:
     message:
         "Running the model of {WORDS:{params.run}} in C++" + ASKED
     shell:
+        "{LOAD:libtorch {wildcards.setting}}"
         "mkdir -p results/libtorch/{wildcards.setting:q};"
         " printf '%s\\n' {params.text:q} > {params.specification:q};"
         + job("libtorch.py")

@@ -25,6 +25,7 @@ rule preflight_job:
         "Preflight: is all right on the nodes for {WORDS:{wildcards.preflight}}?"
         + ASKED
     shell:
+        "{LOAD:preflight {wildcards.preflight}}"
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
         + job("preflight.py")
         + " --spec {params.specification:q} --output {output:q}"

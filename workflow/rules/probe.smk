@@ -4,6 +4,7 @@ from relay.planning import probed
 
 PROBES = probed.probes(PLAN)
 PROBED = "results/probed.yaml"
+LOAD.known["probe"] = {name: planned.probe for name, planned in PROBES.items()}
 
 
 def probe_answers():
@@ -47,6 +48,7 @@ rule probe_job:
     message:
         "Probing the largest batch of {WORDS:{wildcards.setting}}" + ASKED
     shell:
+        "{LOAD:probe {wildcards.setting}}"
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
         + job("probe.py")
         + " --spec {params.specification:q} --output {output:q} {params.limits}"

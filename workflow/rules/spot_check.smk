@@ -32,6 +32,7 @@ rule spot_check:
         "Spot check: did {WORDS:{wildcards.setting}} compute what one process computes?"
         + ASKED
     shell:
-        job("spot_check.py")
+        "{LOAD:spot_check {wildcards.setting}}"
+        + job("spot_check.py")
         + " --spec results/equivalence/spot_checks/{wildcards.setting:q}/spot_check.json --runs {params.runs:q}"
         " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"

@@ -78,7 +78,8 @@ rule segment:
         "Training {WORDS:{wildcards.run}} from step {params.first} to {wildcards.end}"
         + ASKED
     shell:
-        job("train.py")
+        "{LOAD:run {wildcards.run}}"
+        + job("train.py")
         + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,24 +14,30 @@ from typing import TYPE_CHECKING, Any
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.environments import overlay, wheelhouse
+from relay.environments.locks import RECORDED, base, is_recorded, lock_of
 from relay.spec.identity import lock_lines
 
 if TYPE_CHECKING:
     from relay.spec.site import Site
 
+ROOT = Path(__file__).resolve().parents[3]  # with the project's own locks
 
-def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> dict[str, Any]:
+
+def asked(
+    site: Site | None, stack: str, root: Path, *, device: str = "cpu", program: str | None = None
+) -> dict[str, Any]:
     """The description of the environment that a job's processes run in, ready to be written into `run.json`.
 
     Both `prepare` and `relay.environments.node` read it. `site` is None for runs without a scheduler: they use the
-    driver's own environment. `device` is the run's, cpu or cuda.
+    driver's own environment. `device` is the run's, cpu or cuda. `program`: what else the job runs, libtorch.
     Keys: mode, stack, build (of torch), python, overlay (of the driver's environment, for mode current), wheelhouse,
-    site_wheels, packages, conda, image, modules, nvidia, lock_sha256.
+    site_wheels, packages, conda, image, modules, stack_modules, nvidia, lock_sha256.
     Raises UserError where the site's file has no entry for this stack.
     """
-    lock = root / "envs" / f"{stack}.txt"
+    lock = lock_of(root, stack)
     described: dict[str, Any] = {"mode": "current", "stack": stack, "build": None, "python": None, "wheelhouse": None}
     described |= {"overlay": None, "site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
+    described["stack_modules"] = []
     described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
     if site is None or site.environment.mode == "current":
         place = overlay.place(lock)
@@ -37,19 +45,32 @@ def asked(site: Site | None, stack: str, root: Path, *, device: str = "cpu") -> 
     if site is None:
         return described
     declared = site.environment
-    described |= {"mode": declared.mode, "build": declared.torch, "modules": list(site.modules)}
+    described |= {"mode": declared.mode, "build": site.torch_build, "modules": list(site.modules)}
+    described["stack_modules"] = stack_modules(site, stack, program)
     if declared.mode == "wheels":
         described["site_wheels"] = declared.wheels_from == "site"
-        described["python"] = _own(declared.python) or wheelhouse.base_python()
+        described["python"] = python_of(site)
         if described["site_wheels"]:
-            described["packages"] = list(_of_stack(site, "packages", stack))
+            described["packages"] = _site_wheels(site, stack, lock)
         else:
-            described["wheelhouse"] = str(wheelhouse.order(root, stack, declared.torch, _own(declared.python)).folder)
+            described["wheelhouse"] = str(wheelhouse.order(root, stack, site.torch_build, _own(declared.python)).folder)
     elif declared.mode == "conda":
         described["conda"] = conda_of(site, stack, root)
     elif declared.mode == "apptainer":
         described["image"] = _own(declared.image)
     return described
+
+
+def python_of(site: Site) -> str:
+    """The Python that the nodes' virtual environments are made with."""
+    return _own(site.environment.python) or wheelhouse.base_python()
+
+
+def _site_wheels(site: Site, stack: str, lock: Path) -> list[str]:
+    """What a node asks the site's pip for: the recorded versions, or the names alone where none are recorded yet."""
+    if is_recorded(stack) and lock.is_file():
+        return [line.replace("==", "===") for line in lock_lines(lock)]
+    return list(_of_stack(site, "packages", stack))
 
 
 def _own(path: str | None) -> str | None:
@@ -64,6 +85,8 @@ def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
     It documents the software for `snakemake --lint`. Snakemake does not use it unless
     `--software-deployment-method conda` is given. Raises UserError for a path that does not exist.
     """
+    if is_recorded(stack) and site is not None and site.environment.mode == "conda":
+        return str(RECORDED.resolve() / f"{stack}.yaml")
     if site is None or site.environment.mode != "conda":
         conda_lock = root / "envs" / f"{stack}.yaml"
         return str(conda_lock.resolve()) if conda_lock.is_file() else None
@@ -103,10 +126,33 @@ def modules_of(site: Site | None) -> list[str]:
     return [] if site is None or site.environment.mode == "conda" else list(site.modules)
 
 
+def stack_modules(site: Site | None, stack: str, program: str | None = None) -> list[str]:
+    """The modules that a job loads after the site's own: those of its stack, and of what it runs beside Python."""
+    declared = site.stack_modules if site else {}
+    named = [*declared.get(base(stack), []), *(declared.get(program, []) if program else [])]
+    return list(dict.fromkeys(named))
+
+
+def load_command(modules: Sequence[str]) -> str:
+    """The beginning of a shell's command that loads modules; it goes on without those that cannot be loaded.
+
+    The job's processes find out which are not loaded (`relay.environments.node`), and say so in one line.
+    """
+    return f"set +u; module load {shlex.join(modules)} || true; set -u; " if modules else ""
+
+
+def modules_of_build(site: Site | None, stack: str) -> list[str]:
+    """The modules with which the login node builds a stack's packages: all of its jobs, if it has its own."""
+    own = stack_modules(site, stack)
+    if site is None or not own or site.environment.mode not in ("wheels", "current"):
+        return []  # nothing is built
+    return list(dict.fromkeys([*modules_of(site), *own]))
+
+
 def _of_stack(site: Site, key: str, stack: str) -> Any:
-    entry = getattr(site.environment, key).get(stack)
+    entry = getattr(site.environment, key).get(base(stack))
     if not entry:
-        raise UserError(f"{site.file}: environment.{key}: nothing for stack {stack!r}; add {stack}: …")
+        raise UserError(f"{site.file}: environment.{key}: nothing for stack {base(stack)!r}; add {base(stack)}: …")
     return entry
 
 
@@ -121,7 +167,7 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     if environment["mode"] == "current":
         return record | _current(lock, overlay.make(lock) if environment["overlay"] else None)
     if environment["mode"] == "wheels" and not environment["site_wheels"]:
-        root = lock.resolve().parent.parent
+        root = ROOT if is_recorded(lock.stem) else lock.resolve().parent.parent
         wanted = wheelhouse.order(root, environment["stack"], environment["build"], environment["python"])
         place = wheelhouse.fetch(wanted)
         return record | {"wheels": sorted(wheel.name for wheel in place.glob("*.whl"))}

@@ -2,7 +2,8 @@
 
 `prepare` runs once on each node, in the driver's Python, and needs no network. After that, each rank calls
 `interpreter`. Both read the `environment` of a run's job, made by `relay.environments.login_node.asked`. Its keys used
-here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules` and `nvidia`.
+here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules`,
+`stack_modules` and `nvidia`.
 This module does not import torch, because torch need not be installed where it runs.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.environments import installer, overlay
+from relay.environments.locks import is_recorded, lock_of
 from relay.environments.node_folder import (
     clear,
     in_one_line,
@@ -109,9 +111,10 @@ def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
 def _check_modules(environment: Mapping[str, Any]) -> None:
     """Raise UserError where a module of the site is not loaded: Snakemake does not stop when `module load` fails.
 
-    Mode conda is left out, because its modules are loaded before Snakemake is started.
+    The site's modules are left out in mode conda, because they are loaded before Snakemake is started.
     """
-    wanted = environment.get("modules", []) if environment["mode"] != "conda" else []
+    wanted = list(environment.get("modules", []) if environment["mode"] != "conda" else [])
+    wanted += environment.get("stack_modules", [])
     loaded = [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name]
     for name in wanted:
         if not any(f"{module}/".startswith(f"{name}/") for module in loaded):
@@ -191,7 +194,13 @@ def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     """Install the site's own wheels by name. Its modules set PIP_CONFIG_FILE, so that pip finds them."""
     installer.run([str(_python(environment)), "-m", "venv", str(place)], [lock])
     pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    installer.run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], [lock])
+    try:
+        installer.run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], [lock])
+    except UserError as error:
+        if not is_recorded(environment["stack"]):
+            raise
+        where = f"these versions were recorded in {lock_of(Path(), environment['stack'])}"
+        raise UserError(f"{error}; {where}: delete the lock to begin again with today's") from None
 
 
 def _check_python(environment: Mapping[str, Any]) -> None:

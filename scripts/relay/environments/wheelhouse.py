@@ -24,9 +24,11 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import built, installer
+from relay.environments import built, installer, pip
 from relay.environments.lock_text import exactly, without
+from relay.environments.locks import is_recorded, lock_of
 from relay.environments.recipes import RECIPES
+from relay.spec import cuda
 
 FOLDER = Path("results/wheelhouses")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's own index: PyPI has no CPU-only builds for Linux
@@ -52,7 +54,7 @@ class Order:
 
         The path is relative to the working directory of the workflow.
         """
-        digest = hashlib.sha256(f"{self.build} {_version(self.python)} {platform.machine()}\n".encode())
+        digest = hashlib.sha256(f"{self.build} {version_of(self.python)} {platform.machine()}\n".encode())
         for lock in self.locks:
             digest.update(lock.read_bytes())
         for name in self.built:
@@ -79,10 +81,10 @@ def order(root: Path, stack: str, build: str, python: str | None = None) -> Orde
 
     Raises UserError for a build without locked hashes, and for a stack without a lock.
     """
-    locks = [root / "envs" / f"{stack}.txt"]
+    locks = [lock_of(root, stack)]
     if build == "cuda":
         locks.append(root / "envs" / "torch-cuda.txt")  # the same for all stacks, for all have the same torch
-    elif build != "cpu":
+    elif build != "cpu" and not is_recorded(stack):
         raise UserError(f"environment.torch: {build!r} has no locked wheels; allowed: cpu, cuda, or another mode")
     absent = next((lock for lock in locks if not lock.is_file()), None)
     if absent:
@@ -106,7 +108,8 @@ def python_version(python: Path) -> str:
 
 
 @lru_cache
-def _version(python: Path) -> str:
+def version_of(python: Path) -> str:
+    """The version of a Python program, such as `3.11`, asked once. Raises UserError as `python_version` does."""
     if str(python) == base_python():
         return "{}.{}".format(*sys.version_info)
     return python_version(python)
@@ -187,10 +190,12 @@ def _keep_good(wanted: Order, place: Path, partial: Path, bad: list[str] | None)
 
 def _download(wanted: Order, partial: Path) -> None:
     """Fetch the wheels that are published. Raises UserError where one cannot be had."""
-    python = _version(wanted.python)
+    python = version_of(wanted.python)
     print(f"Fetching the wheels of stack {wanted.stack} ({wanted.build}, Python {python})", flush=True)
     if wanted.build != "cpu":
         words = _pip_download(wanted, (), partial)
+        if words and cuda.of_an_index(wanted.build):
+            words = _pip_download(wanted, (), partial, "--extra-index-url", cuda.index(wanted.build))
     else:
         words = _pip_download(wanted, CPU_BUILDS, partial)
         where: tuple[str, ...] = ()
@@ -210,11 +215,6 @@ def _download(wanted: Order, partial: Path) -> None:
         raise UserError(f"the wheels of stack {wanted.stack} could not be fetched: {words}")
 
 
-def _pip(wanted: Order) -> list[str]:
-    """The driver's pip, which selects wheels for the order's Python."""
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(wanted.python)]
-
-
 def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *options: str) -> str:
     """Download the wheels; of the packages `labelled`, their CPU builds. Returns '' or pip's error on one line."""
     requirements = folder / "asked.txt"
@@ -222,27 +222,22 @@ def _pip_download(wanted: Order, labelled: Collection[str], folder: Path, *optio
     safety = ["--require-hashes", "--only-binary=:all:", "--progress-bar=off"]
     place = ["--dest", str(folder), "--requirement", str(requirements)]
     words: list[str] = []
-    command = [*_pip(wanted), "download", *safety, *place, *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
-        assert pip.stdout is not None
-        for line in pip.stdout:
+    command = [*pip.program(wanted.python), "download", *safety, *place, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
             if re.match(r"\s*(Downloading|Processing) ", line):
                 size = re.search(r"\([0-9.]+ .B\)", line)
                 print(f"  {line.split()[1].rpartition('/')[2]} {size[0] if size else ''}".rstrip(), flush=True)
-            elif not line.startswith("WARNING: Location"):
-                words.append(line.strip())
+            else:
+                words.append(line)
     requirements.unlink()
-    if pip.returncode == 0:
-        return ""
-    error = next((n for n, line in enumerate(words) if line.startswith("ERROR:")), -1)
-    # pip reports a wrong hash over several lines. "from versions:" would list hundreds of them.
-    message = " ".join(" ".join(words[error:]).removeprefix("ERROR:").split())
-    return re.sub(r"\(from versions: [^)]*\)", "", message)[-500:] if "HASHES" not in message else message[:700]
+    return pip.complaint(words) if running.returncode else ""
 
 
 def _index_offers(wanted: Order, torch: str) -> bool:
     """Whether PyTorch's index answers in time and has that version. pip asks, so that its proxy settings apply."""
-    ask = [*_pip(wanted), "index", "versions", "torch", "--index-url", CPU_INDEX, "--retries=0"]
+    ask = [*pip.program(wanted.python), "index", "versions", "torch", "--index-url", CPU_INDEX, "--retries=0"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         answer = subprocess.run(ask, check=False, capture_output=True, text=True, timeout=PROBE_SECONDS)
         listed = re.search(r"(?m)^Available versions: (.*)$", answer.stdout)
@@ -268,7 +263,7 @@ def _describe(wanted: Order, folder: Path, made: Set[str] = frozenset()) -> None
 
     `made` are the wheels that were built here. Raises UserError for another wheel whose hash is in no lock.
     """
-    lines = [f"{MADE_WITH} {_version(wanted.python)}"]
+    lines = [f"{MADE_WITH} {version_of(wanted.python)}"]
     digests = {wheel.name: sha256(wheel) for wheel in sorted(folder.glob("*.whl"))}
     for name, digest in digests.items():
         if name not in made and f"sha256:{digest}" not in wanted.locked:

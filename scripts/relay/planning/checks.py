@@ -66,12 +66,15 @@ def with_cpus(reference: Reference, gates: Iterable[Gate], most: int | None) -> 
     return replace(reference, shape=replace(reference.shape, cpus_per_task=cpus, threads=cpus))
 
 
-def referred(gate: Setting) -> Setting:
-    """The setting of a gate's reference: a plain loop in a single process, on one device of the same kind."""
+def referred(gate: Setting, stack: str) -> Setting:
+    """The setting of a gate's reference: a plain loop in a single process, on one device of the same kind.
+
+    `stack` is the software of a job without a strategy.
+    """
     device = gate.shape.device
     return replace(
         gate,
-        strategy=StrategySpec(name="reference"),
+        strategy=StrategySpec(name="reference", stack=stack),
         shape=Shape(device=device, backend=BACKENDS[device][0]),
         computation=Computation(precision=gate.computation.precision),
     )

@@ -247,6 +247,11 @@ class Config(Block):
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
     )
     probe: Probe = Field(default=Probe(), description="the search for the largest batch that fits: `snakemake probe`")
+    packages: dict[str, list[Text]] = Field(
+        default={},
+        description="packages of your own beside those of a stack: {stack: [packages]}, such as "
+        "{torch: [einops, transformers==4.57.1]}; the driver records their versions",
+    )
     strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
     comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(
         default_factory=_default_comparisons,

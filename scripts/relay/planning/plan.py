@@ -18,6 +18,7 @@ from relay.environments import login_node
 from relay.planning import segments, shapes
 from relay.planning.config import Config, Segment
 from relay.planning.here import unfit_folders
+from relay.planning.stacks import Stacks
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
@@ -70,6 +71,7 @@ class Plan:
     `gates`, `references` and `preflights` are by id, `spot_checks` and `libtorch` by their settings' ids. `gate_of`
     maps a setting's id to its gate's. `reference_of` maps a gate's id to its reference's. `preflight_of` maps the id of
     a setting, gate or reference to its preflight's.
+    `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     """
 
@@ -78,6 +80,7 @@ class Plan:
     site: Site | None
     strategies: list[str]
     speeds: Path = SPEEDS
+    stacks: Stacks = field(default_factory=lambda: Stacks("current"))
     settings: list[PlannedSetting] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     gates: dict[str, Gate] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
-    _environments: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
+    _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def gate(self, run: Run) -> str:
         """The id of the gate that a run has to pass first."""
@@ -115,7 +118,8 @@ class Plan:
         if self.site is None:
             return None
         minutes = self.preflight_minutes if isinstance(specification, Preflight) else self.config.runtime_minutes
-        environment = self._environment(specification.stack, specification.shape.device)
+        program = specification.kind if isinstance(specification, LibTorch) else None
+        environment = self._environment(specification.stack, specification.shape.device, program)
         return shapes.job(specification.shape, self.site, self.config, minutes, environment)
 
     def resources(self, specification: Specification) -> dict[str, Any]:
@@ -186,11 +190,12 @@ class Plan:
                 minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
                 yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
 
-    def _environment(self, stack: str, device: str) -> dict[str, Any]:
+    def _environment(self, stack: str, device: str, program: str | None) -> dict[str, Any]:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
-        if (stack, device) not in self._environments:
-            self._environments[stack, device] = login_node.asked(self.site, stack, self.root, device=device)
-        return self._environments[stack, device]
+        known = (stack, device, program)
+        if known not in self._environments:
+            self._environments[known] = login_node.asked(self.site, stack, self.root, device=device, program=program)
+        return self._environments[known]
 
     @property
     def unready(self) -> list[str]:
@@ -204,6 +209,7 @@ class Plan:
         partitions = (shapes.partition_for(shape, self.site, self.config)[0] for shape in needed)
         used = [partition for partition in partitions if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
+        missing += self.stacks.unrecorded
         return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
 
     @cached_property

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.environments import login_node, overlay
-from relay.planning import batches, checks, settings, shapes, size, skips, software, user_limits
+from relay.environments.locks import base, lock_of
+from relay.planning import batches, checks, settings, shapes, size, skips, software, stacks, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -35,12 +36,14 @@ def plan(
     speeds: Path = SPEEDS,
     site: Site | None = None,
     arithmetic: Arithmetic | None = None,
+    record: bool = False,
 ) -> Plan:
     """The plan of a config.
 
     `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
     this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
     cluster that the runs go to; None means this machine. `arithmetic` is the driver's; None means this process's.
+    `record` has pip asked for stacks whose lock is to be recorded; the driver does that.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
@@ -50,7 +53,11 @@ def plan(
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     here = _here(config.device, gpus, cpus or len(granted()), site)
-    planner = _Planner(Plan(config, root, site, names, speeds), strategies, here, arithmetic or Arithmetic.here())
+    needed = {strategy.requirements.stack for strategy in strategies.values()}
+    found = stacks.find(config, site, root, needed, record=record)
+    planner = _Planner(
+        Plan(config, root, site, names, speeds, found), strategies, here, arithmetic or Arithmetic.here()
+    )
     planner.add_settings()
     planner.add_checks()
     planner.add_runs()
@@ -99,7 +106,7 @@ class _Planner:
     def lock(self, stack: str) -> str | None:
         """The digest of the versions that a stack's lock pins, or None where it has no lock."""
         if stack not in self.locks:
-            path = self.root / "envs" / f"{stack}.txt"
+            path = lock_of(self.root, stack)
             self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
         return self.locks[stack]
 
@@ -113,15 +120,19 @@ class _Planner:
         for asked in settings.expand(self.config.comparisons):
             strategy = self.strategies[asked.strategy]
             setting = settings.resolve(
-                asked, config=self.config, strategy=strategy, task=self.task, dataset=self.dataset, here=self.here
+                asked,
+                config=self.config,
+                strategy=strategy,
+                stack=self.plan.stacks.name(strategy.requirements.stack),
+                task=self.task,
+                dataset=self.dataset,
+                here=self.here,
             )
             reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
-            if self.here.site and not reasons:
-                reasons += self._site_problems(setting, self.here.site)
             stack = setting.strategy.stack
-            torch = software.torch_version(
-                self.here.site, stack, self.root / "envs" / f"{stack}.txt", self.arithmetic.torch
-            )
+            torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
+            if self.here.site and not reasons:
+                reasons += self._site_problems(setting, self.here.site, torch)
             reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
             if self.lock(stack) is None:
                 reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
@@ -134,11 +145,13 @@ class _Planner:
             others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
             self.plan.warnings.append(f"{named[0]} {caution}{others}")
 
-    def _site_problems(self, setting: Setting, site: Site) -> Iterator[str]:
-        """Why the cluster cannot take the setting's jobs."""
+    def _site_problems(self, setting: Setting, site: Site, torch: str | None) -> Iterator[str]:
+        """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
         partition, reason = shapes.partition_for(setting.shape, site, self.config)
         if partition is None:
             yield reason
+        if partition is not None:
+            yield from software.unfit(site, partition, torch)
         try:
             login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
         except UserError as error:
@@ -171,6 +184,7 @@ class _Planner:
         partition, _ = shapes.partition_for(setting.shape, site, self.config)
         asked = login_node.asked(site, setting.strategy.stack, self.root)
         software = {name: asked[name] for name in ("mode", "build", "packages", "conda", "image", "modules")}
+        software |= {"stack_modules": asked["stack_modules"]} if asked["stack_modules"] else {}
         place = replace(
             setting.place,
             gpu_name=partition.gpu_name if partition else None,
@@ -204,7 +218,9 @@ class _Planner:
 
     def _add_libtorch(self) -> None:
         """Add, for each task, its first setting: the network is the same, whichever strategy has trained it."""
-        plain_first = sorted(self.plan.settings, key=lambda planned: planned.setting.strategy.stack != overlay.DRIVERS)
+        plain_first = sorted(
+            self.plan.settings, key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS
+        )
         for task in dict.fromkeys(planned.setting.task.name for planned in self.plan.settings):
             first = next(planned for planned in plain_first if planned.setting.task.name == task)
             alone = checks.spot_checked(first.setting, self.here.cpus)
@@ -239,7 +255,7 @@ class _Planner:
 
     def _add_reference(self, gate: Gate) -> str:
         """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
-        referred, seed = checks.referred(gate), self.config.gate.seed
+        referred, seed = checks.referred(gate, self.plan.stacks.plain), self.config.gate.seed
         digest = self.identity(referred, sources={"reference": self.reference_source}, seed=seed)
         name = self.plan.reference_of[gate.id] = f"{referred.task.name}-{digest}"
         self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))

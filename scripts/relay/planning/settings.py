@@ -189,9 +189,16 @@ def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
 
 
 def resolve(
-    asked: Asked, *, config: Config, strategy: StrategyFile, task: TaskSpec, dataset: DatasetSpec, here: Here
+    asked: Asked,
+    *,
+    config: Config,
+    strategy: StrategyFile,
+    stack: str,
+    task: TaskSpec,
+    dataset: DatasetSpec,
+    here: Here,
 ) -> Setting:
-    """The setting of a combination, with every default filled in."""
+    """The setting of a combination, with every default filled in. `stack` is the software that its jobs use."""
     needs = strategy.requirements
     shape = _shape(asked, needs, here)
     axes = asked.axes
@@ -211,7 +218,7 @@ def resolve(
         strategy=StrategySpec(
             name=asked.strategy,
             file=str(strategy.file),
-            stack=needs.stack,
+            stack=stack,
             options=options,
             divides=tuple(needs.divides),
             node_needs=(

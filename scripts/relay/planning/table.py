@@ -58,6 +58,7 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_row(*row)
     lines = [
         _totals(plan),
+        *plan.stacks.shown(plan.root),
         *(start.line for start in plan.expected_starts),
         *skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),

@@ -8,9 +8,8 @@ from itertools import combinations
 from typing import Any
 
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.spec.cuda import OLDEST_DRIVER
 
-# The oldest driver for each major version of CUDA (NVIDIA's "minor version compatibility").
-OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 INSTALL = "install a CUDA build of torch for this stack (`torch:` of the site's environment, docs/environments.md)"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from relay.environments.locks import base
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
 from relay.spec.versions import NAMES, least_of, too_old
 
@@ -77,7 +78,7 @@ def _seen_elsewhere(facts: Facts, rank: int) -> bool:
 @check("caches")
 def caches(facts: Facts) -> Outcome | None:
     """Compiled extensions on a network filesystem, where builds lock each other out, or where others can write."""
-    compiles = facts.run["stack"] == "deepspeed" or facts.run.get("compile")
+    compiles = base(facts.run["stack"]) == "deepspeed" or facts.run.get("compile")
     tell = warn if compiles else note
     own = "`node_disk` in the site's file names the disk: jobs keep their caches in a folder of your own below it"
     for rank in facts.ranks:

@@ -101,8 +101,10 @@ def _at(location: Sequence[str | int], whole: Schema) -> Schema:
     schema = _resolved(whole, whole)
     for step in location:
         if isinstance(step, int):
-            parts = (_resolved(p, whole) for p in schema.get("anyOf", [schema]))
-            schema = next(p["items"] for p in parts if "items" in p)
+            parts = [_resolved(p, whole) for p in schema.get("anyOf", [schema])]
+            # A number is an entry of a list, or a key that YAML has read as one.
+            inner = (p.get("items") or p.get("additionalProperties") for p in parts)
+            schema = next(each for each in inner if each)
         else:
             block = _block(schema, whole)
             schema = block.get("properties", {}).get(step) or block["additionalProperties"]

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from relay.spec.blocks import Block, Natural, Text, Whole
+from relay.spec.cuda import Generation, generation_of
 
 Device = Literal["cpu", "cuda"]
 
@@ -41,6 +42,9 @@ class Partition(Block):
     name: Text | None = Field(default=None, description="Slurm's name for the partition; null: Slurm chooses one")
     device: Device = Field(description="what its jobs compute on")
     gpu_name: Text | None = Field(default=None, description="GRES type of its GPUs, as `sinfo -o %G` shows; null: any")
+    gpu_generation: Generation | None = Field(
+        default=None, description="generation of its GPUs, where gpu_name does not tell it; null: as gpu_name says"
+    )
     gpus_per_node: Whole = Field(default=0, description="GPUs of a node")
     cpus_per_node: Natural = Field(description="CPUs of a node")
     memory_mb_per_node: Natural | None = Field(default=None, description="memory of a node in MB; null: not checked")
@@ -64,6 +68,11 @@ class Partition(Block):
     def shown(self) -> str:
         """The partition's name in messages."""
         return f"partition {self.name}" if self.name else f"Slurm's default partition ({self.device})"
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation of its GPUs; None where it is not known."""
+        return self.gpu_generation or generation_of(self.gpu_name)
 
     @property
     def slurms(self) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
-from relay.spec import yaml_file
+from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
@@ -76,7 +76,11 @@ class Environment(Block):
         default=None,
         description="the Python that virtual environments are made with; null: the one that `make install` used",
     )
-    torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128"] = Field(default="cpu", description="build of torch")
+    torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128", "cu130", "auto"] = Field(
+        default="cpu",
+        description="build of torch: cuda is the package registry's, the others are of PyTorch's own indexes; auto: "
+        "the first that the partitions' GPUs and nvidia_driver can run",
+    )
     torch_version: Text | None = Field(
         default=None,
         description="version of torch that the modules, the conda environment, the image or the cluster's wheels give: "
@@ -126,6 +130,11 @@ class Site(Block):
         default=False,
         description="whether the cluster limits jobs to their CPUs and GPUs (cgroups); true: jobs check that it does",
     )
+    nvidia_driver: Text | None = Field(
+        default=None,
+        description="oldest version of NVIDIA's driver on the nodes, such as 550.54 (`nvidia-smi` shows it); null: not "
+        "known before a preflight",
+    )
     node_disk: Text = Field(
         default="/tmp", description="folder on the node's own disk; variables are expanded inside the job"
     )
@@ -138,6 +147,11 @@ class Site(Block):
         default=[],
         description="environment modules that jobs load, in this order; with mode: conda, the modules that provide "
         "`conda`, which you load before you start Snakemake",
+    )
+    stack_modules: dict[str, list[Text]] = Field(
+        default={},
+        description="environment modules that the jobs of a stack load after these: {stack: [modules]}, such as CUDA "
+        "for deepspeed; under `libtorch` those of the C++ program's job",
     )
     environment: Environment = Field(default=Environment(), description="where a job's packages come from")
 
@@ -162,6 +176,7 @@ class Site(Block):
         yield "constraint", self.constraint, CONSTRAINT
         yield "mail_user", self.mail_user, MAIL
         yield "node_disk", self.node_disk, DISK
+        yield "nvidia_driver", self.nvidia_driver, ("a version such as 550.54.15", r"[1-9][0-9]{2}(\.[0-9]+){0,2}")
         yield "network_interface", self.network_interface, INTERFACE
         yield "openmp.stack", self.openmp.stack, ("a size such as 512m", r"[1-9][0-9]*[BbKkMmGg]?")
         for i, partition in enumerate(self.partitions):
@@ -171,6 +186,9 @@ class Site(Block):
                 yield f"partitions[{i}].gpu_name", partition.gpu_name, GRES_TYPE
         for i, module in enumerate(self.modules):
             yield f"modules[{i}]", module, MODULE
+        for stack, modules in self.stack_modules.items():
+            for i, module in enumerate(modules):
+                yield f"stack_modules.{stack}[{i}]", module, MODULE
         for stack, packages in self.environment.packages.items():
             for i, package in enumerate(packages):
                 yield f"environment.packages.{stack}[{i}]", package, PACKAGE
@@ -195,6 +213,10 @@ class Site(Block):
             yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
         if self.mail_user and not self.mail_type:
             yield f"mail_user: {show(self.mail_user)} gets no mail without mail_type; give both, such as [END, FAIL]"
+        gpus = [p.generation for p in self.partitions if p.device == "cuda"]
+        if e.torch == "auto" and gpus and cuda.chosen(gpus, self.nvidia_driver) is None:
+            known = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {self.nvidia_driver}"
+            yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({known}); name one"
         if e.mode == "conda" and not e.conda:
             yield "environment.conda: missing with mode: conda; allowed: {stack: name, folder or file}"
         if e.mode == "apptainer" and not e.image:
@@ -203,6 +225,14 @@ class Site(Block):
             yield "modules: missing with environment.mode: modules; allowed: the modules that give `python` with torch"
         if e.mode == "wheels" and e.wheels_from == "site" and not e.packages:
             yield "environment.packages: missing with wheels_from: site; allowed: {stack: [packages]}"
+
+    @property
+    def torch_build(self) -> str:
+        """The build of torch: cpu, or one of `relay.spec.cuda`. `auto` is decided here."""
+        if self.environment.torch != "auto":
+            return self.environment.torch
+        gpus = [p.generation for p in self.partitions if p.device == "cuda"]
+        return (cuda.chosen(gpus, self.nvidia_driver) or "cuda") if gpus else "cpu"
 
     @property
     def file(self) -> str:

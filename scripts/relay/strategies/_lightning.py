@@ -13,8 +13,6 @@ import threading
 import warnings
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,16 +20,17 @@ from typing import Any
 import torch
 from torch import nn
 
-with suppress(PackageNotFoundError):  # it needs no torchvision, but fails to import beside one that fails
-    from relay.datasets import vision as _vision  # noqa: F401
-
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins.environments import ClusterEnvironment
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-from lightning.pytorch.strategies import Strategy as LightningsStrategy
-
 from relay.process.ranks import Ranks
+from relay.strategies._lightning_library import (
+    Callback,
+    ClusterEnvironment,
+    LightningModule,
+    LightningsStrategy,
+    MixedPrecision,
+    ModelCheckpoint,
+    Precision,
+    Trainer,
+)
 from relay.strategies.base import Batch, Strategy
 from relay.task.task import Task
 

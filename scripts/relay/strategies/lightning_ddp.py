@@ -10,9 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relay.strategies._buckets import settle
 from relay.strategies._lightning import LightningStrategy, OnTheRunsDevice, TheRunsProcesses, precision_plugin
+from relay.strategies._lightning_library import DDPStrategy
 from relay.strategies.base import Requirements
-
-from lightning.pytorch.strategies import DDPStrategy  # isort: skip  # after _lightning, which mends its import
 
 
 class LightningDDP(LightningStrategy):

@@ -1,0 +1,97 @@
+"""Asks pip, so that the user's own configuration of pip applies: mirrors, folders, proxies, certificates."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from relay.base.errors import UserError
+
+LONGEST_SECONDS = 900
+
+
+@dataclass(frozen=True, order=True)
+class Taken:
+    """A wheel that pip would take: the package's name, its version with its label, SHA-256 (hex), and address."""
+
+    name: str
+    version: str
+    sha256: str
+    url: str
+
+    @property
+    def file(self) -> Path | None:
+        """The wheel's file, where it lies on a disk."""
+        return Path(unquote(urlsplit(self.url).path)) if self.url.startswith("file:") else None
+
+
+def program(python: Path | str) -> list[str]:
+    """The driver's pip, which selects wheels for a Python, its own or another one."""
+    other = ["--python", str(python)] if str(python) != sys.executable else []  # which starts pip once more
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *other]
+
+
+def complaint(said: Sequence[str]) -> str:
+    """pip's error on one line, of the lines that it has said."""
+    lines = [line.strip() for line in said if not line.startswith("WARNING: Location")]
+    error = next((n for n, line in enumerate(lines) if line.startswith("ERROR:")), -1)
+    # pip reports a wrong hash over several lines. "from versions:" would list hundreds of them.
+    message = " ".join(" ".join(lines[error:]).removeprefix("ERROR:").split()).partition(" To fix this you could")[0]
+    message = re.sub(r"^Could not find a version .* ERROR: (?=No matching distribution)", "", message)
+    return re.sub(r"\(from versions: [^)]*\)", "", message)[-500:] if "HASHES" not in message else message[:700]
+
+
+def would_install(
+    requirements: Sequence[str], *, python: Path | str, options: Sequence[str] = (), modules: Sequence[str] = ()
+) -> list[Taken]:
+    """The wheels that pip would take for these requirements, with all that they need. Nothing is installed.
+
+    `modules` are loaded first where this machine has environment modules: on some clusters they say where pip looks.
+    Raises UserError with pip's own words where there is no solution.
+    """
+    with tempfile.TemporaryDirectory(prefix="torch-relay-pip-") as folder:
+        report = Path(folder) / "report.json"
+        safely = ["--dry-run", "--ignore-installed", "--only-binary=:all:", "--progress-bar=off"]
+        command = [*program(python), "install", *safely, "--report", str(report), *options, *requirements]
+        try:
+            done = subprocess.run(
+                ["bash", "-c", with_modules(modules, shlex.join(command))],
+                check=False,
+                env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LONGEST_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"pip found no answer within {LONGEST_SECONDS // 60} minutes") from None
+        if done.returncode or not report.is_file():
+            raise UserError(complaint(done.stdout.splitlines()) or "pip ended without a word")
+        return sorted(map(_taken, json.loads(report.read_text(encoding="utf-8"))["install"]))
+
+
+def with_modules(modules: Sequence[str], command: str) -> str:
+    """A shell's command line that runs a command with these environment modules, where `module` is defined."""
+    if not modules:
+        return command
+    loaded = f"module purge && module load {shlex.join(modules)}"
+    return f"if type module > /dev/null 2>&1; then {{ {loaded}; }} > /dev/null 2>&1; fi; {command}"
+
+
+def _taken(item: dict[str, Any]) -> Taken:
+    about, download = item["metadata"], item["download_info"]
+    name = re.sub(r"[-_.]+", "-", about["name"]).lower()
+    digest = download.get("archive_info", {}).get("hashes", {}).get("sha256")
+    if digest is None:
+        raise UserError(f"pip tells no hash of {name} {about['version']} ({download['url']})")
+    return Taken(name, about["version"], digest, download["url"])

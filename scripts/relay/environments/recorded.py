@@ -1,0 +1,194 @@
+"""Locks that the login node records: what pip would take, asked once, and held as long as the same is asked for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+import yaml
+from packaging.markers import Marker
+
+from relay.base.errors import UserError
+from relay.base.files import write_text
+from relay.environments import pip
+from relay.environments.lock_text import ENTRY
+from relay.environments.locks import lock_of
+from relay.spec.identity import fingerprint
+
+LABEL = "locked"  # the local version label of the stand-ins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a recorded lock is to hold: `requirements`, as pip takes them, for a Python.
+
+    `held` is the text of the stack's own lock. Its packages keep their versions and are in the lock as well. `beside`
+    is the text of a lock whose versions hold where its packages are needed. `modules` say on some clusters where pip
+    looks. `index` is the address of an index that is asked where pip's own configuration has no solution. `only_here`
+    keeps pip to the folders of wheels that its configuration names.
+    """
+
+    stack: str
+    requirements: tuple[str, ...]
+    python: str
+    version: str  # of that Python, such as 3.12
+    held: str = ""
+    beside: str = ""
+    modules: tuple[str, ...] = ()
+    index: str = ""
+    only_here: bool = False
+    site: str = ""
+
+    @property
+    def name(self) -> str:
+        """The recorded stack: the project's stack, and a digest of everything that selects the packages."""
+        pins = [sorted(versions(text)) for text in (self.held, self.beside)]
+        known = [self.requirements, self.version, sys.platform, platform.machine(), *pins]
+        return f"{self.stack}-{fingerprint([*known, self.modules, self.only_here, self.site, self.index])}"
+
+    @property
+    def lock(self) -> Path:
+        """Where the lock is, or will be."""
+        return lock_of(Path(), self.name)
+
+
+def record(asked: Asked) -> None:
+    """Write the lock unless it is there. Raises UserError with pip's words where there is no solution."""
+    if asked.lock.is_file():
+        return
+    what = ", ".join(asked.requirements)
+    print(f"Looking for what stack {asked.stack} needs for {what} (once; {asked.lock})", file=sys.stderr, flush=True)
+    new = [taken for taken in _answered(asked) if not taken.version.endswith(f"+{LABEL}")]
+    head = [
+        f"# Recorded on {time.strftime('%Y-%m-%d')} for {what} (Python {asked.version}, {platform.machine()}).",
+        "# It holds as long as the same is asked for. Delete it to look for today's versions.",
+    ]
+    lines = [*head, *(line for line in asked.held.splitlines() if not line.startswith("#"))]
+    for each in new:
+        lines += [f"# {each.url}"] if asked.only_here and each.file else []
+        lines += [f"{each.name}=={each.version} \\", f"    --hash=sha256:{each.sha256}"]
+    # Another driver may have written it meanwhile: then that one's versions hold.
+    asked.lock.parent.mkdir(parents=True, exist_ok=True)
+    fresh = asked.lock.with_name(f".{asked.lock.name}.{os.getpid()}.new")
+    write_text(fresh, "\n".join(lines) + "\n")
+    try:
+        os.link(fresh, asked.lock)
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+
+
+def _answered(asked: Asked) -> list[pip.Taken]:
+    with tempfile.TemporaryDirectory(prefix="torch-relay-locked-") as text:
+        folder = Path(text)
+        options = ["--no-index"] if asked.only_here else []
+        if asked.held or asked.beside:
+            (folder / "constraints.txt").write_text("\n".join(_constraints(asked, folder)) + "\n", encoding="utf-8")
+            options += ["--constraint", str(folder / "constraints.txt"), "--find-links", str(folder)]
+        return _first_answer(asked, options)
+
+
+def _first_answer(asked: Asked, options: Sequence[str]) -> list[pip.Taken]:
+    """What pip answers by its own configuration; where it has no solution, with the further index."""
+    try:
+        return pip.would_install(asked.requirements, python=asked.python, options=options, modules=asked.modules)
+    except UserError:
+        if not asked.index:
+            raise
+    further = [*options, "--extra-index-url", asked.index]
+    return pip.would_install(asked.requirements, python=asked.python, options=further, modules=asked.modules)
+
+
+def _constraints(asked: Asked, folder: Path) -> Iterator[str]:
+    """The versions that hold. The stack's own packages get stand-ins in `folder`: wheels without files.
+
+    So pip fetches none of them (torch and CUDA's libraries would be gigabytes), and needs no wheel of those that have
+    none. It takes a stand-in for the package's own version, because `==2.13.0` accepts any label.
+    """
+    held = dict(versions(asked.held, asked.version))
+    for name, version in held.items():
+        _stand_in(folder, name, version)
+        yield f"{name}==={version}+{LABEL}"
+    yield from (f"{name}=={version}" for name, version in versions(asked.beside, asked.version) if name not in held)
+
+
+def versions(lock: str, python: str | None = None) -> Iterator[tuple[str, str]]:
+    """The packages of a lock's text with their versions; with `python` those for that version of Python alone."""
+    known = {"python_version": python, "python_full_version": f"{python}.0"} if python else {}
+    for name, version, rest in ENTRY.findall(lock):
+        marker = re.match(r"\s*;\s*([^\\\n]+)", rest)
+        if python is None or marker is None or Marker(marker[1].strip()).evaluate(dict(known)):
+            yield name, version
+
+
+def _stand_in(folder: Path, name: str, version: str) -> None:
+    """Write a wheel without files, of the package's own version. It has the extras of the installed package."""
+    label, plain = f"{version}+{LABEL}", name.replace("-", "_")
+    about = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {label}", *_extras(name, version)]
+    files = {
+        "METADATA": "\n".join(about) + "\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: torch-relay\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{plain}-{label}-py3-none-any.whl", "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(f"{plain}-{label}.dist-info/{file}", text)
+
+
+def _extras(name: str, version: str) -> Sequence[str]:
+    """What the package's extras need, where this very version is installed here: others may ask for `fsspec[http]`."""
+    try:
+        about = metadata(name)
+    except PackageNotFoundError:
+        return []
+    if about["Version"].partition("+")[0] != version:
+        return []
+    needed = [line for line in about.get_all("Requires-Dist", []) if "extra ==" in line]
+    return [
+        *(f"Provides-Extra: {extra}" for extra in about.get_all("Provides-Extra", [])),
+        *(f"Requires-Dist: {line}" for line in needed),
+    ]
+
+
+def write_conda(asked: Asked, declared: Path) -> None:
+    """Write the file of the conda environment, beside the lock: the site's own file with the recorded packages."""
+    place, held = asked.lock.with_suffix(".yaml"), dict(versions(asked.held))
+    new = [f"{name}=={version}" for name, version in versions(asked.lock.read_text("utf-8")) if name not in held]
+    content = yaml.safe_load(declared.read_text(encoding="utf-8"))
+    dependencies = list(content.get("dependencies") or ["python", "pip"])
+    pips = next((each["pip"] for each in dependencies if isinstance(each, dict) and "pip" in each), None)
+    if pips is None:
+        dependencies.append({"pip": (pips := [])})
+    pips += new
+    text = yaml.safe_dump(content | {"dependencies": dependencies}, sort_keys=False)
+    if not place.is_file() or place.read_text(encoding="utf-8") != text:
+        write_text(place, text)
+
+
+def gone(lock: Path) -> str | None:
+    """What a recorded lock of a folder of wheels holds and the folder has no more, in words; None where all is there.
+
+    A folder that is not to be seen from here says nothing.
+    """
+    text = lock.read_text(encoding="utf-8")
+    for url, name, version in re.findall(r"(?m)^# (file://\S+)\n([^=\s]+)==(\S+)", text):
+        file = pip.Taken(name, version, "", url).file
+        if file and file.parent.is_dir() and not file.exists():
+            return f"{name} {version} ({file.name}) is no more in {file.parent}"
+    return None
+
+
+def checked(asked: Asked) -> None:
+    """Raise UserError where a recorded lock holds a wheel that the site no longer has."""
+    if asked.lock.is_file() and (lacks := gone(asked.lock)):
+        raise UserError(f"{asked.lock}: {lacks}; delete this lock to begin again with what is there today")

@@ -1,0 +1,240 @@
+"""Which stack of software each strategy's jobs use: the project's own, or one whose lock the login node records.
+
+A stack becomes another one, with a lock of its own, by packages of the user's (`packages` of the config), and where a
+cluster's own wheels are installed: what the cluster offers today is recorded, and holds for the whole comparison.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from relay.base.errors import UserError
+from relay.environments import login_node, recorded, wheelhouse
+from relay.environments.lock_text import without
+from relay.environments.locks import lock_of, pinned, stacks
+from relay.environments.overlay import DRIVERS
+from relay.environments.recipes import RECIPES
+from relay.environments.recorded import Asked
+from relay.planning.config import Config
+from relay.spec import cuda
+from relay.spec.messages import show, unknown
+from relay.spec.site import Site
+
+Source = Literal["current", "wheels", "site", "conda", "modules", "apptainer"]
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The stacks of a plan. `names` has those that are not the project's own, by the project's.
+
+    `unrecorded` are lines about stacks of a cluster's own wheels whose versions cannot be told, or are gone.
+    """
+
+    source: Source
+    names: dict[str, str] = field(default_factory=dict)
+    unrecorded: list[str] = field(default_factory=list)
+
+    def name(self, stack: str) -> str:
+        """The stack that a strategy's jobs use; `stack` is the one that its requirements name."""
+        return self.names.get(stack, stack)
+
+    @property
+    def plain(self) -> str:
+        """The stack of references, which load no strategy: the driver's own environment where jobs use it."""
+        return DRIVERS if self.source == "current" else self.name(DRIVERS)
+
+    def shown(self, root: Path) -> Iterator[str]:
+        """A line for each recorded stack, with its version of torch."""
+        for stack, name in self.names.items():
+            lock = lock_of(root, name)
+            torch = pinned(lock.read_text(encoding="utf-8"), "torch") if self.source != "current" else None
+            yield f"stack {stack}: {f'torch {torch}, ' if torch else ''}as recorded in {lock}"
+
+
+def source_of(site: Site | None) -> Source:
+    """Where a job's packages come from."""
+    if site is None:
+        return "current"
+    declared = site.environment
+    return "site" if declared.mode == "wheels" and declared.wheels_from == "site" else declared.mode
+
+
+def find(config: Config, site: Site | None, root: Path, needed: Collection[str], *, record: bool) -> Stacks:
+    """The stacks of a plan whose strategies need the project's stacks `needed`.
+
+    `record` asks pip for the locks that are not there. The driver does; its jobs read what it has recorded.
+    Raises UserError for packages that are not allowed, and for a lock that is missing or cannot be had.
+    """
+    check(config, site, root)
+    found = Stacks(source_of(site))
+    all_needed = {*needed} if found.source == "current" else {DRIVERS, *needed}
+    for stack in sorted(all_needed, key=lambda each: (each != DRIVERS, each)):
+        asked = None
+        try:
+            asked = _asked(config, site, root, stack, found) if lock_of(root, stack).is_file() else None
+            if asked is not None:
+                _provide(asked, site, root, record)
+        except UserError as error:
+            if found.source != "site":
+                raise
+            found.unrecorded.append(str(error))
+        if asked is not None and asked.lock.is_file():
+            found.names[stack] = asked.name
+    return found
+
+
+def _provide(asked: Asked, site: Site | None, root: Path, record: bool) -> None:
+    """Have the lock of a stack. Raises UserError where it cannot be had."""
+    if record:
+        recorded.checked(asked)
+        _record(asked, site)
+        if site is not None and site.environment.mode == "conda":
+            recorded.write_conda(asked, Path(str(login_node.conda_of(site, asked.stack, root))))
+    elif not asked.lock.is_file() and not asked.only_here:
+        raise UserError(f"{asked.lock} is missing: start the driver again, which records it")
+
+
+def _record(asked: Asked, site: Site | None) -> None:
+    try:
+        recorded.record(asked)
+    except UserError as error:
+        if asked.only_here and site is not None:
+            where = f"{site.file}: environment.packages.{asked.stack}"
+            remedy = "start Snakemake on the cluster, with its modules"
+            raise UserError(f"{where}: this machine's pip cannot tell the versions ({error}); {remedy}") from None
+        if asked.index and site is not None:
+            where = f"{site.file}: environment.torch: {site.torch_build}"
+            raise UserError(f"{where}: its wheels cannot be had here ({error}); {asked.index} must answer") from None
+        what, why = ", ".join(asked.requirements), str(error).replace(f"+{recorded.LABEL}", "")
+        raise UserError(f"config: packages.{asked.stack}: pip has no wheels for {what}: {why}") from None
+
+
+def _asked(config: Config, site: Site | None, root: Path, stack: str, found: Stacks) -> Asked | None:
+    """What a stack's lock is to hold; None where the project's own lock has it all. `found` are the stacks before."""
+    own, source = tuple(config.packages.get(stack, ())), source_of(site)
+    if source == "site":
+        assert site is not None
+        return _of_the_site(site, stack, own, found)
+    if site is not None and source == "wheels" and cuda.of_an_index(site.torch_build):
+        return _of_an_index(site, stack, own, root)
+    if not own or (source == "conda" and site is not None and stack not in site.environment.conda):
+        return None
+    python = login_node.python_of(site) if site is not None and source == "wheels" else sys.executable
+    return Asked(
+        stack=stack,
+        requirements=own,
+        python=python,
+        version=wheelhouse.version_of(Path(python)),
+        held=lock_of(root, stack).read_text(encoding="utf-8"),
+        beside=lock_of(root, "driver").read_text(encoding="utf-8"),
+    )
+
+
+def _of_an_index(site: Site, stack: str, own: tuple[str, ...], root: Path) -> Asked:
+    """What is asked of PyTorch's own index for a build of torch: its pinned torch, and the lock's other packages.
+
+    What torch itself needs, such as CUDA's libraries, follows. Packages that are built here keep their lock's entries.
+    """
+    made, python = cuda.BUILDS[site.torch_build], login_node.python_of(site)
+    version = wheelhouse.version_of(Path(python))
+    lock = lock_of(root, stack).read_text(encoding="utf-8")
+    label = {"torch": made.torch, "torchvision": made.torchvision}
+    others = {
+        name: f"{name}==={pin}" for name, pin in recorded.versions(lock, version) if name not in (*label, *RECIPES)
+    }
+    return Asked(
+        stack=stack,
+        requirements=(*(f"{name}==={pin}+{site.torch_build}" for name, pin in label.items()), *others.values(), *own),
+        python=python,
+        version=version,
+        held=without(lock, lambda name, _: name not in RECIPES),
+        index=cuda.index(site.torch_build),
+    )
+
+
+def _of_the_site(site: Site, stack: str, own: tuple[str, ...], found: Stacks) -> Asked | None:
+    """What is asked of a cluster's own wheels; None where its file names none for the stack.
+
+    Further stacks have the torch of the stack `torch`, because their strategies are compared with its.
+    """
+    offered = site.environment.packages.get(stack)
+    if not offered:
+        return None
+    python = login_node.python_of(site)
+    return Asked(
+        stack=stack,
+        requirements=(*offered, *own),
+        python=python,
+        version=wheelhouse.version_of(Path(python)),
+        modules=tuple(site.modules),
+        only_here=True,
+        site=site.name,
+        beside="" if stack == DRIVERS else _lines_of_torch(found.names.get(DRIVERS)),
+    )
+
+
+def _lines_of_torch(stack: str | None) -> str:
+    """Those lines of a recorded lock that pin torch and what belongs to it."""
+    text = lock_of(Path(), stack).read_text(encoding="utf-8") if stack else ""
+    versions = {name: pinned(text, name) for name in ("torch", "torchvision")}
+    return "".join(f"{name}=={version}\n" for name, version in versions.items() if version)
+
+
+def check(config: Config, site: Site | None, root: Path) -> None:
+    """Raise UserError with one line for each mistake in the config's packages."""
+    if wrong := list(_mistakes(config, site, root)):
+        raise UserError("\n".join(f"config: packages{line}" for line in wrong))
+
+
+def _mistakes(config: Config, site: Site | None, root: Path) -> Iterator[str]:
+    source = source_of(site)
+    if any(config.packages.values()) and site is not None and source in ("modules", "apptainer"):
+        where = f"{site.file} takes its packages from the cluster (environment.mode: {source})"
+        yield f": not allowed: {where}; allowed with wheels, conda and current"
+        return
+    for stack, packages in config.packages.items():
+        if stack not in stacks(root):
+            yield ": " + unknown(f"{show(stack)} is unknown", stack, stacks(root))
+            continue
+        if packages and site is not None and source == "conda":
+            yield from _conda_mistakes(site, root, stack)
+        held: dict[str, list[str]] = {}
+        if source in ("current", "wheels"):
+            for name, version in recorded.versions(lock_of(root, stack).read_text(encoding="utf-8")):
+                held.setdefault(name, []).append(version)
+        for i, text in enumerate(packages):
+            if problem := _mistake(text, held):
+                yield f".{stack}[{i}]: {show(text)} is not allowed{problem}"
+
+
+def _mistake(text: str, held: dict[str, list[str]]) -> str:
+    """What is wrong with a package, as it goes on after `is not allowed`; '' where nothing is.
+
+    `held` are the packages of the stack's lock, each with its versions for the versions of Python.
+    """
+    try:
+        package = Requirement(text)
+    except InvalidRequirement:
+        package = None
+    if package is None or package.url or package.marker:
+        return "; allowed: a package, with versions if you like, such as transformers==4.57.1"
+    pins = held.get(canonicalize_name(package.name), [])
+    if pins and not any(package.specifier.contains(pin, prereleases=True) for pin in pins):
+        return f": the stack's lock has {package.name} {' or '.join(pins)}; allowed: other packages"
+    if pins and package.extras:
+        return f": the stack's lock has {package.name} without extras; name the packages that they bring"
+    return ""
+
+
+def _conda_mistakes(site: Site, root: Path, stack: str) -> Iterator[str]:
+    declared = login_node.conda_of(site, stack, root) if stack in site.environment.conda else None
+    if declared and not str(declared).endswith((".yaml", ".yml")):
+        place = f"{declared!r} (environment.conda of {site.file})"
+        yield f".{stack}: nothing can be added to {place}; allowed with a file that creates the environment"

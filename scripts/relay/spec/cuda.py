@@ -1,0 +1,104 @@
+"""Builds of torch for CUDA: the versions that are pinned, and the GPUs and drivers that they are for.
+
+Sources: NVIDIA's table of minor version compatibility (drivers), and the lists of compute capabilities that PyTorch's
+releases are compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's builds for CUDA 12.8 had done so before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from relay.spec.versions import release
+
+Generation = Literal["pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"]
+GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
+# The oldest driver for each major version of CUDA.
+OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+# The oldest torch whose builds have code for a generation, where it is above what strategies need anyway.
+OLDEST_TORCH: dict[str, str] = {"hopper": "2.3", "blackwell": "2.7"}
+# In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
+NAMED: dict[str, Generation] = {
+    **dict.fromkeys(("p100", "p40", "p4", "titanxp"), "pascal"),
+    **dict.fromkeys(("v100", "v100s", "v100l"), "volta"),
+    **dict.fromkeys(("t4", "rtx6000", "rtx8000", "rtx2080ti"), "turing"),
+    **dict.fromkeys(("a100", "a100l", "a30", "a40", "a10", "a6000", "a5000", "rtx3090"), "ampere"),
+    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), "ada"),
+    **dict.fromkeys(("h100", "h200", "gh200"), "hopper"),
+    **dict.fromkeys(("b100", "b200", "gb200", "b300", "rtx5090"), "blackwell"),
+}
+
+
+@dataclass(frozen=True)
+class Build:
+    """A build of torch: its CUDA, the oldest and the newest GPUs that it has code for, and what is pinned of it.
+
+    `torch` and `torchvision` are None for the package registry's build, whose versions are the lock's.
+    """
+
+    cuda: str
+    oldest: Generation
+    newest: Generation
+    torch: str | None = None
+    torchvision: str | None = None
+
+
+# Those with the lock's torch first: the order of choice for `torch: auto`.
+BUILDS = {
+    "cuda": Build("13.0", "turing", "blackwell"),
+    "cu130": Build("13.0", "turing", "blackwell", "2.13.0", "0.28.0"),
+    "cu126": Build("12.6", "pascal", "hopper", "2.13.0", "0.28.0"),
+    "cu128": Build("12.8", "turing", "blackwell", "2.11.0", "0.26.0"),
+    "cu118": Build("11.8", "pascal", "hopper", "2.7.1", "0.22.1"),
+}
+
+
+def of_an_index(build: str) -> bool:
+    """Whether a build of torch is one of PyTorch's own indexes."""
+    return build in BUILDS and BUILDS[build].torch is not None
+
+
+def index(build: str) -> str:
+    """The address of PyTorch's own index of a build; the package registry has only one of them."""
+    return f"https://download.pytorch.org/whl/{build}"
+
+
+def generation_of(gpu_name: str | None) -> Generation | None:
+    """The generation of a GPU by its name on a cluster; None where the name does not tell."""
+    words = re.findall(r"[a-z0-9]+", (gpu_name or "").lower())
+    return next((NAMED[word] for word in words if word in NAMED), None)
+
+
+def problem(build: str, generation: str | None, driver: str | None) -> str | None:
+    """Why a build does not run on such GPUs, or with such a driver; None where it does, or nothing is known."""
+    made = BUILDS[build]
+    what = f"torch's build {build} (CUDA {made.cuda})"
+    oldest, newest = GENERATIONS.index(made.oldest), GENERATIONS.index(made.newest)
+    if generation and not oldest <= GENERATIONS.index(generation) <= newest:
+        return f"{what} has no code for GPUs of the generation {generation}; {_remedy(generation, driver)}"
+    least = OLDEST_DRIVER[int(made.cuda.split(".")[0])]
+    if driver and release(driver)[0] < least:
+        return (
+            f"{what} needs NVIDIA's driver {least} or newer, nvidia_driver is {driver}; {_remedy(generation, driver)}"
+        )
+    return None
+
+
+def _remedy(generation: str | None, driver: str | None) -> str:
+    found = [build for build in BUILDS if _fits(build, [generation], driver)]
+    return f"allowed: {', '.join(found)}" if found else "no build does"
+
+
+def _fits(build: str, generations: Iterable[str | None], driver: str | None) -> bool:
+    made = BUILDS[build]
+    known = [GENERATIONS.index(each) for each in generations if each]
+    covered = all(GENERATIONS.index(made.oldest) <= each <= GENERATIONS.index(made.newest) for each in known)
+    return covered and (not driver or release(driver)[0] >= OLDEST_DRIVER[int(made.cuda.split(".")[0])])
+
+
+def chosen(generations: Iterable[str | None], driver: str | None) -> str | None:
+    """The build for `torch: auto`, for all of these GPUs and the driver; None where no build is for all of them."""
+    wanted = list(generations)
+    return next((build for build in BUILDS if _fits(build, wanted, driver)), None)

@@ -1,0 +1,40 @@
+"""Lightning's names, from the package that is there: `lightning`, or the older `pytorch_lightning`.
+
+Both have the same code. Some clusters' wheels have it under the older name (document 000).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.util import find_spec
+
+with suppress(PackageNotFoundError):  # it needs no torchvision, but fails to import beside one that fails
+    from relay.datasets import vision as _vision  # noqa: F401
+
+if find_spec("lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.plugins.environments import ClusterEnvironment
+    from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+    from lightning.pytorch.strategies import DDPStrategy
+    from lightning.pytorch.strategies import Strategy as LightningsStrategy
+else:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+    from pytorch_lightning.callbacks import ModelCheckpoint
+    from pytorch_lightning.plugins.environments import ClusterEnvironment
+    from pytorch_lightning.plugins.precision import MixedPrecision, Precision
+    from pytorch_lightning.strategies import DDPStrategy
+    from pytorch_lightning.strategies import Strategy as LightningsStrategy
+
+__all__ = [
+    "Callback",
+    "ClusterEnvironment",
+    "DDPStrategy",
+    "LightningModule",
+    "LightningsStrategy",
+    "MixedPrecision",
+    "ModelCheckpoint",
+    "Precision",
+    "Trainer",
+]

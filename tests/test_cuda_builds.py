@@ -1,0 +1,189 @@
+"""Builds of torch for CUDA: chosen by what a site declares, pinned, and held to the hashes of the first look."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from plans import ROOT
+from relay.base.errors import UserError
+from relay.environments import login_node, wheelhouse
+from relay.environments.locks import lock_of
+from relay.planning import stacks
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec import cuda
+from relay.spec.identity import lock_lines
+from relay.spec.site import Environment, Site, load_site
+from small_wheels import lock_entry, simple_index, write_wheel
+from tiny_stack import prepared
+
+SITE: dict[str, Any] = {"name": "mine", "description": "a test", "verified": "here"}
+
+
+def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = None, **environment: Any) -> Site:
+    nodes: dict[str, Any] = {"cpus_per_node": 8, "max_minutes": 60}
+    partitions = [
+        {"name": gpu, "device": "cuda", "gpu_name": gpu, "gpus_per_node": 2, **nodes} for gpu in (gpus or ["a100"])
+    ]
+    environment = {"python": sys.executable} | environment
+    text = SITE | {"partitions": partitions, "environment": environment, "nvidia_driver": driver}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(text))
+    return load_site(str(folder / "mine.yaml"), ROOT)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "driver", "build"),
+    [
+        (["a100"], None, "cuda"),
+        (["h100"], "580.65.06", "cuda"),
+        (["h100"], "550.54.15", "cu126"),  # CUDA 13 needs a newer driver
+        (["p100"], None, "cu126"),  # CUDA 13 has no code for it
+        (["v100l", "a100"], "575.57", "cu126"),
+        (["v100"], "470.42", "cu118"),
+        (["b200"], "570.86", "cu128"),  # CUDA 12.6 does not know it
+        (["somebody-s"], "525.60", "cu126"),
+        (["h100_1g.10gb"], "560.28", "cu126"),
+    ],
+)
+def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(
+    tmp_path: Path, gpus: list[str], driver: str | None, build: str
+) -> None:
+    assert site_of(tmp_path, gpus, driver, torch="auto").torch_build == build
+
+
+def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
+    told = (
+        r"environment.torch: auto is not allowed: no build of torch is for all GPUs \(blackwell, volta; driver None\)"
+    )
+    with pytest.raises(UserError, match=told):
+        site_of(tmp_path, ["v100", "b200"], torch="auto")
+
+
+def planned(site: Site) -> Plan:
+    config = load({"repeats": 1, "comparisons": [{"strategy": "single_gpu"}]})
+    return plan(config, site=site, speeds=Path("none"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "environment", "told"),
+    [
+        ("v100", None, {"torch": "cuda"}, r"build cuda \(CUDA 13.0\) has no code for .* volta; allowed: cu126, cu118"),
+        ("p100", None, {"mode": "conda", "torch": "cu128"}, "cu128 .* generation pascal; allowed: cu126, cu118"),
+        (
+            "h100",
+            "550.54",
+            {"torch": "cuda"},
+            "needs NVIDIA's driver 580 or newer, nvidia_driver is 550.54; allowed: cu126",
+        ),
+        (
+            "h100",
+            None,
+            {"mode": "modules", "torch_version": "2.2.1"},
+            "generation hopper.: needs torch 2.3 or newer, has 2.2.1",
+        ),
+    ],
+)
+def test_a_build_that_does_not_fit_is_a_reason_to_skip(
+    tmp_path: Path, gpu: str, driver: str | None, environment: dict[str, Any], told: str
+) -> None:
+    text = {"mode": "wheels", "conda": {"torch": "somewhere"}} | environment
+    site_of(tmp_path, [gpu], driver)
+    content = yaml.safe_load((tmp_path / "mine.yaml").read_text()) | {"environment": text, "modules": ["torch/2"]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    (skipped,) = planned(load_site(str(tmp_path / "mine.yaml"), ROOT)).skipped
+    assert re.search(told, "; ".join(skipped.reasons))
+
+
+def test_every_build_is_allowed_in_a_sites_file() -> None:
+    allowed = get_args(Environment.model_fields["torch"].annotation)
+    assert set(allowed) == {"cpu", "auto", *cuda.BUILDS}
+    # The registry's build is the lock's: CUDA 13.0.
+    assert any(line.startswith("cuda-toolkit==13.0.") for line in lock_lines(ROOT / "envs/torch-cuda.txt"))
+
+
+# From PyTorch's own index: here one that is served from a folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose stack is torch and one package, as the registry has them; the indexes of the builds."""
+    registry = tmp_path / "registry"
+    helper = write_wheel(registry, "helper", "1.0")
+    torch = [write_wheel(registry, "torch", "2.13.0"), write_wheel(registry, "torchvision", "0.28.0")]
+    write_wheel(registry, "helper", "1.1")
+    for build, version, vision in (("cu126", "2.13.0", "0.28.0"), ("cu118", "2.7.1", "0.22.1")):
+        of_build = tmp_path / build
+        write_wheel(of_build, "torch", f"{version}+{build}", "helper", f"library-{build}>=1")
+        write_wheel(of_build, "torchvision", f"{vision}+{build}", f"torch=={version}")
+        write_wheel(of_build, f"library-{build}", "1.2")
+        simple_index(of_build)
+    simple_index(registry)
+    root = tmp_path / "project"
+    (root / "envs").mkdir(parents=True)
+    (root / "envs" / "torch.txt").write_text("".join(map(lock_entry, [helper, *torch])))
+    (root / "envs" / "torch.in").touch()
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", registry.as_uri())
+    monkeypatch.setattr(cuda, "index", lambda build: (tmp_path / build).as_uri())
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr(login_node, "ROOT", root)
+    return root
+
+
+def found(project: Path, site: Site) -> str:
+    return stacks.find(load({}), site, project, {"torch"}, record=True).plain
+
+
+@pytest.mark.parametrize(("build", "torch"), [("cu126", "2.13.0"), ("cu118", "2.7.1")])
+def test_a_build_is_pinned_and_recorded_with_the_locks_other_versions(
+    project: Path, tmp_path: Path, build: str, torch: str
+) -> None:
+    site = site_of(tmp_path, torch=build)
+    lock = lock_of(project, found(project, site))
+    vision = cuda.BUILDS[build].torchvision
+    pins = ["helper==1.0", f"library-{build}==1.2", f"torch=={torch}+{build}", f"torchvision=={vision}+{build}"]
+    assert lock_lines(lock) == pins
+    for wheel in (tmp_path / build).glob("*.whl"):
+        assert lock_entry(wheel) in lock.read_text()
+
+
+@pytest.mark.slow
+def test_its_wheels_are_fetched_and_held_to_their_hashes(project: Path, tmp_path: Path) -> None:
+    site = site_of(tmp_path, torch="cu126")
+    stack = found(project, site)
+    asked = login_node.asked(site, stack, project)
+    record = login_node.prepare(asked, lock_of(project, stack))
+    assert "torch-2.13.0+cu126-py3-none-any.whl" in record["wheels"]
+    (tmp_path / "disk").mkdir()
+    _, python = prepared(asked | {"wheelhouse": str(Path(asked["wheelhouse"]).resolve())}, tmp_path / "disk")
+    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    assert done.stdout == "2.13.0+cu126\n"
+    # Another file of that name at the index, as after somebody has tampered with it.
+    write_wheel(tmp_path / "cu126", "torch", "2.13.0+cu126", body="stolen = True\n")
+    simple_index(tmp_path / "cu126")
+    assert found(project, site) == stack
+    for wheel in Path(asked["wheelhouse"]).glob("*.whl"):
+        wheel.unlink()
+    with pytest.raises(UserError, match="DO NOT MATCH THE HASHES"):
+        login_node.prepare(asked, lock_of(project, stack))
+
+
+def test_an_index_that_cannot_be_reached_is_one_line(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "index", lambda build: (tmp_path / "nowhere").as_uri())
+    with pytest.raises(UserError, match=r"mine\.yaml: environment.torch: cu126: .*torch===2\.13\.0\+cu126") as caught:
+        found(project, site_of(tmp_path, torch="cu126"))
+    assert "\n" not in str(caught.value)
+    assert wheelhouse.FOLDER.exists() is False

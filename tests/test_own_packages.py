@@ -1,0 +1,251 @@
+"""Packages of the user's own in a stack: validated, locked once, a part of the identity, installed like the others."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plans import CPU, ROOT, planned
+from relay.base.errors import UserError
+from relay.environments import login_node, node, overlay, wheelhouse
+from relay.environments.locks import lock_of
+from relay.planning import stacks, table
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.identity import lock_lines
+from relay.spec.site import Site, load_site
+from small_wheels import lock_entry, only, write_wheel
+from tiny_stack import prepared
+
+OWN = {"packages": {"torch": ["tiny-audio"]}}
+TORCH = "2.13.0"  # the lock's
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where pip looks, and nowhere else: a package that needs the lock's torch, and what it needs beside. No torch."""
+    folder = tmp_path / "index"
+    write_wheel(folder, "tiny-audio", "1.0", f"torch=={TORCH}", "tiny-codec>=2", "numpy")
+    write_wheel(folder, "tiny-codec", "2.1")
+    for name, value in only(folder).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def planned_with(record: bool = True, site: Site | None = None, **keys: Any) -> Plan:
+    config = load({"repeats": 1, "comparisons": [CPU], **keys})
+    return plan(config, gpus=0, cpus=64, speeds=Path("none"), record=record, site=site)
+
+
+def recorded(found: Plan) -> tuple[str, Path]:
+    (run,) = found.runs
+    return run.stack, lock_of(ROOT, run.stack)
+
+
+def test_the_lock_has_the_stacks_own_versions_and_what_is_new_with_its_hashes(index: Path) -> None:
+    found = planned_with(**OWN)
+    stack, lock = recorded(found)
+    assert f"stack torch: as recorded in {lock}" in " ".join(table.render(found, width=200).split("\n"))
+    assert "recorded" not in table.render(planned(CPU))
+    assert re.fullmatch("torch-[0-9a-f]{12}", stack)
+    assert set(lock_lines(lock)) == {*lock_lines(ROOT / "envs/torch.txt"), "tiny-audio==1.0", "tiny-codec==2.1"}
+    text = lock.read_text()
+    for wheel in index.glob("*.whl"):
+        assert lock_entry(wheel) in text
+    assert str(index) not in text
+
+
+def test_it_is_recorded_once_and_holds_while_the_list_is_the_same(
+    index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = planned_with(**OWN)
+    assert "Looking for what stack torch needs for tiny-audio" in capsys.readouterr().err
+    _, lock = recorded(first)
+    before = lock.stat()
+    write_wheel(index, "tiny-codec", "3.0")
+    monkeypatch.setenv("PATH", "")  # no pip is started
+    again = planned_with(**OWN)
+    assert [run.id for run in again.runs] == [run.id for run in first.runs]
+    assert lock.stat() == before
+    assert capsys.readouterr().err == ""
+    assert [run.id for run in planned_with(record=False, **OWN).runs] == [run.id for run in first.runs]
+
+
+def test_other_versions_are_another_run(index: Path) -> None:
+    plain, own = planned_with(), planned_with(**OWN)
+    write_wheel(index, "tiny-audio", "1.1", "numpy")
+    _, lock = recorded(own)
+    lock.unlink()
+    renewed = planned_with(**OWN)
+    assert "tiny-audio==1.1" in lock_lines(recorded(renewed)[1])
+    assert len({each.runs[0].id for each in (plain, own, renewed)}) == 3
+    # References load no strategy: they use the driver's own environment, and are shared.
+    assert set(plain.references) == set(own.references)
+
+
+def test_without_a_list_pip_is_not_asked(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    (run,) = planned_with(packages={"lightning": ["tiny-audio"]}).runs
+    assert run.stack == "torch"
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("packages", "told"),
+    [
+        (
+            {"torch": ["tiny=1"]},
+            r"packages\.torch\[0\]: 'tiny=1' is not allowed; allowed: a package, .* transformers==",
+        ),
+        ({"torch": ["a", "-r x"]}, r"packages\.torch\[1\]: '-r x' is not allowed; allowed: a package"),
+        ({"torch": ["a @ file:///a"]}, r"packages\.torch\[0\]: 'a @ file:///a' is not allowed; allowed: a package"),
+        ({"torch": ["torch==2.9.0"]}, rf"'torch==2\.9\.0' is not allowed: the stack's lock has torch {TORCH}"),
+        ({"torch": ["fsspec[http]"]}, "'fsspec\\[http\\]' is not allowed: the stack's lock has fsspec without extras"),
+        (
+            {"torhc": ["a"]},
+            "packages: 'torhc' is unknown; did you mean 'torch'[?] allowed: deepspeed, horovod, lightning",
+        ),
+        (
+            {"torch": ["nowhere"]},
+            r"packages\.torch: pip has no wheels for nowhere: No matching distribution found for nowh",
+        ),
+        ({"torch": "a"}, r"packages\.torch: 'a' is not allowed; allowed: a list"),
+    ],
+)
+def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told) as caught:
+        planned_with(packages=packages)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("config: ")
+    assert not Path("results").exists()
+
+
+def test_a_package_that_needs_another_torch_is_one_line(index: Path) -> None:
+    write_wheel(index, "old-audio", "1.0", "torch<2.9")
+    with pytest.raises(UserError, match=r"pip has no wheels for old-audio: .*old-audio") as caught:
+        planned_with(packages={"torch": ["old-audio"]})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_job_without_the_lock_is_told(index: Path) -> None:
+    with pytest.raises(UserError, match=r"results/locks/torch-\w+\.txt is missing: start the driver again"):
+        planned_with(record=False, **OWN)
+
+
+def test_a_package_that_torch_brings_is_there_already(index: Path) -> None:
+    _, lock = recorded(planned_with(packages={"torch": ["numpy", "fsspec"]}))
+    assert lock_lines(lock) == lock_lines(ROOT / "envs/torch.txt")
+
+
+def test_an_extra_of_a_locked_package_brings_what_it_needs(index: Path) -> None:
+    write_wheel(index, "needs-web", "1.0", "fsspec[tqdm]")
+    for name, version in (line.split("==") for line in lock_lines(ROOT / "envs/driver.txt")):
+        if name == "tqdm":
+            write_wheel(index, "tqdm", version)
+    _, lock = recorded(planned_with(packages={"torch": ["needs-web"]}))
+    assert {line.split("==")[0] for line in lock_lines(lock)} > {"needs-web", "tqdm"}
+
+
+# Installed
+
+
+@pytest.mark.slow
+def test_here_it_is_an_environment_above_the_drivers(index: Path, tmp_path: Path) -> None:
+    stack, lock = recorded(planned_with(**OWN))
+    asked = login_node.asked(None, stack, ROOT)
+    record = login_node.prepare(asked, lock)
+    assert record["differs"] == []
+    assert record["installed"]["tiny-codec"] == "2.1"
+    (python,) = node.interpreter(asked, tmp_path)
+    ask = "import tiny_audio, tiny_codec, importlib.metadata as m; print(tiny_audio.__version__, m.version('torch'))"
+    done = subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True)
+    assert done.stdout.split()[0] == "1.0"
+    assert done.stdout.split()[1].startswith(TORCH)
+    assert overlay.place(lock) != overlay.place(ROOT / "envs/torch.txt")
+
+
+SITE = {
+    "name": "mine",
+    "description": "a test",
+    "verified": "here",
+    "partitions": [{"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}],
+}
+
+
+def site_of(folder: Path, **environment: Any) -> Site:
+    (folder / "mine.yaml").write_text(yaml.safe_dump(SITE | {"environment": environment}))
+    return load_site(str(folder / "mine.yaml"), ROOT)
+
+
+@pytest.mark.slow
+def test_on_nodes_it_comes_from_the_wheelhouse(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project whose stack is one small package, and the user's own beside it."""
+    base = write_wheel(index, "tiny-base", "1.0")
+    write_wheel(index, "tiny-audio", "2.0", "tiny-base")
+    project = tmp_path / "project"
+    (project / "envs").mkdir(parents=True)
+    (project / "envs" / "torch.txt").write_text(lock_entry(base))
+    (project / "envs" / "driver.txt").write_text("")
+    (project / "envs" / "torch.in").touch()
+    site = site_of(tmp_path, mode="wheels")
+    found = stacks.find(load(OWN), site, project, {"torch"}, record=True)
+    asked = login_node.asked(site, found.plain, project)
+    monkeypatch.setattr(login_node, "ROOT", project)
+    record = login_node.prepare(asked, lock_of(project, found.plain))
+    assert record["wheels"] == ["tiny_audio-2.0-py3-none-any.whl", "tiny_base-1.0-py3-none-any.whl"]
+    assert Path(asked["wheelhouse"]).parent == wheelhouse.FOLDER
+    asked["wheelhouse"] = str(Path(asked["wheelhouse"]).resolve())
+    (tmp_path / "disk").mkdir()
+    _, python = prepared(asked, tmp_path / "disk")
+    subprocess.run([python, "-c", "import tiny_audio, tiny_base"], check=True)
+
+
+def test_in_conda_it_joins_the_file_that_creates_the_environment(index: Path, tmp_path: Path) -> None:
+    site = site_of(tmp_path, mode="conda", conda={"torch": "envs/torch.yaml"})
+    found = planned_with(site=site, **OWN)
+    stack, _ = recorded(found)
+    file = Path(str(login_node.conda_of(site, stack, ROOT)))
+    assert file == Path(f"results/locks/{stack}.yaml").resolve()
+    made, twin = yaml.safe_load(file.read_text()), yaml.safe_load((ROOT / "envs/torch.yaml").read_text())
+    assert made["dependencies"][:-1] == twin["dependencies"][:-1]
+    assert made["dependencies"][-1]["pip"] == [*twin["dependencies"][-1]["pip"], "tiny-audio==1.0", "tiny-codec==2.1"]
+    changed = file.stat()
+    planned_with(site=site, **OWN)
+    assert file.stat() == changed
+
+
+@pytest.mark.parametrize(
+    ("environment", "modules", "told"),
+    [
+        (
+            {"mode": "conda", "conda": {"torch": "pytorch"}},
+            [],
+            "nothing can be added to 'pytorch' .*; allowed with a file",
+        ),
+        (
+            {"mode": "modules"},
+            ["torch/2"],
+            r"mine\.yaml takes its packages from the cluster \(environment.mode: modules",
+        ),
+        (
+            {"mode": "apptainer", "image": "a.sif"},
+            [],
+            r"takes its packages from the cluster .*allowed with wheels, conda",
+        ),
+    ],
+)
+def test_where_nothing_can_be_added(
+    index: Path, tmp_path: Path, environment: dict[str, Any], modules: list[str], told: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SITE | {"environment": environment, "modules": modules}))
+    with pytest.raises(UserError, match=told):
+        planned_with(site=load_site(str(tmp_path / "mine.yaml"), ROOT), **OWN)

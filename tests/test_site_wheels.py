@@ -1,0 +1,165 @@
+"""A cluster's own wheels: what its folder offers when a comparison is planned first is recorded, and holds then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plans import CPU, ROOT
+from relay.base.errors import UserError
+from relay.environments import pip
+from relay.environments.locks import lock_of
+from relay.planning import table
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import load_site
+from small_wheels import only, write_wheel
+from tiny_stack import prepared
+
+SITE = {
+    "name": "mine",
+    "description": "a test",
+    "verified": "here",
+    "partitions": [{"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}],
+}
+OFFERED = {"torch": ["torch", "psutil"], "lightning": ["torch", "pytorch-lightning"]}
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cluster's folder of wheels, with versions of its own. pip knows it by its configuration."""
+    folder = tmp_path / "wheelhouse"
+    for name, version in (("torch", "2.6.0+site"), ("psutil", "7.0+site"), ("filelock", "3.1+site")):
+        write_wheel(folder, name, version, *(["filelock"] if name == "torch" else []))
+    for name, version in (("2.5.1", "<2.6"), ("2.5.2", "")):
+        write_wheel(folder, "pytorch-lightning", name, f"torch{version}")
+    for variable, value in only(folder).items():
+        monkeypatch.setenv(variable, value)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+def planned(tmp_path: Path, *strategies: str, record: bool = True, **keys: Any) -> Plan:
+    environment = {"mode": "wheels", "wheels_from": "site", "packages": OFFERED, "python": sys.executable}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(SITE | {"environment": environment}))
+    comparisons = [CPU, *({"strategy": name, "devices_per_node": 2} for name in strategies)]
+    config = load({"repeats": 1, "comparisons": comparisons, **keys})
+    return plan(config, site=load_site(str(tmp_path / "mine.yaml"), ROOT), speeds=Path("none"), record=record)
+
+
+def asked(found: Plan) -> dict[str, Any]:
+    job = found.job(found.runs[0])
+    assert job is not None
+    return dict(job.environment)
+
+
+def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) -> None:
+    found = planned(tmp_path)
+    assert found.unready == []
+    assert asked(found)["packages"] == ["filelock===3.1+site", "psutil===7.0+site", "torch===2.6.0+site"]
+    lock = lock_of(ROOT, found.runs[0].stack)
+    shown = " ".join(table.render(found, width=200).split("\n"))
+    assert f"stack torch: torch 2.6.0+site, as recorded in {lock}" in shown
+
+
+def test_it_holds_when_the_folder_offers_a_newer_one(offered: Path, tmp_path: Path) -> None:
+    first = planned(tmp_path)
+    write_wheel(offered, "torch", "2.7.0+site", "filelock")
+    again = planned(tmp_path)
+    assert asked(again) == asked(first)
+    assert [run.id for run in again.runs] == [run.id for run in first.runs]
+    # Asked for today, it would be the newer one: another run.
+    lock_of(ROOT, first.runs[0].stack).unlink()
+    renewed = planned(tmp_path)
+    assert "torch===2.7.0+site" in asked(renewed)["packages"]
+    assert renewed.runs[0].id != first.runs[0].id
+
+
+def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offered: Path, tmp_path: Path) -> None:
+    planned(tmp_path)
+    write_wheel(offered, "torch", "2.7.0+site", "filelock")
+    (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
+    (line,) = planned(tmp_path).unready
+    assert "torch 2.6.0+site (torch-2.6.0+site-py3-none-any.whl) is no more in" in line
+    assert "delete this lock to begin again" in line
+
+
+def test_on_another_machine_it_is_planned_and_told(
+    offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    found = planned(tmp_path)
+    assert [run.stack for run in found.runs] == ["torch"]
+    (line,) = found.unready
+    assert line.startswith(
+        f"{tmp_path}/mine.yaml: environment.packages.torch: this machine's pip cannot tell the versions"
+    )
+    assert line.endswith("start Snakemake on the cluster, with its modules")
+
+
+def test_a_further_stack_has_the_same_torch(offered: Path, tmp_path: Path) -> None:
+    write_wheel(offered, "torch", "2.5.9+site")
+    found = planned(tmp_path, "lightning_ddp")
+    (run,) = found.runs_of("lightning_ddp")
+    job = found.job(run)
+    assert job is not None
+    assert list(job.environment["packages"]) == [
+        "filelock===3.1+site",
+        "pytorch-lightning===2.5.2",
+        "torch===2.6.0+site",
+    ]
+
+
+def test_packages_of_ones_own_come_from_the_cluster_too(offered: Path, tmp_path: Path) -> None:
+    write_wheel(offered, "einops", "0.8+site")
+    write_wheel(offered, "torch", "2.5.9+site")
+    found = planned(tmp_path, packages={"torch": ["einops", "torch<2.6"]})
+    assert asked(found)["packages"] == ["einops===0.8+site", "psutil===7.0+site", "torch===2.5.9+site"]
+
+
+def test_a_strategy_for_a_newer_torch_is_skipped(offered: Path, tmp_path: Path) -> None:
+    for wheel in offered.glob("torch-*"):
+        wheel.unlink()
+    write_wheel(offered, "torch", "2.4.1+site")
+    (skipped,) = planned(tmp_path).skipped
+    assert "cpu needs torch 2.5 or newer, has 2.4.1+site" in skipped.reasons
+
+
+@pytest.mark.slow
+def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> None:
+    environment = asked(planned(tmp_path))
+    write_wheel(offered, "torch", "2.7.0+site", "filelock")
+    (tmp_path / "disk").mkdir()
+    _, python = prepared(environment, tmp_path / "disk")
+    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    assert done.stdout.strip() == "2.6.0+site"
+
+
+@pytest.mark.long
+def test_a_node_says_what_is_gone(offered: Path, tmp_path: Path) -> None:
+    environment = asked(planned(tmp_path))
+    (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"torch===2\.6\.0\+site.*recorded in results/locks.*delete the lock") as caught:
+        prepared(environment, tmp_path / "other")
+    assert str(caught.value).count("\n") == 1
+
+
+def test_pip_is_asked_with_the_sites_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On some clusters a module says where pip looks. `module` is a function of the user's shell there."""
+    write_wheel(tmp_path / "of the module", "torch", "2.8.0+site")
+    function = f'() {{ if [ "$1" = load ]; then export PIP_FIND_LINKS="file://{tmp_path}/of%20the%20module"; fi; }}'
+    for name, value in {**only(Path("/nowhere")), "BASH_FUNC_module%%": function}.items():
+        monkeypatch.setenv(name, value)
+    python = sys.executable
+    (taken,) = pip.would_install(["torch"], python=python, modules=["python/3.11"], options=["--no-index"])
+    assert taken.version == "2.8.0+site"
+    with pytest.raises(UserError, match="No matching distribution found for torch"):
+        pip.would_install(["torch"], python=python, options=["--no-index"])

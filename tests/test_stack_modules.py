@@ -1,0 +1,121 @@
+"""Environment modules of a stack: loaded by its jobs alone, looked for by their processes, and by the build."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import slurm_packages
+from plans import CPU, ROOT
+from relay.base.errors import UserError
+from relay.environments import login_node, node
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import load_site
+
+SITE = {
+    "name": "mine",
+    "description": "a test",
+    "verified": "here",
+    "partitions": [{"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}],
+    "modules": ["python/3.11"],
+    "stack_modules": {"lightning": ["cuda/12.2", "gcc"], "libtorch": ["cmake"]},
+    "environment": {"mode": "modules"},
+}
+LIGHTNING = {"strategy": "lightning_ddp", "devices_per_node": 2}
+
+
+def site_file(folder: Path, **changes: Any) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(SITE | changes))
+    return path
+
+
+def planned(folder: Path, **changes: Any) -> Plan:
+    config = load({"repeats": 1, "comparisons": [CPU, LIGHTNING]})
+    return plan(config, site=load_site(str(site_file(folder, **changes)), ROOT), speeds=Path("none"))
+
+
+def environment(found: Plan, specification: Any) -> dict[str, Any]:
+    job = found.job(specification)
+    assert job is not None
+    return dict(job.environment)
+
+
+def test_jobs_of_that_stack_have_them_and_no_others(tmp_path: Path) -> None:
+    found = planned(tmp_path)
+    (plain,), (further,) = found.runs_of("cpu"), found.runs_of("lightning_ddp")
+    assert environment(found, plain)["stack_modules"] == []
+    assert environment(found, further)["stack_modules"] == ["cuda/12.2", "gcc"]
+    assert environment(found, found.gates[found.gate(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
+    assert environment(found, found.preflights[found.preflight(further)])["stack_modules"] == ["cuda/12.2", "gcc"]
+    (program,) = found.libtorch.values()
+    assert environment(found, program)["stack_modules"] == ["cmake"]
+
+
+def test_another_module_is_another_software_for_that_stack_alone(tmp_path: Path) -> None:
+    first, second = planned(tmp_path), planned(tmp_path, stack_modules={"lightning": ["cuda/12.6"]})
+    names = [{run.strategy.name: run.id for run in each.runs} for each in (first, second)]
+    assert names[0]["cpu"] == names[1]["cpu"]
+    assert names[0]["lightning_ddp"] != names[1]["lightning_ddp"]
+
+
+def test_a_name_that_is_no_module_is_refused(tmp_path: Path) -> None:
+    told = r"mine.yaml: stack_modules.lightning\[0\]: 'cuda; rm' is not allowed; allowed: a module such as python/3"
+    with pytest.raises(UserError, match=told):
+        planned(tmp_path, stack_modules={"lightning": ["cuda; rm"]})
+
+
+@pytest.mark.parametrize("mode", ["modules", "conda"])
+def test_a_process_finds_out_what_is_not_loaded(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"mode": mode, "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
+    monkeypatch.setenv("LOADEDMODULES", "python/3.11")
+    with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
+        node.interpreter(asked, Path("/tmp"))
+
+
+def test_the_login_node_builds_with_all_of_them(tmp_path: Path) -> None:
+    site = load_site(str(site_file(tmp_path, environment={"mode": "wheels"})), ROOT)
+    assert login_node.modules_of_build(site, "lightning-0123456789ab") == ["python/3.11", "cuda/12.2", "gcc"]
+    assert login_node.modules_of_build(load_site(str(site_file(tmp_path)), ROOT), "lightning") == []
+    assert login_node.modules_of_build(site, "torch") == []
+    assert login_node.load_command([]) == ""
+
+
+@pytest.mark.slow
+def test_the_rules_load_them(tmp_path: Path) -> None:
+    """What the workflow's own rules hand to the shell, with the jobs' names beside it."""
+    config = {"repeats": 1, "epochs": 1, "comparisons": [CPU, LIGHTNING]}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "snakemake", "--snakefile", f"{ROOT}/Snakefile", "--dry-run", "--printshellcmds"]
+    command += ["--cores", "1", "--directory", str(tmp_path), "--configfile", str(tmp_path / "config.yaml")]
+    command += ["--config", f"site={site_file(tmp_path, environment={'mode': 'wheels'})}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    load = "set +u; module load cuda/12.2 gcc || true; set -u; "
+    loading = re.findall(rf"Shell command: {re.escape(load)}(?:exec env \S+ \S+ \S*/(\w+\.py)|printf)", printed)
+    assert sorted(loading) == ["", "gate.py", "spot_check.py", "train.py"]  # printf: the preflight
+    assert "module load python/3.11 cuda/12.2 gcc || true; set -u; env TORCH_RELAY_JOB_LOG" in printed  # the build
+
+
+@pytest.mark.slow
+def test_real_modules_are_loaded_by_it(tmp_path: Path) -> None:
+    slurm_packages.require({"modulecmd": "environment-modules"})
+    (tmp_path / "modulefiles/cuda").mkdir(parents=True)
+    (tmp_path / "modulefiles/cuda/12.2").write_text("#%Module1.0\nsetenv CUDA_HOME /opt/cuda\n")
+    variables = {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
+    # As Snakemake starts a job's shell.
+    for wanted, found in ((["cuda/12.2"], "cuda/12.2 /opt/cuda"), (["cuda/12.2", "nowhere/1"], "cuda/12.2 /opt/cuda")):
+        shown = 'echo "${LOADEDMODULES:-} ${CUDA_HOME:-}"'
+        command = f"set -euo pipefail; {login_node.load_command(wanted)}{shown}"
+        done = subprocess.run(["bash", "-c", command], env=os.environ | variables, capture_output=True, text=True)
+        assert done.stdout.strip() == found, done.stderr
