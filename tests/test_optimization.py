@@ -134,26 +134,30 @@ SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine"
 PLAIN = {"momentum": 0, "weight_decay": 0.05, "learning_rate_schedule": "step"}
 PLAIN |= {"learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.5}
 ADAM = {"task": "gpt-tiny", "weight_decay": 0.5, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
+# All of the first have one reference, which is trained once.
 CELLS = {
-    "torch": [{"strategy": "ddp", **PLAIN}, {"strategy": "fsdp", **SGD}, {"strategy": "pipeline", **SGD}],
-    "deepspeed": [{"strategy": "zero2", **PLAIN}, {"strategy": "zero3_offload_cpu", **ADAM}],
+    "torch": [{"strategy": "fsdp", **SGD}, {"strategy": "pipeline", **SGD}],
+    "deepspeed": [{"strategy": "zero2", **SGD}],
     "horovod": [{"strategy": "horovod", **SGD}],
-    "lightning": [{"strategy": "lightning_ddp", **PLAIN}],
+    "lightning": [{"strategy": "lightning_ddp", **SGD}],
 }
 MORE = {
     "torch": [
         {"strategy": "ddp", **SGD},
+        {"strategy": "ddp", **PLAIN},
         {"strategy": "fsdp", **PLAIN},
         {"strategy": "tensor_parallel", **SGD},
         {"strategy": "model_parallel", **PLAIN},
     ],
     "deepspeed": [
         {"strategy": "zero1", **SGD},
+        {"strategy": "zero2", **PLAIN},
         {"strategy": "zero3", **SGD},
+        {"strategy": "zero3_offload_cpu", **ADAM},
         {"strategy": "zero3_offload_nvme", **ADAM},
     ],
     "horovod": [{"strategy": "horovod", **PLAIN}],
-    "lightning": [{"strategy": "lightning_ddp", **SGD}],
+    "lightning": [{"strategy": "lightning_ddp", **PLAIN}],
 }
 
 
