@@ -127,10 +127,11 @@ class Workflow:
 
     folder: Path
 
-    def site(self, environment: dict[str, Any], modules: list[str]) -> None:
+    def site(self, environment: dict[str, Any], modules: list[str], *of_the_stack: str) -> None:
         partition = {"name": None, "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}
         text = {"name": "site", "description": "a test", "verified": "here", "partitions": [partition]}
-        (self.folder / "site.yaml").write_text(yaml.safe_dump(text | {"environment": environment, "modules": modules}))
+        text |= {"environment": environment, "modules": modules, "stack_modules": {"torch": list(of_the_stack)}}
+        (self.folder / "site.yaml").write_text(yaml.safe_dump(text))
 
     def command(self, *arguments: str) -> list[str]:
         given = ["--directory", str(self.folder), "--config", f"root={ROOT}", f"site={self.folder}/site.yaml"]
@@ -176,6 +177,8 @@ def modules(tmp_path: Path) -> dict[str, str]:
     python = python_in(tmp_path / "theirs")
     (tmp_path / "modulefiles/torch").mkdir(parents=True)
     (tmp_path / "modulefiles/torch/2.0").write_text(f"#%Module1.0\nprepend-path PATH {python.parent}\n")
+    (tmp_path / "modulefiles/cuda").mkdir()
+    (tmp_path / "modulefiles/cuda/12.2").write_text("#%Module1.0\n")
     # As on a cluster: the module command is there in a shell that is no login shell.
     return {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
 
@@ -207,14 +210,14 @@ def test_modules_that_are_not_loaded_stop_the_job(workflow: Workflow, modules: d
 
 @pytest.mark.slow
 def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], cluster: MiniSlurm) -> None:
-    workflow.site({"mode": "modules"}, ["torch/2.0"])
+    workflow.site({"mode": "modules"}, ["torch/2.0"], "cuda/12.2")  # those of the stack come last
     options = ["--executor", "slurm", "--jobs", "1", "--slurm-status-command", "squeue", "--slurm-no-account"]
     options += ["--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "20"]
     options += ["--software-deployment-method", "env-modules"]
     command = [sys.executable, f"{ROOT}/tests/support/fast_snakemake.py", *options, *workflow.command(), "slurm=yes"]
     done = cluster.run(*command, check=False, env=modules, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout + workflow.log()
-    assert workflow.found() == [str(workflow.folder / "theirs/python"), "torch/2.0", "c1"]
+    assert workflow.found() == [str(workflow.folder / "theirs/python"), "torch/2.0:cuda/12.2", "c1"]
 
 
 STAND_IN = """#!/bin/sh
