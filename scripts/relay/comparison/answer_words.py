@@ -12,6 +12,7 @@ from relay.comparison.wording import listing, number, percent
 from relay.spec.labels import counted
 
 MOST_NAMED = 3
+LEAST_HOURS = 1e-9  # less is rounding
 
 
 def sentence(answer: Answer) -> str:
@@ -159,12 +160,19 @@ def _nothing(left_out: Sequence[LeftOut]) -> str:
 
 def wrong_choice(wrong: WrongChoice) -> str:
     """What another choice costs."""
-    held = []
-    for hours, unit in ((wrong.more_gpu_hours, "GPU-hours"), (wrong.more_core_hours, "CPU-core-hours")):
-        if abs(hours) >= 1e-9:
-            held.append(f"{number(abs(hours), 2)} {unit} {'more' if hours > 0 else 'less'}")
-    costs = f" and holds {listing(held)}" if held else ""
+    more_held = [(wrong.more_gpu_hours, "GPU"), (wrong.more_core_hours, "CPU-core")]
+    told = [held(hours, thing) for hours, thing in more_held if abs(hours) >= LEAST_HOURS]
+    costs = f" and holds {listing(told)}" if told else ""
     return f"A training with it takes {number(wrong.times_as_long)} times as long{costs}."
+
+
+def held(hours: float, thing: str) -> str:
+    """How much more of a device's time is held, such as '3.2 GPU-hours more' or '12 CPU-core-seconds less'."""
+    if abs(hours) < LEAST_HOURS:
+        return "the same"
+    sizes = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
+    size, unit = next((each for each in sizes if abs(hours) >= each[0]), sizes[-1])
+    return f"{number(abs(hours) / size, 2)} {thing}-{unit} {'more' if hours > 0 else 'less'}"
 
 
 def more(other: Candidate, best: Candidate) -> str:

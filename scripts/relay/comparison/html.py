@@ -108,7 +108,7 @@ class Report:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (number, percent, small, whole, signed, category, reason_title, mebibytes, told_speed)
+        filters = (number, percent, small, whole, words.held, category, reason_title, mebibytes, told_speed)
         environment.filters.update({function.__name__: function for function in filters})
         found = {"sections": self._sections(), "in_cpp": self.in_cpp, "method": _method(self.inputs)}
         # The script is this project's own file, so that it needs no escaping.
@@ -212,11 +212,6 @@ def mebibytes(value: int | None) -> str:
 def whole(value: float) -> str:
     """A number with all its digits and thousands separated, such as '32' or '247,400'."""
     return f"{value:,.10g}"
-
-
-def signed(value: float) -> str:
-    """A number with its sign, such as '+3.2'; 'the same' for none."""
-    return "the same" if abs(value) < 1e-9 else f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
 
 
 def _gates(plotted: Sequence[Plotted]) -> list[Gate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -78,7 +79,14 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
         for place, (point, each) in enumerate(zip(points, candidates, strict=True)):
             colour = ACCENT if place == 0 else INK
             axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
-            axes.annotate(str(place + 1), point, (5, 3), textcoords="offset points", fontsize=8, color=colour)
+            axes.annotate(
+                str(place + 1),
+                point,
+                (5, -11 if place % 2 else 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
+            )
             height = 0.06 + 0.16 * (len(candidates) - 1 - place)
             figure.text(0.02, height / figure.get_figheight(), f"{place + 1}  {each.name}", fontsize=7.5, color=colour)
         axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
@@ -105,6 +113,7 @@ def memory_plot(settings: Sequence[Plotted], name: str) -> str | None:
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
+        axes.locator_params(axis="x", nbins=4)
         axes.grid(axis="x")
         return svg_of(figure, name)
 
