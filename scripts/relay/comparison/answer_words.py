@@ -132,7 +132,8 @@ def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
             f"{number(answer.must_be_faster(found.other), 2)} times as fast."
         )
     else:
-        made = f" {listing(answer.only_on_cpu)} also run on GPUs." if answer.only_on_cpu else ""
+        run = "runs" if len(answer.only_on_cpu) == 1 else "run"
+        made = f" {listing(answer.only_on_cpu)} also {run} on GPUs." if answer.only_on_cpu else ""
         yield f"Not measured on GPUs: this says nothing about them.{made}"
 
 
@@ -146,7 +147,8 @@ def _unclear(answer: Answer) -> str:
     )
     shown = [*names[:MOST_NAMED], *([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])]
     if answer.repeats is None:
-        return f"{lead}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: take them as equal."
+        remedy = "measure on quieter nodes, or take them as equal"
+        return f"{lead}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: {remedy}."
     return f"{lead}: {listing(shown)}. More repeats would tell: {answer.repeats} of each (repeats: {answer.repeats})."
 
 

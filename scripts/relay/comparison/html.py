@@ -138,7 +138,9 @@ class Report:
             not_measured=words.not_measured(answer),
             block=found.script.block if found else "",
             headline=headlines(rows)[0],
-            warnings=warnings([Measured(each.row, each.name, each.records) for each in plotted]),
+            warnings=warnings(
+                [Measured(p.row, f"{p.row['strategy']} ({labels[id(p.row)]})", p.records) for p in plotted]
+            ),
             rows=[(row, labels[id(row)]) for row in rows],
             scaling=[shown(row) for row in scaling_rows(rows)],
             runs=[self._run(record, rows) for each in plotted for record in each.records],

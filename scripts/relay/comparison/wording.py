@@ -110,7 +110,7 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
         )
         alone = any(other["relative_speed_low"] is None for other, _ in unclear)
         why = "With one repeat there is no spread to judge by" if alone else "Too close to call with these repeats"
-        lead += f" {why}: {listed}. More repeats would tell."
+        lead += f" {why}: {listed}."
     return lead
 
 
