@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     """Within the memory and the time that it asks for; and it is none of the comparison's runs."""
     folder = compared[0]
     (told,) = read(folder / "results/answer.json")["answers"]
-    job, most = submit(cluster, folder, folder / "results/recommendation.sbatch")
+    (job,), most = submit(cluster, folder, folder / "results/recommendation.sbatch")
     assert job["JobState"] == "COMPLETED", next((folder / "results/logs").glob(f"{told['run']}-*.log")).read_text()
     assert trained(folder, told["run"])
     asked = told["request"]
@@ -136,18 +137,23 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert len(rows(folder)) == 3
 
 
-def test_a_recommended_script_for_several_nodes_starts_all_their_processes(
+def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
-    """The same for ddp on two nodes, whichever setting was recommended."""
+    """ddp on two nodes, in two jobs, whichever setting was recommended. The first job's time is over at once."""
     folder = compared[0]
     made = recommended(folder, "ddp", "srun")
+    text = replace(made.script, jobs=2).render()
     script = folder / "ddp.sbatch"
-    script.write_text(made.script.render())
-    job, most = submit(cluster, folder, script)
-    assert job["JobState"] == "COMPLETED", next((folder / "results/logs").glob(f"{made.run.id}-*.log")).read_text()
+    over = '[ "$SLURM_ARRAY_TASK_ID" -eq 2 ] || export SLURM_JOB_END_TIME="$(date +%s)"\n'
+    script.write_text(text.replace("set -eo pipefail\n", f"set -eo pipefail\n{over}"))
+    jobs, most = submit(cluster, folder, script)
+    logs = [log.read_text() for log in sorted((folder / "results/logs").glob(f"{made.run.id}-*.log"))]
+    assert [job["JobState"] for job in jobs] == ["COMPLETED"] * 2, (jobs, logs)
+    assert "(deadline)" in logs[0]
+    assert "goes on from the checkpoint of step" in logs[1]
     assert trained(folder, made.run.id)
-    assert (job["NumNodes"], job["NumTasks"]) == ("2", "4")
+    assert {(job["NumNodes"], job["NumTasks"]) for job in jobs} == {("2", "4")}
     assert len({rank["host"] for rank in ranks_of(folder, made.run.id)}) == 2
     assert made.job
     assert made.job.memory_mb

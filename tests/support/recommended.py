@@ -14,16 +14,20 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.request import request
 from relay.comparison.table import comparison_rows
 
+ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
-def submit(cluster: MiniSlurm, folder: Path, script: Path) -> tuple[dict[str, str], int]:
-    """The ended job, and the most memory in bytes that its processes had on one node at once."""
+
+def submit(cluster: MiniSlurm, folder: Path, script: Path) -> tuple[list[dict[str, str]], int]:
+    """The ended job, or jobs of an array, and the most memory in bytes that their processes had at once on a node."""
     job_id = cluster.run("sbatch", "--parsable", script, cwd=folder).stdout.strip()
     most, end = 0, time.monotonic() + 300
-    while (job := cluster.job(job_id))["JobState"] in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-        assert time.monotonic() < end, job
+    while True:
+        jobs = [job for job in cluster.jobs() if job_id in (job["JobId"], job.get("ArrayJobId"))]
+        if not any(job["JobState"] in ACTIVE for job in jobs):
+            return jobs, most
+        assert time.monotonic() < end, jobs
         most = max(most, *(sum(map(_share, cluster.processes(node))) for node in ("c1", "c2")))
         time.sleep(0.2)
-    return job, most
 
 
 def _share(pid: int) -> int:

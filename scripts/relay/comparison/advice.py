@@ -88,7 +88,7 @@ def too_few_repeats(each: Measured) -> Iterator[Warned]:
     """The spread between jobs is not known, or hardly."""
     count = len(speeds_of(each.records))
     if 0 < count < LEAST_REPEATS:
-        what = "no spread is known" if count == 1 else "the interval is six times as wide as with three"
+        what = "no spread is known" if count == 1 else "the interval is 3.6 times as wide as with three"
         yield Warned(
             "too few repeats", each.name, f"{counted(count, 'repeat')}: {what}", f"set repeats: {LEAST_REPEATS} or more"
         )
