@@ -148,7 +148,8 @@ def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     over = '[ "$SLURM_ARRAY_TASK_ID" -eq 2 ] || export SLURM_JOB_END_TIME="$(date +%s)"\n'
     script.write_text(text.replace("set -eo pipefail\n", f"set -eo pipefail\n{over}"))
     jobs, most = submit(cluster, folder, script)
-    logs = [log.read_text() for log in sorted((folder / "results/logs").glob(f"{made.run.id}-*.log"))]
+    log_of = {job["ArrayTaskId"]: folder / f"results/logs/{made.run.id}-{job['JobId']}.log" for job in jobs}
+    logs = [log_of[task].read_text() for task in ("1", "2")]  # an array's last job has the array's id
     assert [job["JobState"] for job in jobs] == ["COMPLETED"] * 2, (jobs, logs)
     assert "(deadline)" in logs[0]
     assert "goes on from the checkpoint of step" in logs[1]
