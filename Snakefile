@@ -118,6 +118,8 @@ rule all:
     input:
         "results/comparison.csv",
         "results/comparison.html",
+        "results/answer.json",
+        "results/recommendation.sbatch",
     conda:
         no_environment
 

@@ -1,7 +1,8 @@
 """Makes the comparison: python scripts/compare.py --plan results/plan.json --results results
 
-Writes runs.csv, comparison.csv and comparison.html into the results folder. With --partial it does so
-whatever has failed, and a run without a result becomes a row `failed` with its error.
+Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, runs.csv, scaling.csv, scaling.md)
+and the page (comparison.html) into the results folder. With --partial it does so whatever has failed, and a run
+without a result becomes a row `failed` with its error.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import argparse
 from pathlib import Path
 
 from relay.base import entry, options
-from relay.comparison import libtorch
+from relay.comparison import answer_files, libtorch
+from relay.comparison.answer import answers
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
-from relay.comparison.html import report
+from relay.comparison.html import Report
 from relay.comparison.inputs import read_inputs
+from relay.comparison.scaling import COLUMNS as SCALING
+from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows, run_rows
 
 
@@ -22,9 +26,14 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     inputs = read_inputs(given.plan, given.results, partial=given.partial)
     rows = comparison_rows(inputs)
-    page = report(inputs, rows, libtorch.found(given.results))
+    found = answers(inputs, rows)
+    scaled = scaling_rows(rows)
+    page = Report(inputs, rows, found, given.results, libtorch.found(given.results)).render()
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
+    write_csv(given.results / "scaling.csv", SCALING, scaled)
+    write_whole(given.results / "scaling.md", markdown(scaled))
+    answer_files.write(found, given.results, inputs.margin)
     write_whole(given.results / "comparison.html", page)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0

@@ -7,6 +7,7 @@ import sys
 from rich.console import Console
 
 from relay.base import entry, options
+from relay.base.files import read_json_or
 from relay.comparison.columns import COMPARISON, read_csv
 from relay.comparison.terminal import show
 
@@ -18,7 +19,8 @@ def main(arguments: list[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     rows = read_csv(given.results / "comparison.csv", COMPARISON)
-    show(Console(highlight=False), rows, given.results / "comparison.html")
+    answers = (read_json_or(given.results / "answer.json", None) or {}).get("answers", [])
+    show(Console(highlight=False), rows, given.results / "comparison.html", answers)
     return 0
 
 

@@ -102,7 +102,7 @@ def test_incomplete_results_are_one_line_and_lose_nothing(
     assert named in error
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"} == before
-    assert len(before) == 3
+    assert len(before) == 7
 
 
 def test_missing_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,11 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0])
     assert tree.compare() == 0
     first = {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()}
-    assert sorted(first) == ["comparison.csv", "comparison.html", "plan.json", "runs.csv"]
+    answer, tables = (
+        {"answer.json", "recommendation.sbatch"},
+        {"comparison.csv", "runs.csv", "scaling.csv", "scaling.md"},
+    )
+    assert set(first) == {*answer, *tables, "comparison.html", "plan.json"}
     assert tree.compare() == 0
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from relay.comparison.statistics import Estimate, geometric_mean, ratio, standing
+from relay.comparison.statistics import Estimate, band, geometric_mean, oddest, ratio, repeats_to_tell, standing
 
 
 def test_geometric_mean_of_two_repeats_by_hand() -> None:
@@ -62,3 +62,41 @@ def test_speeds_that_are_none_are_refused(speeds: list[float]) -> None:
 )
 def test_standing_at_a_margin_of_three_percent(low: float | None, high: float | None, expected: str) -> None:
     assert standing(Estimate(0.97, low, high), 0.03) == expected
+
+
+def test_repeats_that_would_tell_are_the_textbooks_number() -> None:
+    """The distance to the nearer edge of the band over the standard error has to reach t(97.5 %) + t(80 %)."""
+    spread = 0.02
+    exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # this standard deviation exactly
+    found = repeats_to_tell(list(1000 * exact), list(930 * exact), band(0.03))
+    distance = math.log(1000 / 930) + math.log(0.97)
+
+    def enough(n: int) -> bool:
+        needed = stats.t.ppf(0.975, 2 * n - 2) + stats.t.ppf(0.8, 2 * n - 2)
+        return bool(needed * spread * math.sqrt(2 / n) < distance)
+
+    assert found is not None
+    assert (enough(found), enough(found - 1)) == (True, False)
+
+
+def test_between_two_edges_both_have_to_be_left_out() -> None:
+    """Two one-sided tests: of equal speeds, more repeats are needed than of a ratio as far outside of the band."""
+    exact = np.exp(0.02 * np.array([-1.0, 0.0, 1.0]))
+    inside = repeats_to_tell(list(exact), list(exact), band(0.03))
+    outside = repeats_to_tell(list(0.97**2 * exact), list(exact), band(0.03))
+    assert inside
+    assert outside
+    assert inside > outside
+
+
+def test_repeats_that_would_tell_where_none_or_too_many_would() -> None:
+    assert repeats_to_tell([1000.0], [900.0, 901.0], band(0.03)) == 3
+    exact = list(np.exp(0.02 * np.array([-1.0, 0.0, 1.0])))
+    assert repeats_to_tell([value * 0.97 for value in exact], exact, band(0.03)) is None  # on the band's edge
+
+
+def test_the_oddest_repeat_is_held_against_the_mean_of_the_others() -> None:
+    found = oddest([100.0, 50.0, 100.0, 100.0])
+    assert found
+    assert (found.place, found.ratio) == (1, pytest.approx(0.5))
+    assert oddest([5.0]) is None

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
+from recommended import recommended, submit, trained
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -116,6 +118,47 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert verdict["max_loss_difference"] < 1e-9
         summary = read(folder / f"results/runs/{run.id}/summary.json")
         assert len(summary["hosts"]) == run.shape.nodes
+
+
+def test_the_recommended_script_trains_to_its_end_as_it_stands(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
+) -> None:
+    """Within the memory and the time that it asks for; and it is none of the comparison's runs."""
+    folder = compared[0]
+    (told,) = read(folder / "results/answer.json")["answers"]
+    (job,), most = submit(cluster, folder, folder / "results/recommendation.sbatch")
+    assert job["JobState"] == "COMPLETED", next((folder / "results/logs").glob(f"{told['run']}-*.log")).read_text()
+    assert trained(folder, told["run"])
+    asked = told["request"]
+    assert (job["MinMemoryNode"], job["Partition"]) == (f"{asked['memory_mb']}M", "cpu")
+    assert int(job["NumCPUs"]) == asked["nodes"] * asked["tasks_per_node"] * asked["cpus_per_task"]
+    assert asked["minutes"] < SHORT["runtime_minutes"]
+    assert 0 < most < asked["memory_mb"] * 2**20
+    assert len(rows(folder)) == 3
+
+
+def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
+) -> None:
+    """ddp on two nodes, in two jobs, whichever setting was recommended. The first job's time is over at once."""
+    folder = compared[0]
+    made = recommended(folder, "ddp", "srun")
+    text = replace(made.script, jobs=2).render()
+    script = folder / "ddp.sbatch"
+    over = '[ "$SLURM_ARRAY_TASK_ID" -eq 2 ] || export SLURM_JOB_END_TIME="$(date +%s)"\n'
+    script.write_text(text.replace("set -eo pipefail\n", f"set -eo pipefail\n{over}"))
+    jobs, most = submit(cluster, folder, script)
+    log_of = {job["ArrayTaskId"]: folder / f"results/logs/{made.run.id}-{job['JobId']}.log" for job in jobs}
+    logs = [log_of[task].read_text() for task in ("1", "2")]  # an array's last job has the array's id
+    assert [job["JobState"] for job in jobs] == ["COMPLETED"] * 2, (jobs, logs)
+    assert "(deadline)" in logs[0]
+    assert "goes on from the checkpoint of step" in logs[1]
+    assert trained(folder, made.run.id)
+    assert {(job["NumNodes"], job["NumTasks"]) for job in jobs} == {("2", "4")}
+    assert len({rank["host"] for rank in ranks_of(folder, made.run.id)}) == 2
+    assert made.job
+    assert made.job.memory_mb
+    assert 0 < most < made.job.memory_mb * 2**20
 
 
 def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tuple[Path, dict[str, Any], Plan]) -> None:

@@ -40,6 +40,7 @@ class Tree:
 
     def __init__(self, root: Path, margin: float = 0.03) -> None:
         self.root, self.runs, self.skipped, self.margin = root / "results", [], [], margin
+        self.rules: dict[str, Any] = {}  # of the answer, as the plan writes them
 
     def write(self, path: str, value: Any) -> Path:
         target = self.root / path
@@ -102,6 +103,7 @@ class Tree:
             "samples_per_second": speed, "measured_steps": 24, "step_seconds_median": 0.003, "step_seconds_p95": 0.004,
             "data_wait_fraction": 0.02, "train_seconds": 3.0, "allocated_seconds": 10.0 * (1 + run.repeat),
             "goodput": 0.5 + 0.1 * run.repeat, "peak_memory_bytes": 1000 + run.repeat, "test_accuracy": accuracy,
+            "peak_main_memory_bytes": (300 + run.repeat) * 2**20,
             "test_loss": 0.1, "train_loss": 0.05,
             "evaluations": [{"step": 22, "test_loss": 0.2, "test_accuracy": accuracy}],
             "losses": {"steps": [1, 22, 44], "values": [2.3, 0.5, 0.05]}, "hosts": ["node1"],
@@ -129,7 +131,9 @@ class Tree:
         return status(compare.main, "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
 
     def write_plan(self) -> Path:
-        return self.write("plan.json", {"runs": self.runs, "skipped": self.skipped, "margin": self.margin})
+        return self.write(
+            "plan.json", {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "answer": self.rules}
+        )
 
     def rows(self, *, partial: bool = False) -> list[dict[str, Any]]:
         """comparison.csv, written and read again; without the report, whose plots take half a second."""

@@ -28,6 +28,10 @@ rule comparison:
         "results/runs.csv",
         "results/comparison.csv",
         "results/comparison.html",
+        "results/answer.json",
+        "results/recommendation.sbatch",
+        "results/scaling.csv",
+        "results/scaling.md",
     log:
         "results/logs/comparison.log",
     benchmark:

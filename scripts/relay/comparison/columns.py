@@ -52,6 +52,9 @@ MEASURED: dict[str, Measured] = {
     "train_seconds": Measured(float, "time spent on steps that were kept"),
     "allocated_seconds": Measured(float, "wall time of all attempts"),
     "peak_memory_bytes": Measured(int, "peak memory of the process, or device, that used most", max),
+    "peak_main_memory_bytes": Measured(
+        int, "peak main memory of the process that used most, whatever it computed on", max
+    ),
     "disk_bytes_written": Measured(
         int, "bytes that the strategy has written to the nodes' disks, checkpoints apart", max
     ),
@@ -93,6 +96,7 @@ COMPARISON: dict[str, type] = {
     "scaling_efficiency": float,
     "scaling": str,  # strong: the same global batch; weak: the same batch per device
     "scaling_baseline_devices": int,
+    "scaling_baseline": str,  # the setting that it is compared with
     **{name: measured.kind for name, measured in MEASURED.items() if measured.pooled},
     "max_loss_difference": float,  # the equivalence gate's
     "equivalent": bool,

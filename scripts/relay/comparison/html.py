@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from relay.base.errors import UserError
+from relay.comparison import answer_words as words
+from relay.comparison.advice import Measured, Warned, warnings
+from relay.comparison.answer import Answer
+from relay.comparison.answer_files import recommendation
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.inputs import Inputs, Record
+from relay.comparison.drawing import Plotted
+from relay.comparison.inputs import Inputs, Record, log_of
 from relay.comparison.libtorch import InCpp
-from relay.comparison.plots import Plotted, loss_plot, speed_plot
+from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
+from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
+from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
-from relay.spec import requirements
 from relay.spec.labels import setting_labels
 from relay.spec.run import OwnBatch
 
@@ -36,33 +41,169 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A file beside the report."""
+
+    href: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """One run in the list of evidence. `speed` is in the task's unit, per second."""
+
+    id: str
+    repeat: int
+    speed: float | None
+    accuracy: float | None
+    hosts: str
+    links: Sequence[Link]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
-    """Everything that the report shows about one task."""
+    """Everything that the report shows about one task. `links` are those of the settings that failed, by id."""
 
     task: str
     unit: str
+    answer: Answer
+    sentence: str
+    certainty: str
+    reasons: Sequence[str]
+    not_measured: Sequence[str]
+    block: str
     headline: str
+    warnings: Sequence[Warned]
     rows: Sequence[tuple[Row, str]]
+    scaling: Sequence[dict[str, str]]
+    runs: Sequence[ShownRun]
+    links: Mapping[str, Sequence[Link]]
+    gates: Sequence[Gate]
     speed_plot: Markup | None
     loss_plot: Markup | None
-    gates: Sequence[Gate]
-    only_on_cpu: Sequence[str]
+    accuracy_plot: Markup | None
+    memory_plot: Markup | None
+    cost_plot: Markup | None
+    scaling_plot: Markup | None
+    batch_plot: Markup | None
+    workers_plot: Markup | None
 
 
-def report(inputs: Inputs, rows: Sequence[Row], in_cpp: Sequence[InCpp] = ()) -> str:
-    """The report's HTML. `rows` are those of `comparison_rows(inputs)`, `in_cpp` the models that C++ has run."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = (number, percent, small, whole, category, reason_title, mebibytes, told_speed)
-    environment.filters.update({function.__name__: function for function in filters})
-    template = environment.get_template("comparison.html.j2")
-    found = {"sections": _sections(inputs, rows), "in_cpp": in_cpp, "method": _method(inputs)}
-    return template.render(**found, missing=MISSING)
+@dataclass(frozen=True)
+class Report:
+    """What the page is made of: the comparison's rows, its answers, models that C++ has run, the folder of results."""
+
+    inputs: Inputs
+    rows: Sequence[Row]
+    answers: Sequence[Answer]
+    results: Path
+    in_cpp: Sequence[InCpp] = field(default_factory=list)
+
+    def render(self) -> str:
+        """The page's HTML."""
+        environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        filters = (number, percent, small, whole, words.held, category, reason_title, mebibytes, told_speed)
+        environment.filters.update({function.__name__: function for function in filters})
+        found = {"sections": self._sections(), "in_cpp": self.in_cpp, "method": _method(self.inputs)}
+        # The script is this project's own file, so that it needs no escaping.
+        script = Markup((TEMPLATES / "comparison.js").read_text(encoding="utf-8"))
+        return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
+
+    def _sections(self) -> list[Section]:
+        labels = {id(row): label for row, label in zip(self.rows, setting_labels(self.rows), strict=True)}
+        return [self._section(place, answer, labels) for place, answer in enumerate(self.answers)]
+
+    def _section(self, place: int, answer: Answer, labels: Mapping[int, str]) -> Section:
+        groups = by_setting(self.inputs.records)
+        rows = [row for row in self.rows if row["task"] == answer.task]
+        plotted = [
+            Plotted(row, f"{row['strategy']}: {labels[id(row)]}", groups[row["setting"]])
+            for row in rows
+            if row["status"] != "skipped"
+        ]
+        found = recommendation(answer, self.results)
+        return Section(
+            task=answer.task,
+            unit=told_unit(rows),
+            answer=answer,
+            sentence=words.sentence(answer),
+            certainty=words.certainty(answer),
+            reasons=words.reasons(answer),
+            not_measured=words.not_measured(answer),
+            block=found.script.block if found else "",
+            headline=headlines(rows)[0],
+            warnings=warnings(
+                [Measured(p.row, f"{p.row['strategy']} ({labels[id(p.row)]})", p.records) for p in plotted]
+            ),
+            rows=[(row, labels[id(row)]) for row in rows],
+            scaling=[shown(row) for row in scaling_rows(rows)],
+            runs=[self._run(record, rows) for each in plotted for record in each.records],
+            links={each.row["setting"]: self._of_failed(each) for each in plotted},
+            gates=_gates(plotted),
+            **_pictures(plotted, rows, answer, place),
+        )
+
+    def _run(self, record: Record, rows: Sequence[Row]) -> ShownRun:
+        row = next(row for row in rows if row["setting"] == record.run.setting_id)
+        per_sample = told_speed(row) / row["samples_per_second"] if row["samples_per_second"] else 1
+        summary = record.summary or {}
+        return ShownRun(
+            record.run.id,
+            record.run.repeat,
+            record.speed * per_sample if record.speed else None,
+            summary.get("test_accuracy"),
+            ", ".join(summary.get("hosts", [])) or MISSING,
+            self._links(record),
+        )
+
+    def _links(self, record: Record) -> list[Link]:
+        """The files of a run that are there, relative to the report."""
+        folder = self.results / "runs" / record.run.id
+        files = {"specification": folder / "run.json", "record": folder / "summary.json"}
+        logs = sorted((self.results / "logs" / "segment" / record.run.id).glob("*.log"), key=_newest)
+        files["log"] = logs[-1] if logs else log_of(record.run.id, self.results)
+        return [
+            Link(path.relative_to(self.results).as_posix(), text)
+            for text, path in files.items()
+            if path.is_file() and path.is_relative_to(self.results)
+        ]
+
+    def _of_failed(self, setting: Plotted) -> list[Link]:
+        """The logs of the repeats that failed, and the verdict of the gate that strikes a setting out."""
+        verdict = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
+        refused = setting.row["equivalent"] is False and verdict.is_file()
+        links = [Link(verdict.relative_to(self.results).as_posix(), "the gate's verdict")] if refused else []
+        for record in setting.records:
+            if not record.summary:
+                logs = [link.href for link in self._links(record) if link.text == "log"]
+                links += [Link(href, f"log of repeat {record.run.repeat}") for href in logs]
+        return links
+
+
+def _newest(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _pictures(plotted: Sequence[Plotted], rows: Sequence[Row], answer: Answer, place: int) -> dict[str, Markup | None]:
+    """All plots of a task, by their names in a section."""
+    drawn = {
+        "speed_plot": speed_plot(plotted, f"speed-{place}"),
+        "loss_plot": loss_plot(plotted, f"loss-{place}"),
+        "accuracy_plot": accuracy_plot(plotted, f"accuracy-{place}"),
+        "memory_plot": memory_plot(plotted, f"memory-{place}"),
+        "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
+        "scaling_plot": scaling_plot(scaling_rows(rows), f"scaling-{place}"),
+        "batch_plot": axis_plot(plotted, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
+        "workers_plot": axis_plot(plotted, "data_workers", "data workers", answer.unit, f"workers-{place}"),
+    }
+    # Markup is safe here, because matplotlib escapes the text in its SVG.
+    return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
 
 
 def mebibytes(value: int | None) -> str:
@@ -73,35 +214,6 @@ def mebibytes(value: int | None) -> str:
 def whole(value: float) -> str:
     """A number with all its digits and thousands separated, such as '32' or '247,400'."""
     return f"{value:,.10g}"
-
-
-def _sections(inputs: Inputs, rows: Sequence[Row]) -> list[Section]:
-    labels = {id(row): label for row, label in zip(rows, setting_labels(rows), strict=True)}
-    groups = by_setting(inputs.records)
-    sections = []
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    for index, task in enumerate(tasks):
-        task_rows = [row for row in rows if row["task"] == task]
-        plotted = [
-            Plotted(row, f"{row['strategy']}: {labels[id(row)]}", groups[row["setting"]])
-            for row in task_rows
-            if row["status"] != "skipped"
-        ]
-        # Markup is safe here, because matplotlib escapes the text in its SVG.
-        speed, loss = speed_plot(plotted, f"speed-{index}"), loss_plot(plotted, f"loss-{index}")
-        sections.append(
-            Section(
-                task=task,
-                unit=told_unit(task_rows),
-                headline=headlines(task_rows)[0],
-                rows=[(row, labels[id(row)]) for row in task_rows],
-                speed_plot=Markup(speed) if speed else None,
-                loss_plot=Markup(loss) if loss else None,
-                gates=_gates(plotted),
-                only_on_cpu=_only_on_cpu(plotted),
-            )
-        )
-    return sections
 
 
 def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
@@ -118,21 +230,6 @@ def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
             struck_out = any(not member.row["equivalent"] for member in members)
             gates.append(Gate([member.name for member in members], verdict, struck_out))
     return sorted(gates, key=lambda gate: not gate.struck_out)
-
-
-def _only_on_cpu(plotted: Sequence[Plotted]) -> list[str]:
-    """Strategies that also work on GPUs, but were measured on CPUs only."""
-    measured = [setting for setting in plotted if setting.row["samples_per_second"]]
-    on_gpus = {setting.row["strategy"] for setting in measured if setting.row["device"] != "cpu"}
-    only = {setting.row["strategy"] for setting in measured if _made_for_gpus(setting.records[0])} - on_gpus
-    return sorted(only)
-
-
-def _made_for_gpus(record: Record) -> bool:
-    try:
-        return "cuda" in requirements.read(Path(record.run.strategy.file)).devices
-    except (OSError, SyntaxError, UserError):
-        return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe
 
 
 def _method(inputs: Inputs) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from relay.base.files import read_json
 from relay.comparison.spot_checks import SpotChecked, spot_checked
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
+from relay.spec.job import Job
 from relay.spec.run import OwnBatch, Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
@@ -33,7 +34,8 @@ class Record:
     """One run and its results: its summary, or the `error` why it has none, and its gate's verdict or None.
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
-    what is found against the runs that it went on from.
+    what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
+    scheduler.
     """
 
     run: Run
@@ -45,6 +47,7 @@ class Record:
     strategy_source: str | None = None
     inherited: tuple[str, ...] = ()
     spot_check: SpotChecked = SpotChecked()
+    job: Job | None = None
 
     @property
     def speed(self) -> float | None:
@@ -63,11 +66,15 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """All planned runs with their results, in the plan's order, and all skipped settings."""
+    """All planned runs with their results, in the plan's order, and all skipped settings.
+
+    `rules` are what the plan says of the answer: `least_efficiency`, `cores_per_gpu`, `least_minutes`.
+    """
 
     records: Sequence[Record]
     skipped: Sequence[Skipped]
     margin: float
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
@@ -93,7 +100,7 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
             of = Skipped(setting=_setting(record.run), reasons=tuple(f"preflight: {reason}" for reason in stopped))
             if of not in skipped:  # once for all repeats
                 skipped.append(of)
-    return Inputs(records=records, skipped=skipped, margin=float(margin))
+    return Inputs(records=records, skipped=skipped, margin=float(margin), rules=plan.get("answer") or {})
 
 
 def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
@@ -158,7 +165,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
     try:
-        run = Run.from_dict(_read(path, ()))
+        run, job = Run.from_dict(declared := _read(path, ())), Job.of(declared)
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     summary, error = _summary(identity, results, partial)
@@ -195,6 +202,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         strategy_source=source,
         inherited=tuple(inherited),
         spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks),
+        job=job,
     )
 
 

@@ -15,6 +15,9 @@ import numpy as np
 from scipy import stats
 
 CONFIDENCE = 0.95
+POWER = 0.8  # the chance that the number of repeats named by `repeats_to_tell` is enough
+MOST_REPEATS = 30  # beyond so many, more repeats are not advised
+LEAST_REPEATS = 3  # advised where a single repeat tells nothing about the spread
 
 Standing = Literal["best", "tie", "slower", "unclear"]
 
@@ -77,6 +80,56 @@ def standing(relative: Estimate, margin: float) -> Standing:
     if least <= relative.low and relative.high <= 1 / least:
         return "tie"
     return "unclear"
+
+
+def band(margin: float) -> tuple[float, float]:
+    """The ratios between which two speeds are a tie."""
+    return 1 - margin, 1 / (1 - margin)
+
+
+def repeats_to_tell(values: Sequence[float], others: Sequence[float], edges: Sequence[float]) -> int | None:
+    """How many repeats of each of two settings would tell on which side of all `edges` the ratio of their speeds is.
+
+    The spreads and the ratio are taken as they were measured. With the number returned, the ratio's interval leaves
+    out the edges in `POWER` of all cases. None where more than `MOST_REPEATS` would be needed. `LEAST_REPEATS` where
+    one of the two has a single repeat, so that its spread is not known. Raises ValueError as `geometric_mean` does.
+    """
+    a, b = _logs(values), _logs(others)
+    if min(a.size, b.size) == 1:
+        return LEAST_REPEATS
+    shares = float(a.var(ddof=1)), float(b.var(ddof=1))
+    apart = [float(a.mean() - b.mean()) - math.log(edge) for edge in edges]
+    distance = min(map(abs, apart))
+    # Between two edges, the interval may reach across either of them.
+    power = (1 + POWER) / 2 if min(apart) < 0 < max(apart) else POWER
+    for repeats in range(max(a.size, b.size) + 1, MOST_REPEATS + 1):
+        squares = sum(share**2 for share in shares)
+        freedom = (repeats - 1) * sum(shares) ** 2 / squares if squares else 1.0
+        needed = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) + stats.t.ppf(power, freedom)
+        if needed * math.sqrt(sum(shares) / repeats) < distance:
+            return repeats
+    return None
+
+
+@dataclass(frozen=True)
+class Odd:
+    """The repeat that differs most from the others of its setting: its place, and its speed over their mean."""
+
+    place: int
+    ratio: float
+
+
+def oddest(values: Sequence[float]) -> Odd | None:
+    """The repeat farthest from the geometric mean of the other repeats; None where there are fewer than two.
+
+    It is shown, never dropped. Raises ValueError as `geometric_mean` does.
+    """
+    logs = _logs(values)
+    if logs.size < 2:
+        return None
+    apart = (logs - logs.mean()) * logs.size / (logs.size - 1)  # from the mean of all others
+    place = int(np.argmax(np.abs(apart)))
+    return Odd(place, math.exp(float(apart[place])))
 
 
 def _logs(values: Sequence[float]) -> np.ndarray:

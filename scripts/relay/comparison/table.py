@@ -179,7 +179,7 @@ def _skipped(skipped: Skipped) -> Row:
     return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
 
 
-def _eligible(row: Mapping[str, Any]) -> bool:
+def eligible(row: Mapping[str, Any]) -> bool:
     """Whether a setting may be compared and recommended: all repeats finished, and it is equivalent and timed."""
     return category(row) == "done" and row.get("samples_per_second") is not None
 
@@ -187,11 +187,11 @@ def _eligible(row: Mapping[str, Any]) -> bool:
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
     """Fill in each eligible setting's speed relative to the fastest of its task, and its standing."""
     for task in {row["task"] for row in rows.values()}:
-        eligible = [setting for setting, row in rows.items() if row["task"] == task and _eligible(row)]
-        if not eligible:
+        timed = [setting for setting, row in rows.items() if row["task"] == task and eligible(row)]
+        if not timed:
             continue
-        best = max(eligible, key=lambda setting: rows[setting]["samples_per_second"])
-        for setting in eligible:
+        best = max(timed, key=lambda setting: rows[setting]["samples_per_second"])
+        for setting in timed:
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "best"}
                 continue
@@ -210,7 +210,7 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
     Everything but the size is equal, and so is the global batch (strong scaling). Where that was not measured on fewer
     devices, the batch per device is equal (weak scaling).
     """
-    runs = {setting: groups[setting][0].run for setting, row in rows.items() if _eligible(row)}
+    runs = {setting: groups[setting][0].run for setting, row in rows.items() if eligible(row)}
     for setting, run in runs.items():
         smaller = [other for other in runs if runs[other].shape.devices < run.shape.devices and _same(runs[other], run)]
         strong = [other for other in smaller if runs[other].batch.global_batch_size == run.batch.global_batch_size]
@@ -228,6 +228,7 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
             / rows[base]["samples_per_second_per_device"],
             "scaling": "strong" if strong else "weak",
             "scaling_baseline_devices": runs[base].shape.devices,
+            "scaling_baseline": base,
         }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -19,8 +20,11 @@ _STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": 
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 
-def show(console: Console, rows: Sequence[Row], report: Path) -> None:
-    """Print the comparison's rows, the reasons of failed and skipped ones, the finding, and the report's path."""
+def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Print the comparison's rows, the reasons of failed and skipped ones, the finding, the answer, the report's path.
+
+    `answers` are those of `answer.json`.
+    """
     marks = _marks(console)
     labels = setting_labels(rows)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
@@ -36,6 +40,10 @@ def show(console: Console, rows: Sequence[Row], report: Path) -> None:
         console.print()
     for sentence in headlines(rows):
         console.print(Text(sentence, style="bold"))
+    for answer in answers:
+        console.print(Text(f"{answer['sentence']} {answer['certainty_in_words']}"))
+    if any(answer["sbatch"] for answer in answers):
+        console.print(Text(f"Submit it: sbatch {report.with_name('recommendation.sbatch')}"), soft_wrap=True)
     # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 

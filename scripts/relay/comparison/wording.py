@@ -71,7 +71,7 @@ def _finding(rows: Sequence[tuple[Row, str]]) -> str:
     sentences = [_lead(best, [(row, name) for row, name in named if row["standing"] not in (None, "best")])]
     if accuracies:
         order = ", in the same order" if len(ties) > 1 else ""
-        sentences.append(f"Test accuracy{order}: {_and(accuracies)}.")
+        sentences.append(f"Test accuracy{order}: {listing(accuracies)}.")
     sentences += _warned(named)
     if left := _left_out(rows):
         sentences.append(f"Left out: {left}.")
@@ -98,17 +98,19 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     if not others:
         return f"{name} trains {speed}; no other setting was measured and shown equivalent to compare it with."
     if ties:
-        lead = f"A tie: {_and([name, *tied])} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
+        lead = f"A tie: {listing([name, *tied])} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
     elif unclear:
         lead = f"{name} measured fastest, {speed}, but not beyond doubt."
     else:
         behind, second = slower[0]
         lead = f"{name} is fastest: {speed}, {_times(behind)} as fast as the next, {second}."
     if unclear:
-        listed = _and([f"{other_name} at {_relative(other)}" for other, other_name in unclear[:3]] + _more(unclear[3:]))
+        listed = listing(
+            [f"{other_name} at {_relative(other)}" for other, other_name in unclear[:3]] + _more(unclear[3:])
+        )
         alone = any(other["relative_speed_low"] is None for other, _ in unclear)
         why = "With one repeat there is no spread to judge by" if alone else "Too close to call with these repeats"
-        lead += f" {why}: {listed}. More repeats would tell."
+        lead += f" {why}: {listed}."
     return lead
 
 
@@ -132,7 +134,8 @@ def _more(rest: Sequence[Any]) -> list[str]:
     return [f"{len(rest)} more"] if rest else []
 
 
-def _and(words: Sequence[str]) -> str:
+def listing(words: Sequence[str]) -> str:
+    """Words in a row, such as 'one, two and three'."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 

@@ -242,6 +242,10 @@ class Config(Block):
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"
     )
     margin: Fraction = Field(default=0.03, description="speeds that differ by less than this fraction are a tie")
+    least_efficiency: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
+        default=0.7,
+        description="more devices are recommended where the speed grows by at least this fraction of what they cost",
+    )
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     spot_checks: SpotChecks = Field(
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"

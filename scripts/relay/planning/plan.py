@@ -281,8 +281,17 @@ class Plan:
             for run in self.runs
         ]
         skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
-        told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks)}
+        told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks), "answer": self._answer_rules()}
         return {"runs": runs, "skipped": skipped, **told}
+
+    def _answer_rules(self) -> dict[str, Any]:
+        """What the answer is made by, besides the margin."""
+        site = self.site
+        return {
+            "least_efficiency": self.config.least_efficiency,
+            "cores_per_gpu": site.cores_per_gpu if site else None,
+            "least_minutes": site.min_minutes if site else None,
+        }
 
 
 def _words(shape: Shape) -> str:

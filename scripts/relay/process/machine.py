@@ -104,6 +104,11 @@ def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
     """The most memory this process has used: on the fullest of its GPUs, or, without GPUs, in main memory."""
     if devices[0].type == "cuda":
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
+    return peak_main_memory_bytes()
+
+
+def peak_main_memory_bytes() -> int:
+    """The most main memory that this process has used, whatever it computes on."""
     # On Linux, getrusage's peak survives `exec`: a small program would report the peak of the one that started it.
     if (peak := held_bytes().get("VmHWM")) is not None:
         return peak

@@ -83,12 +83,14 @@ def state(job_id: str) -> str | None:
 
 def _of_job(job_id: str, field: str) -> str | None:
     try:
-        words = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format={field}"]).split()
+        told = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A {field}"])
     except UserError as error:
         if _UNKNOWN_JOB in str(error):
             return None
         raise
-    return words[0] if words else None
+    # One job of an array has the array's id too: Slurm then lists all of them.
+    lines = (line.split() for line in told.splitlines())
+    return next((words[1] for words in lines if len(words) > 1 and words[0] == job_id), None)
 
 
 def seconds_remembered() -> float | None:
@@ -142,8 +144,12 @@ def expected_start(flags: Sequence[str]) -> datetime | None:
 
 def show_job(job_id: str) -> dict[str, str]:
     """The values of `scontrol show job` by name: NumNodes, NumTasks, CPUs/Task, MinMemoryNode, TresPerNode, …"""
-    words = _output(["scontrol", "--oneliner", "show", "job", job_id]).split()
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    jobs = [
+        dict(word.split("=", 1) for word in line.split() if "=" in word)
+        for line in _output(["scontrol", "--oneliner", "show", "job", job_id]).splitlines()
+    ]
+    # One job of an array has the array's id too: Slurm then shows all of them.
+    return next((job for job in jobs if job.get("JobId") == job_id), jobs[0] if jobs else {})
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:

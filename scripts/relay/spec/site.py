@@ -274,6 +274,12 @@ class Site(Block):
         most = partition.memory_mb_per_node if partition else None
         return min(share, most) if most else share
 
+    @property
+    def cores_per_gpu(self) -> int | None:
+        """The CPUs that go with a GPU here: `cpus_per_gpu`, or an even share of a node's; None without GPUs."""
+        shares = [p.cpus_per_node // p.gpus_per_node for p in self.partitions if p.gpus_per_node]
+        return self.cpus_per_gpu or (shares[0] if shares else None)
+
     def missing(self, minutes: int, used: Iterable[Partition] | None = None) -> list[str]:
         """What must be filled in or corrected before jobs can be submitted, one line for each thing.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import Diverged, UserError
+from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.attempts import attempt_path, gone, line_of, not_finite
 from relay.strategies.base import Replica
@@ -77,9 +78,11 @@ class Recorder:
 
         `counted` is what this rank's strategy has counted; the ranks' counts are added up.
         """
-        told = self.ranks.gather((peak_memory_bytes, counted))
-        totals = {name: sum(counts.get(name, 0) for _, counts in told) for _, counts in told for name in counts}
-        self._write(end=step, stopped=stopped, peak_memory_bytes=max(peak for peak, _ in told), counted=totals)
+        told = self.ranks.gather((peak_memory_bytes, machine.peak_main_memory_bytes(), counted))
+        totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
+        peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
+        peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}
+        self._write(end=step, stopped=stopped, **peaks, counted=totals)
 
 
 def _kind(value: object) -> str:

@@ -54,9 +54,8 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "train_seconds": trained,
         "allocated_seconds": allocated,
         "goodput": trained / allocated if allocated else None,
-        "peak_memory_bytes": max(
-            (line["peak_memory_bytes"] for f in lines for line in f if "end" in line), default=None
-        ),
+        "peak_memory_bytes": _peak(lines, "peak_memory_bytes"),
+        "peak_main_memory_bytes": _peak(lines, "peak_main_memory_bytes"),
         **_counted_by_strategy(lines),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
@@ -99,6 +98,11 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         )
         limit = min(limit, start)
     return counted[::-1]
+
+
+def _peak(lines: list[list[dict[str, Any]]], name: str) -> int | None:
+    """The largest figure of this name at the ends of the attempts; None where none has recorded it."""
+    return max((line[name] for found in lines for line in found if line.get(name) is not None), default=None)
 
 
 def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:

@@ -1,0 +1,75 @@
+"""Compares two folders of results: python scripts/compare_results.py BEFORE AFTER
+
+Before and after a maintenance, or cluster A and cluster B. Each folder is a `results/` with its plan and runs. Printed
+is a line for each setting: the ratio of its speeds (after / before) with its 95 % interval. --csv writes the table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from relay.base import entry, options
+from relay.base.errors import UserError
+from relay.comparison.between import COLUMNS, Changed, between, counts
+from relay.comparison.columns import write_csv
+from relay.comparison.wording import MISSING, number
+
+STYLES = {"faster": "green", "slower": "red", "unclear": "yellow"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0, whatever has changed. Raises UserError."""
+    parser = options.parser(__doc__)
+    parser.add_argument("before", type=Path, help="a folder of results")
+    parser.add_argument("after", type=Path, help="the folder to compare with it")
+    parser.add_argument("--margin", type=float, help="speeds within this fraction are the same (default: the plan's)")
+    parser.add_argument("--csv", type=Path, help="write the table into this file as well")
+    given = parser.parse_args(arguments)
+    if given.margin is not None and not 0 <= given.margin < 1:
+        raise UserError(f"--margin: {given.margin} is not allowed; allowed: from 0 to below 1")
+    found = between(given.before, given.after, given.margin)
+    console = Console(highlight=False)
+    console.print(table(found))
+    for each in found:
+        if each.reason:
+            console.print(Text(f"{each.name}: {each.reason}"))
+        elif each.change == "unclear":
+            told = f"{each.repeats} repeats of each would tell" if each.repeats else "take them as the same"
+            console.print(Text(f"{each.name}: unclear: {told}"))
+    console.print(Text(", ".join(f"{count} {change}" for change, count in counts(found).items()), style="bold"))
+    if given.csv:
+        write_csv(given.csv, COLUMNS, [each.as_row() for each in found])
+    return 0
+
+
+def table(found: list[Changed]) -> Table:
+    """A row for each setting."""
+    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    result.add_column("setting", overflow="fold")
+    for name in ("before", "after", "ratio", "change"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for each in found:
+        row = each.as_row()
+        result.add_row(
+            Text(each.name),
+            number(row["before_per_second"]),
+            number(row["after_per_second"]),
+            _ratio(row["ratio"], row["ratio_low"], row["ratio_high"]),
+            Text(each.change, style=STYLES.get(each.change, "")),
+        )
+    return result
+
+
+def _ratio(value: float | None, low: float | None, high: float | None) -> str:
+    if value is None:
+        return MISSING
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    entry.run(main)

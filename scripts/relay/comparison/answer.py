@@ -1,0 +1,216 @@
+"""The answer of a comparison: what to ask Slurm for, why, how sure it is, and what was not measured.
+
+It is decided here and nowhere else. The page, the terminal, `answer.json` and `recommendation.sbatch` show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from relay.base.errors import UserError
+from relay.comparison.candidates import (
+    Candidate,
+    Compared,
+    Rules,
+    chosen,
+    compared,
+    cores,
+    cost,
+    gpus,
+    least_speed_up,
+    rules_of,
+)
+from relay.comparison.columns import Row, category, told_unit
+from relay.comparison.inputs import Inputs, Record
+from relay.comparison.request import Request, request
+from relay.comparison.table import by_setting, eligible, speeds_of
+from relay.spec import requirements
+from relay.spec.job import Job
+from relay.spec.labels import setting_labels
+
+Certainty = Literal["winner", "tie", "unclear", "alone", "none"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A setting that cannot be recommended: struck out, failed, skipped or not timed; and why."""
+
+    name: str
+    category: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WrongChoice:
+    """What a training costs more with another setting: its time over the recommended one's, and what it holds more."""
+
+    name: str
+    times_as_long: float
+    more_gpu_hours: float
+    more_core_hours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to ask for to train a task. `best` and `request` are None where nothing can be recommended (`none`).
+
+    winner: better than every other beyond doubt. tie: `tied` are as fast at the same cost or a higher one. unclear: the
+    intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone: nothing else
+    was measured and proven.
+    """
+
+    task: str
+    unit: str
+    rules: Rules
+    certainty: Certainty
+    best: Candidate | None = None
+    request: Request | None = None
+    job: Job | None = None
+    others: Sequence[Compared] = ()
+    runner_up: Compared | None = None
+    wrong: Sequence[WrongChoice] = ()
+    left_out: Sequence[LeftOut] = ()
+    only_on_cpu: Sequence[str] = ()
+
+    @property
+    def tied(self) -> list[Compared]:
+        """The others that are as fast."""
+        return [each for each in self.others if each.relation == "tie"]
+
+    @property
+    def unclear(self) -> list[Compared]:
+        """The others of which the intervals do not tell whether they are better."""
+        return [each for each in self.others if each.relation == "unclear"]
+
+    @property
+    def repeats(self) -> int | None:
+        """How many repeats of each setting would tell; None where none are needed, or too many."""
+        needed = [each.repeats for each in self.unclear]
+        return max((n for n in needed if n), default=None) if needed and all(needed) else None
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The recommended setting, and all others that could have been it."""
+        return [self.best, *(each.other for each in self.others)] if self.best else []
+
+    @property
+    def fastest(self) -> Candidate | None:
+        """The fastest candidate, which need not be the recommended one."""
+        return max(self.candidates, key=lambda each: each.speed.value, default=None)
+
+    @property
+    def larger(self) -> Compared | None:
+        """The fastest candidate on more devices of the kind that is recommended; None where none was measured."""
+        best = self.best
+        more = [each for each in self.others if best and _on_more(each.other, best)]
+        return max(more, key=lambda each: each.ratio.value, default=None)
+
+    @property
+    def other_kind(self) -> Compared | None:
+        """The candidate on the other kind of device (GPUs beside CPUs, or CPUs beside GPUs) that is best there."""
+        best = self.best
+        other = [each for each in self.others if best and each.other.on_gpus != best.on_gpus]
+        if not other:
+            return None
+        found = chosen([each.other for each in other], self.rules)
+        return next(each for each in other if each.other is found)
+
+    def must_be_faster(self, other: Candidate) -> float:
+        """How many times as fast a costlier candidate would have to be."""
+        assert self.best is not None
+        return least_speed_up(other, self.best, self.rules)
+
+
+def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
+    """The answer for each task of the comparison. `rows` are those of `comparison_rows(inputs)`."""
+    names = {id(row): f"{row['strategy']} ({label})" for row, label in zip(rows, setting_labels(rows), strict=True)}
+    groups = by_setting(inputs.records)
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    return [
+        _answer(task, [(row, names[id(row)]) for row in rows if row["task"] == task], groups, inputs) for task in tasks
+    ]
+
+
+def _answer(task: str, named: Sequence[tuple[Row, str]], groups: dict[str, list[Record]], inputs: Inputs) -> Answer:
+    rules = rules_of(inputs.margin, inputs.rules)
+    candidates = [
+        _candidate(row, name, groups[row["setting"]], rules) for row, name in named if _may_be_recommended(row)
+    ]
+    told: dict[str, Any] = {"task": task, "unit": told_unit(row for row, _ in named), "rules": rules}
+    told |= {"left_out": _left_out(named), "only_on_cpu": only_on_cpu([r for r, _ in named], groups)}
+    if not candidates:
+        return Answer(certainty="none", **told)
+    best = chosen(candidates, rules)
+    rest = [each for each in candidates if each is not best]
+    others = [compared(best, each, rules) for each in rest]
+    next_best = chosen(rest, rules) if rest else None
+    job = best.records[0].job
+    return Answer(
+        best=best,
+        certainty=_certainty(others),
+        request=request(best.run, best.summaries, job, inputs.rules.get("least_minutes") or 0),
+        job=job,
+        others=others,
+        runner_up=next((each for each in others if each.other is next_best), None),
+        wrong=[_wrong(best, each.other) for each in others],
+        **told,
+    )
+
+
+def _may_be_recommended(row: Row) -> bool:
+    """Whether a setting is proven, and has finished all of its repeats in a measured time."""
+    return eligible(row) and row["equivalent"] is True and row["repeats"] == row["repeats_planned"]
+
+
+def _candidate(row: Row, name: str, records: Sequence[Record], rules: Rules) -> Candidate:
+    return Candidate(row, name, records, speeds_of(records), cost(records[0].run, rules))
+
+
+def _certainty(others: Sequence[Compared]) -> Certainty:
+    relations = {each.relation for each in others}
+    if not others:
+        return "alone"
+    if "unclear" in relations:
+        return "unclear"
+    return "tie" if "tie" in relations else "winner"
+
+
+def _left_out(named: Sequence[tuple[Row, str]]) -> list[LeftOut]:
+    found = []
+    for row, name in named:
+        if not _may_be_recommended(row):
+            what = "not timed" if category(row) == "done" else category(row)
+            found.append(LeftOut(name, what, row["reason"] or "no step after the warm-up"))
+    return found
+
+
+def _wrong(best: Candidate, other: Candidate) -> WrongChoice:
+    hours, better = other.training_hours, best.training_hours
+    return WrongChoice(
+        other.name,
+        hours / better,
+        hours * gpus(other.run) - better * gpus(best.run),
+        hours * cores(other.run) - better * cores(best.run),
+    )
+
+
+def _on_more(other: Candidate, best: Candidate) -> bool:
+    return other.on_gpus == best.on_gpus and other.size > best.size
+
+
+def only_on_cpu(rows: Sequence[Row], groups: dict[str, list[Record]]) -> list[str]:
+    """Strategies that also work on GPUs, but were measured on CPUs only."""
+    measured = [row for row in rows if row["samples_per_second"]]
+    on_gpus = {row["strategy"] for row in measured if row["device"] != "cpu"}
+    only = {row["strategy"] for row in measured if _made_for_gpus(groups[row["setting"]][0])} - on_gpus
+    return sorted(only)
+
+
+def _made_for_gpus(record: Record) -> bool:
+    try:
+        return "cuda" in requirements.read(Path(record.run.strategy.file)).devices
+    except (OSError, SyntaxError, UserError):
+        return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe

@@ -1,0 +1,166 @@
+"""The answer as files: `answer.json` for programs, and `recommendation.sbatch` with the run that it trains."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from relay.base.files import write_json
+from relay.comparison import answer_words as words
+from relay.comparison.answer import Answer
+from relay.comparison.candidates import Candidate, Compared, cores, gpus
+from relay.comparison.columns import write_whole
+from relay.comparison.statistics import CONFIDENCE, Estimate
+from relay.run_folder import proofs
+from relay.run_folder.chain import CHAIN
+from relay.run_folder.places import Places
+from relay.slurm.batch_script import BatchScript
+from relay.spec.job import Job
+from relay.spec.labels import flat
+from relay.spec.run import Run
+
+ROOT = Path(__file__).resolve().parents[3]
+JSON, SCRIPT = "answer.json", "recommendation.sbatch"
+FORMAT = 1  # of answer.json
+RECOMMENDED = "recommended"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The run that the recommended training is, its job, and the batch script that submits it."""
+
+    run: Run
+    job: Job | None
+    script: BatchScript
+
+
+def recommendation(answer: Answer, results: Path) -> Recommendation | None:
+    """What to submit; None where nothing can be recommended.
+
+    It is a run of its own, with the seed of the first repeat: it trains the task anew, and stays out of the comparison.
+    """
+    best, asked = answer.best, answer.request
+    if best is None or asked is None:
+        return None
+    run = replace(best.run, id=f"{RECOMMENDED}-{best.run.setting_id}", repeat=0)
+    job = replace(answer.job, memory_mb=asked.memory_mb, minutes=asked.minutes) if answer.job else None
+    plain = Job(
+        nodes=asked.nodes,
+        tasks_per_node=asked.tasks_per_node,
+        cpus_per_task=asked.cpus_per_task,
+        gpus_per_node=asked.gpus_per_node,
+        memory_mb=asked.memory_mb,
+        minutes=asked.minutes,
+    )
+    options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results.resolve()}
+    command = [sys.executable, str(ROOT / "scripts" / "train.py")]
+    script = BatchScript(
+        name=f"relay-{answer.task}",
+        job=job or plain,
+        jobs=asked.jobs,
+        command=[*command, *(str(part) for pair in options.items() for part in pair)],
+        folder=Path.cwd(),
+        output=results.resolve() / "logs" / f"{run.id}-%j.log",
+        comments=_comments(answer, run),
+    )
+    return Recommendation(run, job, script)
+
+
+def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
+    """Write `answer.json`, `recommendation.sbatch`, and the run that the script trains. Raises UserError."""
+    made = [recommendation(answer, results) for answer in answers]
+    told = [as_json(answer, found) for answer, found in zip(answers, made, strict=True)]
+    value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": told}
+    write_whole(results / JSON, json.dumps(value, indent=1) + "\n")
+    for found, answer in zip(made, answers, strict=True):
+        if found:
+            prepare(found, answer, results)
+    first = next((found for found in made if found), None)
+    write_whole(results / SCRIPT, first.script.render() if first else _nothing(answers))
+
+
+def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
+    """Write what the training reads: its specification, its start, and the gate that proves it."""
+    places = Places(results, found.run.id)
+    found.run.write(places.run / "run.json", found.job)
+    if not (places.run / CHAIN).exists():
+        write_json(places.run / CHAIN, {"generation": RECOMMENDED})
+    assert answer.best is not None
+    proofs.note(places.run, answer.best.records[0].gate)
+    (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
+
+
+def _comments(answer: Answer, run: Run) -> list[str]:
+    assert answer.request is not None
+    lines = [
+        "Torch Relay's recommendation. Submit it as it stands: sbatch results/recommendation.sbatch",
+        words.sentence(answer),
+        words.certainty(answer),
+        f"Memory: {answer.request.memory_why}.",
+        f"Time: {answer.request.time_why}.",
+        f"It trains {run.id}: its checkpoints go to results/checkpoints/{run.id}.",
+    ]
+    if answer.job is None:
+        lines.append("It was measured without Slurm: your cluster may want --partition and --account as well.")
+    return [" ".join(line.split()) for line in lines]
+
+
+def _nothing(answers: Sequence[Answer]) -> str:
+    """A script that says why there is nothing to submit."""
+    lines = [f"{words.sentence(answer)} {words.certainty(answer)}" for answer in answers] or ["Nothing was planned."]
+    told = "\n".join(f"# {' '.join(line.split())}" for line in lines)
+    return f'#!/bin/bash\n{told}\necho "Torch Relay has nothing to recommend: this file says why." >&2\nexit 1\n'
+
+
+def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
+    """The answer for programs: settings, figures with intervals, reasons, what was not measured."""
+    return {
+        "task": answer.task,
+        "sentence": words.sentence(answer),
+        "certainty": answer.certainty,
+        "certainty_in_words": words.certainty(answer),
+        "more_repeats_would_tell": answer.repeats,
+        "recommended": _setting(answer.best) if answer.best else None,
+        "request": asdict(answer.request) if answer.request else None,
+        "sbatch": found.script.block.splitlines() if found else [],
+        "run": found.run.id if found else None,
+        "reasons": words.reasons(answer),
+        "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
+        "others": [_compared(each) for each in answer.others],
+        "wrong_choices": [asdict(each) for each in answer.wrong],
+        "left_out": [asdict(each) for each in answer.left_out],
+        "not_measured": words.not_measured(answer),
+        "rules": asdict(answer.rules),
+    }
+
+
+def _compared(each: Compared) -> dict[str, Any]:
+    told = {"relation": each.relation, "relative_speed": _estimate(each.ratio), "repeats_that_would_tell": each.repeats}
+    return {**_setting(each.other), **told}
+
+
+def _setting(candidate: Candidate) -> dict[str, Any]:
+    row, run = candidate.row, candidate.run
+    declared = {name: value for name, value in flat(run).items() if name in row}
+    return {
+        "setting": run.setting_id,
+        "name": candidate.name,
+        "runs": [record.run.id for record in candidate.records],
+        "declared": declared | {"options": dict(run.strategy.options)},
+        "gpus": gpus(run),
+        "cpu_cores": cores(run),
+        "samples_per_second": _estimate(candidate.speed),
+        "seconds_per_epoch": _estimate(candidate.seconds_per_epoch),
+        "training_hours": candidate.training_hours,
+        **{name: row[name] for name in ("test_accuracy", "test_loss", "peak_memory_bytes", "peak_main_memory_bytes")},
+        "max_loss_difference": row["max_loss_difference"],
+        "warning": row["warning"],
+    }
+
+
+def _estimate(value: Estimate) -> dict[str, float | None]:
+    return asdict(value)

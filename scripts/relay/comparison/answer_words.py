@@ -1,0 +1,211 @@
+"""The answer in words: one sentence first, then the reasons, each with its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relay.comparison.answer import Answer, LeftOut, WrongChoice
+from relay.comparison.candidates import Candidate
+from relay.comparison.request import Request
+from relay.comparison.statistics import MOST_REPEATS, Estimate
+from relay.comparison.wording import listing, number, percent
+from relay.spec.labels import counted
+
+MOST_NAMED = 3
+LEAST_HOURS = 1e-9  # less is rounding
+
+
+def sentence(answer: Answer) -> str:
+    """What to ask for, in one sentence."""
+    if answer.best is None or answer.request is None:
+        return f"Nothing can be recommended for {answer.task}: no setting was measured and shown equivalent."
+    return f"For {answer.task} ask for {asked(answer.request)}: {answer.best.name}."
+
+
+def asked(request: Request) -> str:
+    """What is asked for, such as '2 nodes with 4 GPUs and 12 CPUs each' or '1 node with 2 CPUs and no GPU'."""
+    cpus = counted(request.tasks_per_node * request.cpus_per_task, "CPU")
+    devices = f"{counted(request.gpus_per_node, 'GPU')} and {cpus}" if request.gpus_per_node else f"{cpus} and no GPU"
+    each = " each" if request.nodes > 1 else ""
+    memory = f", {request.memory_mb:,} MB of memory{each}" if request.memory_mb else ""
+    times = f"{request.jobs} jobs of {minutes(request.minutes)}" if request.jobs > 1 else minutes(request.minutes)
+    return f"{counted(request.nodes, 'node')} with {devices}{each}{memory}, and {times}"
+
+
+def reasons(answer: Answer) -> list[str]:
+    """Why, one sentence or two for each reason."""
+    return list(_reasons(answer))
+
+
+def certainty(answer: Answer) -> str:
+    """How sure the answer is, in a sentence."""
+    best = answer.best
+    if best is None:
+        return _nothing(answer.left_out)
+    if answer.certainty == "alone":
+        return "Nothing else was measured and shown equivalent to compare it with."
+    if answer.certainty == "unclear":
+        return _unclear(answer)
+    if answer.certainty == "tie":
+        tied = listing([each.other.name for each in answer.tied])
+        return (
+            f"It is a tie: {tied} {'trains' if len(answer.tied) == 1 else 'train'} equally fast, within "
+            f"{100 * answer.rules.margin:.3g} %. Take what your queue gives first."
+        )
+    return "It is sure: no 95 % interval of a speed's ratio reaches to where the answer would be another."
+
+
+def _reasons(answer: Answer) -> Iterator[str]:
+    best = answer.best
+    if best is None:
+        return
+    yield _speed(answer, best)
+    yield from _fastest(answer, best)
+    yield from _more_devices(answer, best)
+    yield from _other_kind(answer, best)
+    if runner_up := answer.runner_up:
+        wrong = next(each for each in answer.wrong if each.name == runner_up.other.name)
+        yield f"The runner-up is {runner_up.other.name}: {times(runner_up.ratio)} as fast. {wrong_choice(wrong)}"
+
+
+def _speed(answer: Answer, best: Candidate) -> str:
+    factor = best.row[f"{answer.unit}_per_second"] / best.speed.value
+    low, high = best.speed.low, best.speed.high
+    between = f" (95 % interval {number(low * factor)} to {number(high * factor)})" if low and high else ""
+    quality = _quality(best)
+    epoch, whole = seconds(best.seconds_per_epoch.value), seconds(3600 * best.training_hours)
+    return (
+        f"It trains {number(best.speed.value * factor)} {answer.unit}/s{between}: {epoch} for an epoch, {whole} for "
+        f"the {best.run.length.epochs:g} epochs of this comparison{quality}."
+    )
+
+
+def _quality(best: Candidate) -> str:
+    if best.row["test_accuracy"] is not None:
+        return f", to a test accuracy of {percent(best.row['test_accuracy'])}"
+    return f", to a test loss of {number(best.row['test_loss'])}" if best.row["test_loss"] is not None else ""
+
+
+def _fastest(answer: Answer, best: Candidate) -> Iterator[str]:
+    """Why the fastest is not recommended, where it is another."""
+    found = next((each for each in answer.others if each.other is answer.fastest), None)
+    if found is None or found.relation in ("tie", "unclear") or found is answer.larger or found is answer.other_kind:
+        return
+    yield (
+        f"{found.other.name} is fastest, {times(found.ratio)} as fast, but it takes {more(found.other, best)}: "
+        f"it would have to be {number(answer.must_be_faster(found.other), 2)} times as fast."
+    )
+
+
+def _more_devices(answer: Answer, best: Candidate) -> Iterator[str]:
+    """What is known of more devices of the same kind."""
+    thing = "GPU" if best.on_gpus else "CPU core"
+    if (found := answer.larger) is None:
+        yield f"More than {counted(best.size, thing)} {'was' if best.size == 1 else 'were'} not measured."
+        return
+    share = percent(found.ratio.value * best.size / found.other.size, 0)
+    unsure = found.relation == "unclear"
+    verb = "may not pay" if unsure else f"{'does' if best.size == 1 else 'do'} not pay"
+    yield (
+        f"More than {counted(best.size, thing)} {verb}: {counted(found.other.size, thing)} ({found.other.name}) train "
+        f"{times(found.ratio)} as fast. That is {share} of the speed that so many could have; at least "
+        f"{percent(answer.rules.least_efficiency, 0)} is wanted (least_efficiency)."
+    )
+
+
+def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
+    """Whether a GPU is worth it, with the evidence, as far as it was measured."""
+    found = answer.other_kind
+    if best.on_gpus and found is None:
+        yield "Whether CPUs would do is not known: no setting on CPUs was measured."
+    elif best.on_gpus and found is not None:
+        yield (
+            f"A GPU pays: the best setting on CPUs, {found.other.name}, is {times(found.ratio)} as fast, "
+            f"{seconds(found.other.seconds_per_epoch.value)} for an epoch."
+        )
+    elif found is not None:
+        more_cores = number(found.other.cost / best.cost, 2)
+        yield (
+            f"Do not ask for a GPU: the best setting on GPUs, {found.other.name}, is {times(found.ratio)} as fast "
+            f"({seconds(found.other.seconds_per_epoch.value)} for an epoch), and holds {more_cores} times as much: a "
+            f"GPU counts as {answer.rules.cores_per_gpu} CPU cores. It would have to be at least "
+            f"{number(answer.must_be_faster(found.other), 2)} times as fast."
+        )
+    else:
+        run = "runs" if len(answer.only_on_cpu) == 1 else "run"
+        made = f" {listing(answer.only_on_cpu)} also {run} on GPUs." if answer.only_on_cpu else ""
+        yield f"Not measured on GPUs: this says nothing about them.{made}"
+
+
+def _unclear(answer: Answer) -> str:
+    names = [f"{each.other.name} ({times(each.ratio)} as fast)" for each in answer.unclear]
+    lone = any(each.ratio.low is None for each in answer.unclear)
+    lead = (
+        "It is not sure: with one repeat there is no spread to judge by"
+        if lone
+        else "It is not sure: the intervals do not tell whether another is better"
+    )
+    shown = [*names[:MOST_NAMED], *([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])]
+    if answer.repeats is None:
+        remedy = "measure on quieter nodes, or take them as equal"
+        return f"{lead}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: {remedy}."
+    return f"{lead}: {listing(shown)}. More repeats would tell: {answer.repeats} of each (repeats: {answer.repeats})."
+
+
+def _nothing(left_out: Sequence[LeftOut]) -> str:
+    if not left_out:
+        return "The plan holds no run."
+    shown = [f"{each.name}: {each.category}: {each.reason}" for each in left_out[:MOST_NAMED]]
+    more_of_them = f"; {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
+    return f"{'; '.join(shown)}{more_of_them}."
+
+
+def wrong_choice(wrong: WrongChoice) -> str:
+    """What another choice costs."""
+    more_held = [(wrong.more_gpu_hours, "GPU"), (wrong.more_core_hours, "CPU-core")]
+    told = [held(hours, thing) for hours, thing in more_held if abs(hours) >= LEAST_HOURS]
+    costs = f" and holds {listing(told)}" if told else ""
+    return f"A training with it takes {number(wrong.times_as_long)} times as long{costs}."
+
+
+def held(hours: float, thing: str) -> str:
+    """How much more of a device's time is held, such as '3.2 GPU-hours more' or '12 CPU-core-seconds less'."""
+    if abs(hours) < LEAST_HOURS:
+        return "the same"
+    sizes = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
+    size, unit = next((each for each in sizes if abs(hours) >= each[0]), sizes[-1])
+    return f"{number(abs(hours) / size, 2)} {thing}-{unit} {'more' if hours > 0 else 'less'}"
+
+
+def more(other: Candidate, best: Candidate) -> str:
+    """How much more another candidate takes, such as '2 times the GPUs' or '6 times the cores'."""
+    kind = "GPUs" if other.on_gpus and best.on_gpus else "CPU cores"
+    return f"{number(other.cost / best.cost, 2)} times the {kind}"
+
+
+def times(ratio: Estimate) -> str:
+    """A ratio with its interval, such as '0.86 times (95 % interval 0.84 to 0.88)'."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times"
+    return f"{ratio.value:.2f} times (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it, such as '4.2 s', '12 min' or '3.5 h'."""
+    if value < 120:
+        return f"{number(value, 2)} s"
+    return f"{number(value / 60, 2)} min" if value < 7200 else f"{number(value / 3600, 2)} h"
+
+
+def minutes(value: int) -> str:
+    """Minutes in words."""
+    return f"{counted(value, 'minute')}" if value < 180 else f"{number(value / 60, 2)} hours"
+
+
+def not_measured(answer: Answer) -> list[str]:
+    """What the answer does not rest on, because it was not measured."""
+    lines = [f"{name}: only shown on CPU, not timed on GPUs" for name in answer.only_on_cpu]
+    if answer.best and not any(each.on_gpus for each in answer.candidates):
+        lines.append("GPUs: no setting on GPUs was measured")
+    lines += [f"{each.name}: {each.category}: {each.reason}" for each in answer.left_out if each.category == "skipped"]
+    return lines

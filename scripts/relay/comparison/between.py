@@ -1,0 +1,170 @@
+"""Two folders of results compared: before and after a maintenance, or cluster A and cluster B.
+
+Settings are matched by what is declared of their training, whatever the place: site, software and nodes may differ. The
+statistics are those of the comparison: the interval of the ratio of two speeds, and a margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from relay.base.errors import UserError
+from relay.comparison.columns import Row, category
+from relay.comparison.inputs import Inputs, Record, read_inputs
+from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell
+from relay.comparison.table import by_setting, comparison_rows, eligible, speeds_of
+from relay.spec.labels import setting_labels
+from relay.spec.run import GROUPS, Run
+
+Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
+PLACE = "place"  # the group of fields that says where a run was made: it may differ
+COLUMNS: dict[str, type] = {
+    "task": str,
+    "setting": str,
+    "change": str,
+    "ratio": float,
+    "ratio_low": float,
+    "ratio_high": float,
+    "before_per_second": float,  # samples
+    "after_per_second": float,
+    "repeats_before": int,
+    "repeats_after": int,
+    "repeats_that_would_tell": int,
+    "reason": str,
+    "before": str,
+    "after": str,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A setting in one of the folders: its row, its name, and its repeats."""
+
+    row: Row
+    name: str
+    records: Sequence[Record]
+
+    @property
+    def speeds(self) -> list[float]:
+        """Samples per second of the repeats; none where the setting may not be compared."""
+        return speeds_of(self.records) if eligible(self.row) else []
+
+    @property
+    def fault(self) -> str:
+        """Why it may not be compared."""
+        return f"{category(self.row)}: {self.row['reason']}" if self.row["reason"] else category(self.row)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A setting of the two folders. `ratio` is the speed after over that before; None where there is none."""
+
+    name: str
+    change: Change
+    ratio: Estimate | None
+    before: Measured | None
+    after: Measured | None
+    repeats: int | None = None
+    reason: str = ""
+
+    def as_row(self) -> Row:
+        """The row of `COLUMNS`."""
+        found = self.after or self.before
+        assert found is not None
+        estimate = self.ratio or Estimate(float("nan"))
+        return {
+            "task": found.row["task"],
+            "setting": self.name,
+            "change": self.change,
+            "ratio": estimate.value if self.ratio else None,
+            "ratio_low": estimate.low,
+            "ratio_high": estimate.high,
+            "before_per_second": _speed(self.before),
+            "after_per_second": _speed(self.after),
+            "repeats_before": len(self.before.speeds) if self.before else None,
+            "repeats_after": len(self.after.speeds) if self.after else None,
+            "repeats_that_would_tell": self.repeats,
+            "reason": self.reason or None,
+            "before": self.before.row["setting"] if self.before else None,
+            "after": self.after.row["setting"] if self.after else None,
+        }
+
+
+def between(before: Path, after: Path, margin: float | None = None) -> list[Changed]:
+    """Compare every setting of two folders of results. `margin` is by default that of the plan of `after`.
+
+    Raises UserError where a folder is not readable, and where the two have no setting in common.
+    """
+    one, other = (read_inputs(folder / "plan.json", folder, partial=True) for folder in (before, after))
+    olds, news = _measured(one), _measured(other)
+    if not set(olds) & set(news):
+        raise UserError(
+            f"{before} and {after}: no setting is in both: compare results of one config, made at two times or places"
+        )
+    least = other.margin if margin is None else margin
+    return [_changed(olds.get(key), news.get(key), least) for key in {**olds, **news}]
+
+
+def _measured(inputs: Inputs) -> dict[str, Measured]:
+    """The settings of a folder, by what is declared of their training. Skipped ones have no runs, and are left out."""
+    rows = comparison_rows(inputs)
+    labels = {row["setting"]: label for row, label in zip(rows, setting_labels(rows), strict=True)}
+    by_id = {row["setting"]: row for row in rows}
+    groups = by_setting(inputs.records)
+    return {
+        _key(group[0].run): Measured(by_id[setting], f"{group[0].run.strategy.name} ({labels[setting]})", group)
+        for setting, group in groups.items()
+    }
+
+
+def _key(run: Run) -> str:
+    """What is declared of a training, but for its place and for the file that the strategy lies in."""
+    groups = {name: vars(getattr(run, name)) for name, _ in GROUPS if name != PLACE}
+    return repr((run.task, run.dataset, run.strategy.name, dict(run.strategy.options), groups))
+
+
+def _changed(before: Measured | None, after: Measured | None, margin: float) -> Changed:
+    known = after or before
+    assert known is not None
+    if before is None or after is None:
+        return Changed(known.name, "not compared", None, before, after, reason="not planned in the other folder")
+    if faults := list(_faults(before, after)):
+        return Changed(known.name, "not compared", None, before, after, reason="; ".join(faults))
+    found = ratio(after.speeds, before.speeds)
+    change = _judged(found, margin)
+    edges = band(margin)
+    repeats = repeats_to_tell(after.speeds, before.speeds, edges) if change == "unclear" else None
+    return Changed(after.name, change, found, before, after, repeats)
+
+
+def _faults(before: Measured, after: Measured) -> Iterator[str]:
+    for when, measured in (("before", before), ("after", after)):
+        if not measured.speeds:
+            yield f"{when}: {measured.fault}"
+
+
+def _judged(found: Estimate, margin: float) -> Change:
+    """The change: the whole interval beyond the band of a tie, or within it; else unclear."""
+    low, high = band(margin)
+    if found.low is None or found.high is None:
+        return "unclear"
+    if found.high < low:
+        return "slower"
+    if found.low > high:
+        return "faster"
+    return "the same" if low <= found.low and found.high <= high else "unclear"
+
+
+def _speed(measured: Measured | None) -> float | None:
+    return geometric_mean(measured.speeds).value if measured and measured.speeds else None
+
+
+def counts(found: Sequence[Changed]) -> Mapping[str, int]:
+    """How many settings changed in which way."""
+    told: dict[str, Any] = {}
+    for each in found:
+        told[each.change] = told.get(each.change, 0) + 1
+    return told

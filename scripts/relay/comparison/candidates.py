@@ -1,0 +1,167 @@
+"""The settings that may be recommended, what each costs, and how two of them compare.
+
+A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
+out, failed, skipped or too short to be timed is no candidate, whatever its speed.
+
+Cost is counted in CPU cores, for an hour of a GPU and of a CPU core cannot be added up otherwise. A GPU counts as the
+cores that the site shares out with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from relay.comparison.columns import Row
+from relay.comparison.inputs import Record
+from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
+from relay.spec.run import Run
+
+CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
+
+Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What decides: the margin of a tie, the least efficiency of more devices, the cores that a GPU counts as."""
+
+    margin: float
+    least_efficiency: float
+    cores_per_gpu: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting that may be recommended. `name` is what people read; `speeds` are the repeats' samples per second."""
+
+    row: Row
+    name: str
+    records: Sequence[Record]
+    speeds: Sequence[float]
+    cost: float
+
+    @property
+    def run(self) -> Run:
+        """The first repeat."""
+        return self.records[0].run
+
+    @property
+    def speed(self) -> Estimate:
+        """Samples per second."""
+        row = self.row
+        return Estimate(row["samples_per_second"], row["samples_per_second_low"], row["samples_per_second_high"])
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries of the repeats."""
+        return [record.summary for record in self.records if record.summary]
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it computes on GPUs."""
+        return self.run.shape.device == "cuda"
+
+    @property
+    def size(self) -> int:
+        """GPUs, or CPU cores."""
+        return gpus(self.run) if self.on_gpus else cores(self.run)
+
+    @property
+    def seconds_per_epoch(self) -> Estimate:
+        """Seconds of an epoch's steps, without evaluation."""
+        samples = self.run.length.steps_per_epoch * self.run.batch.global_batch_size
+        speed = self.speed
+        if speed.low is None or speed.high is None:
+            return Estimate(samples / speed.value)
+        return Estimate(samples / speed.value, samples / speed.high, samples / speed.low)
+
+    @property
+    def training_hours(self) -> float:
+        """Hours of the run's steps at the measured speed."""
+        return self.run.length.total_steps * self.run.batch.global_batch_size / self.speed.value / 3600
+
+
+def cores(run: Run) -> int:
+    """The CPU cores of all nodes."""
+    return run.shape.nodes * run.shape.cpus_per_node
+
+
+def gpus(run: Run) -> int:
+    """The GPUs of all nodes."""
+    return run.shape.nodes * run.shape.gpus_per_node
+
+
+def cost(run: Run, rules: Rules) -> float:
+    """What the run occupies, in CPU cores."""
+    return float(max(cores(run), gpus(run) * rules.cores_per_gpu))
+
+
+def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
+    """How many times as fast the costlier one has to be, so that it pays."""
+    return max(band(rules.margin)[1], rules.least_efficiency * costlier.cost / cheaper.cost)
+
+
+def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
+    """Whether the candidate is so much faster than a cheaper one that its cost is worth it, as far as was measured."""
+    return candidate.speed.value / cheaper.speed.value >= least_speed_up(candidate, cheaper, rules)
+
+
+def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+    """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
+    fastest_first = sorted(candidates, key=lambda each: (-each.speed.value, each.cost))
+    return next(
+        each
+        for each in fastest_first  # the fastest of the cheapest has none to pay against
+        if all(pays(each, other, rules) for other in candidates if other.cost < each.cost)
+    )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How another candidate compares with the recommended one. `ratio` is the other's speed over its speed.
+
+    `repeats`: how many of each would tell, where it is unclear; None where no reasonable number would.
+    """
+
+    other: Candidate
+    ratio: Estimate
+    relation: Relation
+    repeats: int | None = None
+
+
+def compared(best: Candidate, other: Candidate, rules: Rules) -> Compared:
+    """Compare another candidate with the recommended one.
+
+    slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough.
+    cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval does not tell.
+    """
+    found = ratio(other.speeds, best.speeds)
+    edges = _edges(best, other, rules)
+    if found.low is None or found.high is None:
+        return Compared(other, found, "unclear", repeats_to_tell(other.speeds, best.speeds, edges))
+    speed = standing(found, rules.margin)
+    if speed == "tie" and not (other.cost < best.cost):
+        return Compared(other, found, "tie")
+    if other.cost < best.cost and found.high < edges[0]:
+        return Compared(other, found, "cheaper, too slow")
+    if other.cost >= best.cost and speed == "slower":
+        return Compared(other, found, "slower")
+    if other.cost > best.cost and found.high < edges[0]:
+        return Compared(other, found, "does not pay")
+    return Compared(other, found, "unclear", repeats_to_tell(other.speeds, best.speeds, edges))
+
+
+def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]:
+    """The ratios of the other's speed to the best one's at which the answer would change."""
+    if other.cost > best.cost:
+        return (least_speed_up(other, best, rules),)
+    if other.cost < best.cost:
+        return (1 / least_speed_up(best, other, rules),)
+    return band(rules.margin)
+
+
+def rules_of(margin: float, told: Mapping[str, Any]) -> Rules:
+    """The rules that the plan has written down; defaults where an older plan has none."""
+    return Rules(margin, told.get("least_efficiency", 0.7), told.get("cores_per_gpu") or CORES_PER_GPU)

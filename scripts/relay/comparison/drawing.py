@@ -1,0 +1,121 @@
+"""What all plots of the report share: their style, their size, and the SVG elements that they become.
+
+Their colours are CSS variables of the page, so that they follow its light or dark theme, and their text stays text.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from relay.comparison.columns import Row, category
+from relay.comparison.inputs import Record
+
+# Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
+INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
+_VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
+WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # names may contain dollar signs
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": LINE,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+}
+
+
+@dataclass(frozen=True)
+class Plotted:
+    """A setting to draw: its row and name in the table, and the records of its repeats."""
+
+    row: Row
+    name: str
+    records: Sequence[Record]
+
+    @property
+    def mark(self) -> str:
+        """The text that follows the name of a setting that is struck out or failed; '' for others."""
+        if self.row["equivalent"] is False:
+            return " – struck out"
+        return "" if category(self.row) == "done" else f" – {category(self.row)}"
+
+
+def figure_of(height_inches: float, *, left: float, bottom: float, top: float) -> Figure:
+    """A figure with margins in inches. matplotlib's automatic layout would take most of the drawing time."""
+    figure = Figure(figsize=(WIDTH_INCHES, height_inches))
+    figure.subplots_adjust(
+        left=left / WIDTH_INCHES,
+        right=1 - 0.15 / WIDTH_INCHES,
+        bottom=bottom / height_inches,
+        top=1 - top / height_inches,
+    )
+    return figure
+
+
+def colour_of(setting: Plotted) -> str:
+    if setting.row["equivalent"] is False:
+        return BAD
+    return ACCENT if setting.row["standing"] in ("best", "tie") else INK
+
+
+def marker_of(setting: Plotted, colour: str) -> dict[str, Any]:
+    if setting.row["equivalent"] is False:
+        return {"marker": "x", "markersize": 8, "markeredgewidth": 2, "color": colour}
+    if category(setting.row) == "failed":
+        return {"marker": "o", "markersize": 7, "markerfacecolor": "none", "markeredgecolor": colour}
+    return {"marker": "o", "markersize": 7, "color": colour}
+
+
+def two_lines(name: str, width: int = 42) -> str:
+    """The name, in two lines if it is too long for a panel. It is broken at the comma nearest to the middle."""
+    commas = [comma.end() for comma in re.finditer(", ", name)]
+    if len(name) <= width or not commas:
+        return name
+    middle = min(commas, key=lambda place: abs(place - len(name) / 2))
+    return f"{name[:middle].rstrip()}\n{name[middle:]}"
+
+
+@contextmanager
+def styled(salt: str) -> Iterator[None]:
+    # With a fixed salt, the same numbers give the same file.
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": salt}):
+        yield
+
+
+def svg_of(figure: Figure, name: str) -> str:
+    """The figure as an <svg> element. It is hidden from screen readers, because caption and table say what it shows.
+
+    The page decides its size. The ids of its parts begin with `name`, so that plots on a page do not collide.
+    """
+    stream = io.StringIO()
+    figure.savefig(
+        stream, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    )
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r"<svg ", '<svg aria-hidden="true" focusable="false" ', svg, count=1)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg

@@ -1,0 +1,213 @@
+"""The report's plots of scaling, cost, memory and accuracy over epochs, as SVG elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from relay.comparison.candidates import Candidate
+from relay.comparison.columns import Row
+from relay.comparison.drawing import (
+    ACCENT,
+    INK,
+    MUTED,
+    Plotted,
+    colour_of,
+    figure_of,
+    styled,
+    svg_of,
+    two_lines,
+)
+
+MEBIBYTE = 2**20
+MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
+
+
+def scaling_plot(rows: Sequence[Row], name: str) -> str | None:
+    """Speed-up and efficiency over devices against the ideal, as SVG; None without any. `rows`: `scaling_rows`'."""
+    families = _families(rows)
+    if not families:
+        return None
+    most = max(row["devices"] for row in rows)
+    with styled(name):
+        figure = figure_of(2.7 + 0.16 * len(families), left=0.5, bottom=0.5 + 0.16 * len(families), top=0.15)
+        speed_up, efficiency = figure.subplots(1, 2)
+        figure.subplots_adjust(wspace=0.25)
+        speed_up.plot([1, most], [1, most], color=MUTED, linestyle="--", linewidth=1)
+        efficiency.plot([1, most], [100, 100], color=MUTED, linestyle="--", linewidth=1)
+        for place, (label, members) in enumerate(families.items()):
+            marker, base = MARKERS[place % len(MARKERS)], members[0]["devices"]
+            style = {"marker": marker, "markersize": 5, "linewidth": 1, "color": ACCENT if place == 0 else INK}
+            counts = [row["devices"] for row in members]
+            speed_up.plot(counts, [base * row["speed_up"] for row in members], label=label, **style)
+            efficiency.plot(counts, [100 * row["efficiency"] for row in members], **style)
+        speed_up.set_ylabel("speed-up")
+        efficiency.set_ylabel("efficiency (%)")
+        efficiency.set_ylim(bottom=0)
+        speed_up.set_ylim(bottom=0)
+        for axes in (speed_up, efficiency):
+            axes.set_xlabel("devices")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.grid(axis="y")
+        figure.legend(loc="lower left", fontsize=7.5, frameon=False, borderaxespad=0.1)
+        return svg_of(figure, name)
+
+
+def _families(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each family, by the name of its largest member."""
+    found: list[list[Row]] = []
+    for row in rows:
+        if row["speed_up"] == 1 and row["efficiency"] == 1:  # the fewest devices: a family begins
+            found.append([])
+        found[-1].append(row)
+    return {f"{family[-1]['strategy']}: {family[-1]['setting']}": family for family in found}
+
+
+def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
+    """Seconds of an epoch against what it costs, with the Pareto front, as SVG; None for less than two candidates."""
+    if len(candidates) < 2:
+        return None
+    points = [(each.seconds_per_epoch.value * each.cost, each.seconds_per_epoch.value) for each in candidates]
+    front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
+    with styled(name):
+        figure = figure_of(2.6 + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
+        axes = figure.subplots()
+        axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
+        for place, (point, each) in enumerate(zip(points, candidates, strict=True)):
+            colour = ACCENT if place == 0 else INK
+            axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
+            axes.annotate(
+                str(place + 1),
+                point,
+                (5, -11 if place % 2 else 4),
+                textcoords="offset points",
+                fontsize=8,
+                color=colour,
+            )
+            height = 0.06 + 0.16 * (len(candidates) - 1 - place)
+            figure.text(0.02, height / figure.get_figheight(), f"{place + 1}  {each.name}", fontsize=7.5, color=colour)
+        axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
+        axes.set_ylabel("seconds for an epoch")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.grid()
+        return svg_of(figure, name)
+
+
+def memory_plot(settings: Sequence[Plotted], name: str) -> str | None:
+    """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
+    known = [setting for setting in settings if setting.row["peak_memory_bytes"]]
+    if not known:
+        return None
+    with styled(name):
+        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        axes = figure.subplots()
+        for place, setting in enumerate(known):
+            size = setting.row["peak_memory_bytes"] / MEBIBYTE
+            axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
+            _name(axes, place, setting)
+        axes.set_ylim(len(known) - 0.5, -0.75)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("peak memory of a process, or of a GPU (MiB)")
+        axes.locator_params(axis="x", nbins=4)
+        axes.grid(axis="x")
+        return svg_of(figure, name)
+
+
+def _name(axes: Axes, place: int, setting: Plotted) -> None:
+    label = setting.name + setting.mark
+    axes.annotate(
+        label,
+        (0, place - 0.25),
+        xycoords=("axes fraction", "data"),
+        fontsize=min(8, 8 * 88 / len(label)),
+        color=INK,
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def accuracy_plot(settings: Sequence[Plotted], name: str) -> str | None:
+    """Test accuracy, or else test loss, over epochs as SVG, with a panel for each setting; None without any."""
+    measure = "test_accuracy" if any(s.row["test_accuracy"] is not None for s in settings) else "test_loss"
+    factor, label = (100.0, "test accuracy (%)") if measure == "test_accuracy" else (1.0, "test loss")
+    drawn = [(each, curves) for each in settings if (curves := list(_evaluated(each, measure, factor)))]
+    if not drawn:
+        return None
+    with styled(name):
+        lines = -(-len(drawn) // 2)
+        figure = figure_of(0.5 + 1.4 * lines, left=0.6, bottom=0.5, top=0.35)
+        panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
+        figure.subplots_adjust(wspace=0.08, hspace=0.5)
+        for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
+            if place:
+                panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.8, alpha=0.5)
+            for curve in curves:
+                panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
+            panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
+            panel.grid(axis="y")
+            if place == len(drawn) - 2:
+                panel.tick_params(labelbottom=True)
+        for panel in panels[len(drawn) :]:
+            panel.set_axis_off()
+        figure.supxlabel("epochs", fontsize=9, color=MUTED, y=0.02, va="bottom")
+        figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
+        return svg_of(figure, name)
+
+
+def _evaluated(setting: Plotted, measure: str, factor: float) -> Iterator[tuple[list[float], list[float]]]:
+    for record in setting.records:
+        found = [e for e in (record.summary or {}).get("evaluations", []) if e.get(measure) is not None]
+        if found:
+            steps = record.run.length.steps_per_epoch
+            yield [e["step"] / steps for e in found], [factor * e[measure] for e in found]
+
+
+def axis_plot(settings: Sequence[Plotted], column: str, label: str, unit: str, name: str) -> str | None:
+    """Speed over the values of one axis, such as the batch size, as SVG.
+
+    Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone.
+    """
+    timed = [each for each in settings if each.row["samples_per_second"] and each.row["equivalent"]]
+    lines = _differing_in(timed, column)
+    if not lines:
+        return None
+    speed: Callable[[Plotted], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
+    with styled(name):
+        figure = figure_of(2.5 + 0.16 * len(lines), left=0.75, bottom=0.5 + 0.16 * len(lines), top=0.15)
+        axes = figure.subplots()
+        for place, members in enumerate(lines):
+            axes.plot(
+                [each.row[column] for each in members], [speed(each) for each in members],
+                color=ACCENT if place == 0 else INK, label=members[0].name,
+                marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
+            )  # fmt: skip
+        axes.set_xlabel(label)
+        axes.set_ylabel(f"{unit} per second")
+        axes.set_ylim(bottom=0)
+        axes.set_xticks(sorted({each.row[column] for members in lines for each in members}))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+        axes.grid(axis="y")
+        figure.legend(loc="lower left", fontsize=7.5, frameon=False, borderaxespad=0.1)
+        return svg_of(figure, name)
+
+
+def _differing_in(settings: Sequence[Plotted], column: str) -> list[list[Plotted]]:
+    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each."""
+    follows = {
+        "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
+        "cpus_per_task": ("threads",),
+    }
+    groups: dict[str, list[Plotted]] = {}
+    for each in settings:
+        run = each.records[0].run
+        left = {column, *follows.get(column, ())}
+        key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
+               for name, value in vars(getattr(run, part)).items() if name not in left}  # fmt: skip
+        groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
+    found = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
+    return [members for members in found if len({each.row[column] for each in members}) > 1]

@@ -1,0 +1,119 @@
+"""What to ask Slurm for: memory from measured peaks, time from measured speed, a chain where jobs have to be short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relay.spec.job import Job
+from relay.spec.run import Run
+
+MARGIN = 0.25  # above what was measured, for memory and for time
+STARTERS_MB = 512  # a node's memory for what starts the processes: this project's Python, torchrun, srun
+START_SECONDS = 60.0  # for Slurm, and for a node that is slower to start than the measured ones
+SAVING_SECONDS = 60.0  # kept free at the end of a chain's jobs, in which they save
+LEAST_MINUTES = 2
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A batch job, or a chain of `jobs` of them, one after the other. Tasks, CPUs, GPUs and memory are per node.
+
+    `memory_mb` is None where no memory is asked for. `memory_why` and `time_why` say where the figures come from.
+    """
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+    memory_mb: int | None
+    minutes: int
+    jobs: int
+    memory_why: str
+    time_why: str
+
+    @property
+    def cpus(self) -> int:
+        """The CPUs of all nodes."""
+        return self.nodes * self.tasks_per_node * self.cpus_per_task
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+
+def request(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0) -> Request:
+    """What to ask for to train as the finished repeats did. `job` is what they asked for; None without a scheduler.
+
+    A chain is needed where the training takes longer than the time limit of `job`. `least_minutes` is the shortest job
+    that the cluster wants. `summaries` are those of the repeats, at least one.
+    """
+    shape = run.shape
+    tasks = shape.processes_per_node if shape.launcher == "srun" else 1
+    memory_mb, memory_why = _memory(run, summaries, job)
+    minutes, jobs, time_why = _time(run, summaries, job.minutes if job else None, least_minutes)
+    return Request(
+        nodes=shape.nodes,
+        tasks_per_node=tasks,
+        cpus_per_task=shape.cpus_per_node // tasks,
+        gpus_per_node=shape.gpus_per_node,
+        memory_mb=memory_mb,
+        minutes=minutes,
+        jobs=jobs,
+        memory_why=memory_why,
+        time_why=time_why,
+    )
+
+
+def _memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) -> tuple[int | None, str]:
+    """A node's memory in MB, and why. At most as much as the measured jobs had, which was enough."""
+    if job is not None and job.memory_mb is None:
+        return None, "this partition gives memory by itself"
+    peaks = [each["peak_main_memory_bytes"] for each in summaries if each.get("peak_main_memory_bytes")]
+    if not peaks:
+        why = "as the measured jobs had, because their peak in main memory was not recorded"
+        return (job.memory_mb, why) if job else (None, "not measured: ask for what your cluster gives by default")
+    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
+    peak_mb = max(peaks) / MEBIBYTE
+    needed = math.ceil((processes * (1 + workers) * peak_mb + STARTERS_MB) * (1 + MARGIN))
+    measured = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
+    measured += f" × {1 + workers} for its data workers, not measured, as much each" if workers else ""
+    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more"
+    if job is not None and job.memory_mb is not None and needed > job.memory_mb:
+        return job.memory_mb, f"as the measured jobs had, which was enough; the bound is {needed} MiB: {why}"
+    return needed, why
+
+
+def _time(
+    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int
+) -> tuple[int, int, str]:
+    """The minutes of a job, the number of jobs, and why."""
+    trained = max(_training_seconds(run, each) for each in summaries)
+    outside = [max(0.0, each["allocated_seconds"] - (each["train_seconds"] or 0.0)) for each in summaries]
+    once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
+    needed = (trained + once) * (1 + MARGIN) + START_SECONDS
+    why = (
+        f"{trained:.0f} s of training in the slowest repeat, {once:.0f} s for starts, evaluation and saving, "
+        f"{100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
+    )
+    minutes = max(LEAST_MINUTES, math.ceil(needed / 60))
+    if limit_minutes is None or minutes <= limit_minutes:
+        low = min(least_minutes, limit_minutes or least_minutes)
+        if minutes < low:
+            return low, 1, f"{why}; the cluster wants at least {low} minutes"
+        return minutes, 1, why
+    in_a_job = max(seconds / each["attempts"] for seconds, each in zip(outside, summaries, strict=True))
+    useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
+    jobs = math.ceil(trained * (1 + MARGIN) / useful)
+    return limit_minutes, max(2, jobs), f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+
+
+def _training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
+    """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
+    samples = run.length.total_steps * run.batch.global_batch_size
+    by_speed = samples / summary["samples_per_second"] if summary.get("samples_per_second") else 0.0
+    return max(float(summary["train_seconds"] or 0.0), by_speed)

@@ -1,0 +1,96 @@
+"""A batch script that asks for a job and trains in it: what `sbatch` is given."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.ending import INTERRUPTED
+from relay.spec.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchScript:
+    """A job, or `jobs` of them in a chain, that runs `command` in `folder`.
+
+    `comments` are lines above the request. `output` is the log's pattern, in Slurm's notation.
+    """
+
+    name: str
+    job: Job
+    jobs: int
+    command: Sequence[str]
+    folder: Path
+    output: Path
+    comments: Sequence[str] = ()
+
+    @property
+    def block(self) -> str:
+        """The lines that ask: `#SBATCH …`."""
+        return "\n".join(f"#SBATCH {line}" for line in self._directives())
+
+    def render(self) -> str:
+        """The whole script."""
+        lines = ["#!/bin/bash", *(f"# {line}" for line in self.comments), self.block]
+        if self.jobs > 1:
+            lines.append("# A chain: one job at a time. Each goes on from the last checkpoint, and saves in time.")
+        lines += ["set -eo pipefail", f"cd {shlex.quote(str(self.folder))}", *_activation(self.job)]
+        return "\n".join([*lines, *self._training()]) + "\n"
+
+    def _training(self) -> Iterator[str]:
+        command = shlex.join(self.command)
+        if self.jobs == 1:
+            yield f"exec {command}"
+            return
+        yield f'{command} --attempt "$SLURM_ARRAY_TASK_ID" && exit || status=$?'
+        yield f'if [ "$status" -eq {INTERRUPTED} ] && [ "$SLURM_ARRAY_TASK_ID" -lt {self.jobs} ]; then'
+        yield "    exit  # it has saved, and the next job of the chain goes on"
+        yield "fi"
+        yield 'exit "$status"'
+
+    def _directives(self) -> Iterator[str]:
+        job = self.job
+        yield f"--job-name={self.name}"
+        for flag in ("partition", "account", "qos", "constraint"):
+            if value := getattr(job, flag):
+                yield f"--{flag}={value}"
+        yield f"--nodes={job.nodes}"
+        yield f"--ntasks={job.tasks}"
+        yield f"--ntasks-per-node={job.tasks_per_node}"
+        yield f"--cpus-per-task={job.cpus_per_task}"
+        if job.job_gpus:
+            yield job.job_gpus
+        if job.memory_mb:
+            yield f"--mem={job.memory_mb}M"
+        yield f"--time={_clock(job.minutes)}"
+        if self.jobs > 1:
+            yield f"--array=1-{self.jobs}%1"
+        yield f"--output={_quoted(self.output)}"
+
+
+def _clock(minutes: int) -> str:
+    """Minutes as Slurm writes them, such as 01:30:00 or 2-00:00:00."""
+    days, rest = divmod(minutes, 24 * 60)
+    clock = f"{rest // 60:02d}:{rest % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def _quoted(path: Path) -> str:
+    """A path in a directive, where Slurm understands double quotes around blanks."""
+    return f'"{path}"' if " " in str(path) else str(path)
+
+
+def _activation(job: Job) -> Iterator[str]:
+    """The lines that load modules and activate conda, which Snakemake does for its own jobs."""
+    environment = job.environment
+    if modules := environment.get("modules"):
+        yield f"module load {shlex.join(modules)}"
+    if environment["mode"] != "conda":
+        return
+    conda = str(environment.get("conda") or "")
+    if conda.endswith((".yaml", ".yml")):
+        yield f': "${{CONDA_PREFIX:?activate an environment made from {conda}, then submit this again}}"'
+    else:
+        yield f'eval "$(conda shell.bash hook)"; conda activate {shlex.quote(conda)}'

@@ -1,0 +1,117 @@
+"""Warnings with advice: each is given where its figure says so, with that figure, and not otherwise."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from relay.comparison.advice import Measured, Warned, warnings
+from relay.comparison.inputs import read_inputs
+from relay.comparison.table import by_setting, comparison_rows
+from relay.spec.job import Job
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+STEADY = [1000.0, 1001.0, 999.0]
+
+
+def warned(tree: Tree) -> list[Warned]:
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    groups = by_setting(inputs.records)
+    rows = comparison_rows(inputs)
+    return warnings([Measured(row, row["setting"], groups[row["setting"]]) for row in rows])
+
+
+def only(tree: Tree, setting: str) -> Warned:
+    (found,) = [each for each in warned(tree) if each.setting == setting]
+    return found
+
+
+def with_job(tree: Tree, identities: list[str], **asked: Any) -> None:
+    """The runs' specifications, as jobs of a cluster have them."""
+    for identity in identities:
+        path = tree.root / "runs" / identity / "run.json"
+        values = json.loads(path.read_text()) | {"job": asdict(Job(**asked))}
+        path.write_text(json.dumps(values))
+
+
+def test_a_sound_comparison_has_no_warning(tree: Tree) -> None:
+    ids = tree.setting("cpu", STEADY)
+    with_job(tree, ids, memory_mb=1200, minutes=5)
+    assert warned(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers", "advice"), [("dataloader", 2, "data_workers (2 now)"), ("resident", 0, "fewer processes")]
+)
+def test_loader_bound(tree: Tree, loader: str, workers: int, advice: str) -> None:
+    tree.setting("cpu", STEADY, name="x", loader=loader, data_workers=workers, summary={"data_wait_fraction": 0.31})
+    found = only(tree, "x")
+    assert (found.kind, "31 %" in found.figure, advice in found.advice) == ("loader-bound", True, True)
+
+
+def test_too_few_repeats(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0], name="x")
+    found = only(tree, "x")
+    assert (found.kind, found.figure, found.advice) == (
+        "too few repeats",
+        "1 repeat: no spread is known",
+        "set repeats: 3 or more",
+    )
+
+
+def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
+    ids = tree.setting("cpu", [1000.0, 1001.0, 700.0, 999.0], name="x")
+    path = tree.root / "runs" / ids[2] / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hosts": ["node7"]}))
+    found = only(tree, "x")
+    assert (found.kind, found.figure) == (
+        "noisy node",
+        "repeat 2 ran at 0.70 times the speed of the others, on node7",
+    )
+    assert tree.rows()[0]["samples_per_second"] < 930
+
+
+def test_a_batch_too_small_for_so_many_devices(tree: Tree) -> None:
+    tree.setting("ddp", STEADY, name="one")
+    tree.setting("ddp", [2 * speed for speed in STEADY], name="four", devices_per_node=4)
+    found = only(tree, "four")
+    assert found.kind == "batch too small for so many devices"
+    assert "16 samples a step for each of 4 processes" in found.figure
+    assert "50 %" in found.figure
+
+
+def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
+    ids = tree.setting("cpu", STEADY, name="x")
+    with_job(tree, ids, memory_mb=16000, minutes=60)
+    memory, time = warned(tree)
+    assert (memory.kind, time.kind) == ("memory asked for and not used", "time asked for and not used")
+    needed = math.ceil((302 + 512) * 1.25)
+    assert "16,000 MB" in memory.figure
+    assert memory.advice == f"set memory_mb_per_node: {needed}"
+    assert time.figure == "60 minutes, of which a job used 0.25"
+    assert "runtime_minutes: 2" in time.advice
+
+
+def test_oversubscribed_cpus(tree: Tree) -> None:
+    tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"reason": "4 threads shared 2 CPUs"})
+    found = only(tree, "x")
+    assert (found.kind, found.figure) == ("oversubscribed CPUs", "4 threads on 2 CPUs (4 cores declared)")
+
+
+def test_an_idle_gpu_where_utilisation_is_recorded(tree: Tree) -> None:
+    tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl", summary={"gpu_utilisation": 0.06})
+    found = only(tree, "x")
+    assert (found.kind, found.figure) == ("idle GPU", "the GPUs were busy 6 % of the time")
+
+
+def test_what_the_table_warns_of_is_among_them(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, name="x", accuracies=[0.9, 0.9, 0.9])
+    tree.setting("ddp", STEADY, name="y", devices_per_node=2, accuracies=[0.9, 0.9, 0.9])
+    tree.setting("cpu", STEADY, name="far", loader="dataloader", accuracies=[0.1, 0.1, 0.1])
+    assert only(tree, "far").kind == "look before you use it"

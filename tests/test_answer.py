@@ -1,0 +1,198 @@
+"""The answer is right where the truth is planted: records as the stages write them, with a known winner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.comparison import answer_words as words
+from relay.comparison.answer import Answer, answers
+from relay.comparison.candidates import Compared
+from relay.comparison.inputs import read_inputs
+from relay.comparison.table import comparison_rows
+from results_tree import REFUSED, Tree
+
+pytest_plugins = ["results_tree"]
+
+ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
+
+
+def answer_of(tree: Tree, *, partial: bool = False) -> Answer:
+    inputs = read_inputs(tree.write_plan(), tree.root, partial=partial)
+    (found,) = answers(inputs, comparison_rows(inputs))
+    return found
+
+
+def best(found: Answer) -> str:
+    assert found.best
+    return str(found.best.row["setting"])
+
+
+def of(found: Answer, setting: str) -> Compared:
+    return next(each for each in found.others if each.other.row["setting"] == setting)
+
+
+def told(found: Answer) -> str:
+    return " ".join([words.sentence(found), words.certainty(found), *words.reasons(found)])
+
+
+def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
+    tree.setting("cpu", [900.0, 905.0, 895.0], name="second", cpus_per_task=2)
+    tree.setting("cpu", [1000.0, 1004.0, 996.0], name="first", cpus_per_task=2, threads=2)
+    tree.setting("cpu", [500.0, 502.0, 499.0], name="third", cpus_per_task=2, loader="dataloader")
+    found = answer_of(tree)
+    assert (best(found), found.certainty, found.repeats) == ("first", "winner", None)
+    assert found.runner_up
+    assert found.runner_up.other.row["setting"] == "second"
+    assert found.runner_up.ratio.value == pytest.approx(0.9, rel=1e-3)
+    assert {each.relation for each in found.others} == {"slower"}
+    slow = next(each for each in found.wrong if "dataloader" in each.name)
+    assert slow.times_as_long == pytest.approx(2, rel=1e-2)
+    hours = 44 * 64 / 1000 / 3600  # of the recommended training, on two cores
+    assert (slow.more_gpu_hours, slow.more_core_hours) == (0, pytest.approx(2 * hours, rel=1e-2))
+    assert "It is sure" in words.certainty(found)
+
+
+def test_a_known_tie_is_called_a_tie(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one")
+    tree.setting("cpu", [999.0, 1001.0, 1000.0], name="other", loader="dataloader")
+    found = answer_of(tree)
+    assert (found.certainty, len(found.tied)) == ("tie", 1)
+    assert "a tie" in words.certainty(found)
+
+
+def test_of_two_that_are_equally_fast_the_cheaper_one_is_asked_for(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one", cpus_per_task=1)
+    tree.setting("ddp", [1003.0, 1001.0, 1002.0], name="two", devices_per_node=2)
+    found = answer_of(tree)
+    assert (best(found), found.certainty) == ("one", "tie")
+
+
+def test_what_is_not_equivalent_never_wins_however_fast_it_is(tree: Tree) -> None:
+    tree.setting("ddp", [90000.0, 90010.0, 90005.0], name="wrong", devices_per_node=2, verdict=REFUSED)
+    tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
+    found = answer_of(tree)
+    assert (best(found), found.certainty) == ("right", "alone")
+    assert [(each.category, "losses differ" in each.reason) for each in found.left_out] == [("struck out", True)]
+
+
+def test_a_failed_spot_check_or_other_code_is_no_candidate(tree: Tree) -> None:
+    tree.setting("ddp", [9000.0, 9001.0], devices_per_node=2, summary={"strategy_source": "edited"})
+    tree.setting("cpu", [1000.0, 1001.0], name="right")
+    assert best(answer_of(tree)) == "right"
+
+
+def test_what_diverged_never_wins_however_fast_it_is(tree: Tree) -> None:
+    losses = {"losses": {"steps": [1, 44], "values": [2.3, float("nan")]}}
+    tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, summary=losses)
+    tree.setting("cpu", [1000.0, 1001.0], name="right")
+    found = answer_of(tree)
+    assert best(found) == "right"
+    assert "diverged" in found.left_out[0].reason
+
+
+def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None:
+    """One repeat of a fast setting failed: the others of it do not make it a candidate."""
+    ids = tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2)
+    tree.fail(ids[2], "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    tree.setting("cpu", [1000.0, 1001.0, 1002.0], name="right")
+    found = answer_of(tree, partial=True)
+    assert best(found) == "right"
+    assert (found.left_out[0].category, "out of memory" in found.left_out[0].reason) == ("failed", True)
+
+
+def test_noisy_repeats_are_not_decided_and_the_repeats_that_would_tell_are_counted(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1200.0, 1100.0], name="one")
+    tree.setting("cpu", [950.0, 1150.0, 1000.0], name="other", loader="dataloader")
+    found = answer_of(tree)
+    assert found.certainty == "unclear"
+    assert "It is not sure" in words.certainty(found)
+    told_with = of(found, "other" if best(found) == "one" else "one").repeats
+    assert found.repeats == told_with
+    assert told_with is None or told_with > 3
+
+
+def test_a_little_noise_is_decided_by_so_many_repeats_as_are_named(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1080.0, 1040.0], name="one")
+    tree.setting("cpu", [880.0, 960.0, 920.0], name="other", loader="dataloader")
+    found = answer_of(tree)
+    assert (found.certainty, best(found)) == ("unclear", "one")
+    assert found.repeats is not None
+    assert 4 <= found.repeats <= 8
+    assert f"{found.repeats} of each (repeats: {found.repeats})" in words.certainty(found)
+
+
+def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0], name="one")
+    tree.setting("cpu", [100.0], name="other", loader="dataloader")
+    found = answer_of(tree)
+    assert (best(found), found.certainty, found.repeats) == ("one", "unclear", 3)
+    assert "with one repeat there is no spread" in words.certainty(found)
+
+
+def test_a_cpu_that_beats_the_gpu(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
+    tree.setting("single_gpu", [800.0, 802.0, 798.0], name="gpu", **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), found.certainty) == ("cores", "winner")
+    assert of(found, "gpu").relation == "slower"
+    assert "Do not ask for a GPU" in told(found)
+    assert "no GPU" in words.sentence(found)
+
+
+def test_a_gpu_that_is_hardly_faster_is_not_asked_for(tree: Tree) -> None:
+    """It counts as 12 cores: beside 4 of them, it has to be 0.7 × 12 / 4 = 2.1 times as fast."""
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
+    tree.setting("single_gpu", [1900.0, 1902.0, 1898.0], name="gpu", **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), of(found, "gpu").relation) == ("cores", "does not pay")
+    assert "at least 2.1 times as fast" in told(found)
+
+
+def test_a_gpu_that_is_much_faster_is_asked_for(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
+    tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), of(found, "cores").relation) == ("gpu", "cheaper, too slow")
+    assert "A GPU pays" in told(found)
+    assert found.request
+    assert found.request.gpus == 1
+
+
+def test_more_gpus_do_not_pay_beyond_two(tree: Tree) -> None:
+    """Two are 1.8 times as fast as one (90 %), four 2.4 times (60 % of one, 67 % of two)."""
+    for count, speed in ((1, 1000.0), (2, 1800.0), (4, 2400.0)):
+        speeds = [speed, 1.002 * speed, 0.998 * speed]
+        tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), found.certainty) == ("gpus-2", "winner")
+    assert of(found, "gpus-4").relation == "does not pay"
+    assert "More than 2 GPUs do not pay: 4 GPUs" in told(found)
+    assert "67 %" in told(found)
+
+
+def test_what_was_not_measured_is_told(tree: Tree) -> None:
+    tree.setting("ddp", [1000.0, 1001.0], devices_per_node=2)
+    tree.skip("single_gpu", "no GPU here", device="cuda")
+    found = answer_of(tree)
+    assert found.only_on_cpu == ["ddp"]
+    assert "Not measured on GPUs" in told(found)
+    assert any("no GPU here" in line for line in words.not_measured(found))
+
+
+def test_nothing_to_recommend_is_told_with_the_reasons(tree: Tree) -> None:
+    tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, verdict=REFUSED)
+    found = answer_of(tree)
+    assert (found.best, found.request, found.certainty) == (None, None, "none")
+    assert "Nothing can be recommended" in words.sentence(found)
+    assert "losses differ" in words.certainty(found)
+
+
+def test_the_rules_of_the_plan_decide(tree: Tree) -> None:
+    """With a lower efficiency wanted, more cores pay."""
+    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="one", cpus_per_task=1)
+    tree.setting("cpu", [1300.0, 1302.0, 1298.0], name="two", cpus_per_task=2)
+    assert best(answer_of(tree)) == "one"
+    tree.rules = {"least_efficiency": 0.6}
+    assert best(answer_of(tree)) == "two"

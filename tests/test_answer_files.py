@@ -1,0 +1,160 @@
+"""The answer's files: `answer.json` for programs, and a batch script that asks for what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.comparison.request import Request, request
+from relay.run_folder.places import Places
+from relay.slurm.batch_script import BatchScript
+from relay.spec.job import Job
+from relay.spec.run import Run
+from results_tree import REFUSED, Tree
+
+pytest_plugins = ["results_tree"]
+
+
+def run_of(tree: Tree, identity: str) -> Run:
+    return Run.read(tree.root / "runs" / identity / "run.json")
+
+
+def asked(tree: Tree, job: Job | None = None, *, least_minutes: int = 0, **changes: Any) -> Request:
+    (identity,) = tree.setting("cpu", [100.0], **changes)
+    run = run_of(tree, identity)
+    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
+    return request(run, [summary], job, least_minutes)
+
+
+def test_memory_is_the_measured_peak_with_a_stated_margin(tree: Tree) -> None:
+    """300 MiB of each process, 512 for what starts them, a quarter more."""
+    found = asked(tree, devices_per_node=2)
+    assert found.memory_mb == round((2 * 300 + 512) * 1.25)
+    assert "300 MiB measured" in found.memory_why
+    assert "25 % more" in found.memory_why
+    with_workers = asked(tree, data_workers=2, loader="dataloader", name="workers")
+    assert with_workers.memory_mb == round((3 * 300 + 512) * 1.25)
+
+
+def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:
+    assert asked(tree, Job(memory_mb=900, minutes=60)).memory_mb == 900
+    assert asked(tree, Job(memory_mb=9000, minutes=60), name="more").memory_mb == 1015
+    assert asked(tree, Job(memory_mb=None, minutes=60), name="whole").memory_mb is None
+
+
+def test_without_a_recorded_peak_the_jobs_memory_is_kept(tree: Tree) -> None:
+    old = {"summary": {"peak_main_memory_bytes": None}}
+    assert asked(tree, Job(memory_mb=4000, minutes=60), **old).memory_mb == 4000
+    assert asked(tree, name="here", **old).memory_mb is None
+
+
+def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None:
+    """44 steps of 64 at 100 a second are 28.16 s, more than the 3 recorded; 7 s outside; a quarter, a minute more."""
+    found = asked(tree)
+    assert (found.minutes, found.jobs) == (2, 1)  # 44 + 60 s
+    slow = asked(tree, name="slow", summary={"train_seconds": 3000.0, "allocated_seconds": 3600.0})
+    assert slow.minutes == (3600 * 1.25 + 60) / 60
+    assert "3000 s of training" in slow.time_why
+    assert asked(tree, Job(memory_mb=1, minutes=90), name="least", least_minutes=60).minutes == 60
+
+
+def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> None:
+    long = {"train_seconds": 3000.0, "allocated_seconds": 3020.0, "attempts": 2}
+    found = asked(tree, Job(memory_mb=1000, minutes=20), summary=long)
+    useful = 20 * 60 - 60 - 60 - 10 * 1.25  # starts, saving, and what a job needs outside of its steps
+    assert (found.minutes, found.jobs) == (20, -(-3000 * 1.25 // useful))
+    assert "more than the 20 minutes" in found.time_why
+
+
+def script(job: Job, jobs: int = 1) -> str:
+    made = BatchScript(
+        name="relay-x", job=job, jobs=jobs, command=["python", "train.py", "--run", "a b"], folder=Path("/tmp"),
+        output=Path("/tmp/x-%j.log"), comments=["Why."],
+    )  # fmt: skip
+    return made.render()
+
+
+def test_the_block_asks_for_everything_that_the_job_declares() -> None:
+    job = Job(
+        nodes=2, tasks_per_node=4, cpus_per_task=6, memory_mb=32000, gpus_per_node=4, gpu_name="a100", minutes=1530,
+        partition="gpu", account="def-me", qos="normal", constraint="ib",
+    )  # fmt: skip
+    lines = [line.removeprefix("#SBATCH ") for line in script(job).splitlines() if line.startswith("#SBATCH ")]
+    assert lines == [
+        *("--job-name=relay-x", "--partition=gpu", "--account=def-me", "--qos=normal", "--constraint=ib", "--nodes=2"),
+        *("--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=6", "--gpus-per-node=a100:4", "--mem=32000M"),
+        *("--time=1-01:30:00", "--output=/tmp/x-%j.log"),
+    ]
+    assert script(job).splitlines()[-1] == "exec python train.py --run 'a b'"
+
+
+def test_modules_and_conda_are_loaded_as_for_the_measured_jobs() -> None:
+    modules = {"mode": "modules", "modules": ["python/3.11", "cuda"]}
+    assert "\nmodule load python/3.11 cuda\n" in script(Job(memory_mb=1, minutes=5, environment=modules))
+    conda = {"mode": "conda", "modules": [], "conda": "mine"}
+    assert "conda activate mine" in script(Job(memory_mb=1, minutes=5, environment=conda))
+
+
+@pytest.mark.parametrize(("task", "status", "expected"), [(1, 0, 0), (1, 75, 0), (3, 75, 75), (1, 1, 1)])
+def test_a_chains_job_that_has_saved_in_time_has_done_its_part(
+    tmp_path: Path, task: int, status: int, expected: int
+) -> None:
+    """Status 75 is an interruption. It is a failure of the last job alone, after which nothing goes on."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
+    (tmp_path / "python").chmod(0o755)
+    text = script(Job(memory_mb=1, minutes=5), jobs=3)
+    assert "#SBATCH --array=1-3%1" in text
+    done = subprocess.run(
+        ["bash", "-c", text], env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (expected, f"train.py --run a b --attempt {task}")
+
+
+def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast", cpus_per_task=2, threads=2)
+    tree.setting("cpu", [900.0, 901.0, 899.0], name="slow", cpus_per_task=2)
+    tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2, verdict=REFUSED)
+    assert tree.compare() == 0
+    value = json.loads((tree.root / "answer.json").read_text())
+    (told,) = value["answers"]
+    assert (value["format"], value["confidence"], value["margin"]) == (1, 0.95, 0.03)
+    assert (told["certainty"], told["recommended"]["setting"]) == ("winner", "fast")
+    assert told["recommended"]["runs"] == ["fast-r0", "fast-r1", "fast-r2"]
+    speed = told["recommended"]["samples_per_second"]
+    assert speed["low"] < speed["value"] < speed["high"]
+    assert told["runner_up"]["setting"] == "slow"
+    assert told["runner_up"]["relative_speed"]["value"] == pytest.approx(0.9, rel=1e-3)
+    assert [each["category"] for each in told["left_out"]] == ["struck out"]
+    text = (tree.root / "recommendation.sbatch").read_text()
+    assert set(told["sbatch"]) <= set(text.splitlines())
+    assert "--cpus-per-task=2" in text
+    assert f"--run recommended-fast --first 0 --last 44 --results {tree.root.resolve()}" in text
+
+
+def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tree) -> None:
+    """It is none of the comparison's, has what `train.py` reads, and goes on where the comparison is made again."""
+    tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")
+    assert tree.compare() == 0
+    places = Places(tree.root, "recommended-fast")
+    run = Run.read(places.run / "run.json")
+    assert (run.id, run.setting_id, run.seed) == ("recommended-fast", "fast", 1)
+    started = (places.run / "chain.json").read_text()
+    assert tree.compare() == 0
+    assert (places.run / "chain.json").read_text() == started
+    assert len(tree.rows()) == 1
+
+
+def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> None:
+    tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, verdict=REFUSED)
+    assert tree.compare() == 0
+    script = tree.root / "recommendation.sbatch"
+    assert "losses differ" in script.read_text()
+    done = subprocess.run(["bash", script], capture_output=True, text=True)
+    assert (done.returncode, "nothing to recommend" in done.stderr) == (1, True)
+    (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
+    assert (told["recommended"], told["sbatch"]) == (None, [])

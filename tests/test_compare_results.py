@@ -1,0 +1,94 @@
+"""Two folders of results compared, as before and after a maintenance."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import compare_results
+from relay.comparison.between import Changed, between
+from results_tree import REFUSED, Tree, status
+
+pytest_plugins = ["results_tree"]
+
+STEADY = [1000.0, 1002.0, 998.0]
+
+
+def times(factor: float, speeds: list[float] = STEADY) -> list[float]:
+    return [factor * speed for speed in speeds]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Tree, Tree]:
+    return Tree(tmp_path / "before"), Tree(tmp_path / "after")
+
+
+def found(two: tuple[Tree, Tree]) -> dict[str, Changed]:
+    for tree in two:
+        tree.write_plan()
+    changes = between(two[0].root, two[1].root)
+    return {str((each.after or each.before).row["loader"]): each for each in changes}  # type: ignore[union-attr]
+
+
+def test_settings_are_matched_whatever_their_names_and_their_place(two: tuple[Tree, Tree]) -> None:
+    """Ids differ where the site or the software does. Other settings are not compared."""
+    before, after = two
+    before.setting("cpu", STEADY, name="cpu-a", site="a")
+    before.setting("cpu", STEADY, name="gone", threads=2, loader="dataloader")
+    after.setting("cpu", times(0.5), name="cpu-b", site="b", software="other")
+    changes = found(two)
+    assert (changes["resident"].change, changes["dataloader"].change) == ("slower", "not compared")
+    assert changes["resident"].ratio
+    assert changes["resident"].ratio.value == pytest.approx(0.5)
+
+
+def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tree, Tree]) -> None:
+    noisy = [1000.0, 1300.0, 1150.0]
+    for tree, factor in zip(two, (1.0, 1.1), strict=True):
+        tree.setting("cpu", times(factor), loader="resident")
+        tree.setting("cpu", times(factor, noisy), loader="dataloader")
+    changes = found(two)
+    assert changes["resident"].change == "faster"
+    assert changes["dataloader"].change == "unclear"
+    same = Tree(two[1].root.parents[1] / "same")
+    same.setting("cpu", times(1.005), loader="resident")
+    assert found((two[0], same))["resident"].change == "the same"
+
+
+def test_what_failed_or_was_struck_out_is_not_compared_and_says_why(two: tuple[Tree, Tree]) -> None:
+    two[0].setting("cpu", STEADY)
+    two[1].setting("cpu", times(9), verdict=REFUSED)
+    (changed,) = found(two).values()
+    assert (changed.change, changed.ratio) == ("not compared", None)
+    assert changed.reason.startswith("after: struck out: algorithm: losses differ")
+
+
+def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
+    two: tuple[Tree, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two[0].setting("cpu", STEADY)
+    two[1].setting("cpu", times(0.8))
+    for tree in two:
+        tree.write_plan()
+    folders = [str(tree.root) for tree in two]
+    assert status(compare_results.main, *folders, "--csv", str(tmp_path / "changes.csv")) == 0
+    out = capsys.readouterr().out
+    assert "0.800 (0.796 to 0.804)" in out
+    assert out.splitlines()[-1] == "1 slower"
+    with (tmp_path / "changes.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["change"], float(row["ratio"])) == ("slower", pytest.approx(0.8))
+
+
+def test_folders_with_nothing_in_common_are_refused_in_one_line(
+    two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]
+) -> None:
+    two[0].setting("cpu", STEADY)
+    two[1].setting("cpu", STEADY, task="gpt-tiny")
+    for tree in two:
+        tree.write_plan()
+    assert status(compare_results.main, *(str(tree.root) for tree in two)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no setting is in both" in line

@@ -1,0 +1,157 @@
+"""The report in a real browser: Debian's Chromium without a window, and without a network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import debian_packages
+from results_tree import REFUSED, Tree
+
+pytest_plugins = ["results_tree"]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="`make install-dev` installs playwright")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="`make install-dev` installs axe")
+
+pytestmark = [pytest.mark.slow]
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    debian_packages.require({"chromium": "chromium"})
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything in it: a winner, scaling, what is struck out, failed and skipped, long names, warnings."""
+    tree = Tree(tmp_path_factory.mktemp("browser"))
+    for devices, speed in ((1, 12000.0), (2, 20000.0), (4, 24000.0)):
+        speeds = [speed, 1.01 * speed, 0.99 * speed]
+        tree.setting("ddp", speeds, name=f"ddp-{devices}", devices_per_node=devices)
+    tree.setting("cpu", [30500.0, 30700.0, 30400.0], name="fast", threads=2, cpus_per_task=2)
+    tree.setting("cpu", [12900.0, 9000.0, 13050.0], name="noisy", loader="dataloader", data_workers=2)
+    tree.setting("ddp", [41000.0] * 3, devices_per_node=2, options={"hook": "<b>$x_1$"}, verdict=REFUSED)
+    failing = tree.setting("fsdp", [9000.0, 9100.0, 9200.0], devices_per_node=4)
+    for identity in failing[1:]:
+        tree.fail(identity, "RuntimeError: out of memory " + "x" * 60)
+        log = tree.root / "logs" / "segment" / identity / "step-22.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("RuntimeError: out of memory\n")
+    tree.skip("single_gpu", "no GPU here", device="cuda")
+    assert tree.compare("--partial") == 0
+    return tree.root / "comparison.html"
+
+
+class Opened:
+    """The page in a tab of its own, and all that the browser complained of or asked the network for."""
+
+    def __init__(self, browser: Any, report: Path, size: dict[str, int], **options: Any) -> None:
+        self.context = browser.new_context(viewport=size, **options)
+        self.context.set_offline(True)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(report.as_uri())
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+def names(page: Any) -> list[str]:
+    """The settings that the table shows, in its order."""
+    rows = page.locator("table.settings tbody:visible")
+    return [str(rows.nth(place).get_attribute("data-name")) for place in range(rows.count())]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
+    """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""
+    with Opened(browser, report, size, color_scheme=scheme) as opened:
+        assert opened.complaints == []
+        assert opened.requests == [report.as_uri()]
+        wide = opened.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+        assert wide[0] <= wide[1]
+        found = axe.Axe().run(opened.page).response["violations"]
+        assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []
+
+
+def test_the_answer_comes_first_and_is_copied(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK, permissions=["clipboard-read", "clipboard-write"]) as opened:
+        page = opened.page
+        first = page.locator("main h2").first.inner_text()
+        assert "what to ask Slurm for" in first
+        assert page.locator(".answer").bounding_box()["y"] < 300
+        page.get_by_role("button", name="Copy").click()
+        page.get_by_role("button", name="Copied").wait_for()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        block = [line for line in (report.with_name("recommendation.sbatch")).read_text().splitlines()
+                 if line.startswith("#SBATCH")]  # fmt: skip
+        assert copied.splitlines() == block
+
+
+def test_the_table_is_sorted_by_mouse_and_keyboard(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK) as opened:
+        page = opened.page
+        before = names(page)
+        heading = page.get_by_role("button", name="Strategy")
+        heading.focus()
+        page.keyboard.press("Enter")
+        assert names(page) == sorted(before, key=str.lower)
+        assert heading.locator("xpath=..").get_attribute("aria-sort") == "ascending"
+        page.keyboard.press("Enter")
+        assert names(page) == sorted(before, key=str.lower)[::-1]
+        page.get_by_role("button", name="Speed", exact=True).click()
+        speeds = [float(each) for each in page.locator("table.settings tbody").evaluate_all(
+            "rows => rows.map(row => row.dataset.speed).filter(Boolean)")]  # fmt: skip
+        assert speeds == sorted(speeds, reverse=True)
+        page.get_by_label("Sort by").select_option("")
+        assert names(page) == before
+
+
+def test_the_table_is_filtered_and_says_how_many_are_left(browser: Any, report: Path) -> None:
+    with Opened(browser, report, PHONE) as opened:
+        page = opened.page
+        everything = names(page)
+        page.get_by_label("Filter").fill("ddp")
+        assert names(page) == [name for name in everything if name.startswith("ddp")]
+        assert page.locator("output").inner_text() == f"{len(names(page))} of {len(everything)} settings"
+        page.get_by_label("Filter").fill("")
+        page.get_by_label("Show").select_option(label="what was left out")
+        assert {name.split()[0] for name in names(page)} == {"ddp", "fsdp", "single_gpu"}
+        assert len(names(page)) == 3
+
+
+def test_what_failed_links_to_its_log(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK) as opened:
+        opened.page.get_by_role("link", name="log of repeat 1").first.click()
+        assert "out of memory" in opened.page.inner_text("body")
+
+
+def test_everything_is_there_without_scripts(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK, java_script_enabled=False) as opened:
+        assert opened.page.get_by_text("#SBATCH --job-name").is_visible()
+        assert opened.page.locator("table.settings tbody").count() == 8
+        assert not opened.page.get_by_label("Filter").is_visible()
+
+
+def test_it_prints_to_a_few_pages(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK) as opened:
+        printed = opened.page.pdf(prefer_css_page_size=True)
+        assert printed.startswith(b"%PDF")
+        assert 2 <= len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 12
