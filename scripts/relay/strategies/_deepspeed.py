@@ -19,8 +19,8 @@ from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Replica, Strategy
 
-# Of a bucket of gradients, or of gathered parameters: all of a small model, 16 MB of a large one.
-BUCKET_NUMBERS = 2**22
+# Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
+LEAST_BUCKET_NUMBERS, MOST_BUCKET_NUMBERS = 2**18, 2**22
 # A large model is updated in so many portions: for each, DeepSpeed copies the gradients, and Adam needs two copies.
 UPDATES = 16
 
@@ -37,7 +37,8 @@ class ZeRO(Strategy):
     def build(self, **options: Any) -> None:
         deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
-        self.bucket = max(*sizes, min(sum(sizes), BUCKET_NUMBERS))
+        part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
+        self.bucket = max(*sizes, min(sum(sizes), part))
         config = self.configuration(sum(sizes), **options)
         if self.stage < 3:
             model = model.to(self.ranks.device)
@@ -46,6 +47,8 @@ class ZeRO(Strategy):
         optimizer = self.torch_optimizer(list(model.parameters()))
         with library.in_type(self.task.dtype):
             self.engine = self.engine_of(deepspeed, model, optimizer, config)
+        if self.stage == 3:
+            library.keep_no_weights(self.engine)
         _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
         self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
         self.forward = self.engine  # type: ignore[method-assign]
@@ -76,7 +79,7 @@ class ZeRO(Strategy):
                 "stage3_max_reuse_distance": 0,
                 "stage3_max_live_parameters": 2 * bucket,
                 "stage3_prefetch_bucket_size": bucket,
-                # It would replace `torch.nn.functional.linear`, for good and for all of the process.
+                # It would replace `torch.nn.functional.linear` for good: see `keep_no_weights`.
                 "memory_efficient_linear": False,
             },
         }
