@@ -63,6 +63,9 @@ def _kind(strategy: str, held: str) -> Any:
             def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
                 return {**super().configuration(parameters, **options), "bf16": {"enabled": True}}
 
+            def divide(self, deepspeed: Any, model: Any, config: dict[str, Any]) -> None:
+                super().divide(deepspeed, model.to(torch.bfloat16), config)
+
         return InDeepSpeedsMode
 
     class WithMasters(kind):  # type: ignore[misc]
