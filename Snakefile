@@ -5,6 +5,7 @@
 #   snakemake --profile profiles/local ddp        one strategy only
 #   snakemake --profile profiles/local status     what is done, running, queued and still to do
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
+#   snakemake --profile profiles/local largest_model   the largest model that fits, for each setting
 #   snakemake --profile profiles/local export     the trained models, as safetensors
 #   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
@@ -18,7 +19,7 @@ min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard, refused
-from relay.planning import here, planner, probed, reading, table
+from relay.planning import here, largest_models, planner, probed, reading, table
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
@@ -57,7 +58,8 @@ try:
         record=workflow.is_main_process,
     )
     # Snakemake tells its targets only after this file is read.
-    if workflow.is_main_process and not {"plan", "probe", "status"} & set(sys.argv):
+    unplanned = {"plan", "probe", "status", largest_models.TARGET}
+    if workflow.is_main_process and not unplanned & set(sys.argv):
         PLAN.check_measured()
     if workflow.is_main_process:
         layout.refuse_other(Path("results"))
@@ -82,7 +84,10 @@ if workflow.is_main_process:
         workflow,
         reading={"status"} if PLAN.unmeasured else {"status", "plan"},
         missing=PLAN.unready,
-        refused=lambda targets: probed.refusals(CONFIG, targets),
+        refused=lambda targets: [
+            *probed.refusals(CONFIG, targets),
+            *largest_models.refusals(PLAN, targets),
+        ],
         cluster=SITE_NAME,
         before=PLAN.prepare,
         notes=[*table.skipped(PLAN)],

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import debian_packages
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -78,6 +80,19 @@ def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
     assert (found["seconds"], found["proofs"], found["share"]) == (100.0, 15.0, 0.15)
     assert found["jobs"] == {"lenet-1": 6.0, "ddp-1": 4.0, "ddp-2": 5.0}
     assert found["rules"]["segment"] == 65.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_each_stage_of_zero_needs_less_memory_than_the_one_before() -> None:
+    debian_packages.require()
+    found = printed("zero_memory", "--width", "384", "--depth", "8", "--ranks", "4", "--held", "fp32")
+    peaks = {row["strategy"]: row["peak"] for row in found["rows"]}
+    assert list(peaks) == ["ddp", "zero1", "zero2", "zero3"]
+    assert peaks["ddp"] > peaks["zero1"] > peaks["zero2"] > peaks["zero3"]
+    for row in found["rows"]:
+        parts = ("parameters", "optimizer", "masters")  # stage 1 holds part of the gradients alone between steps
+        assert all(row[part] == pytest.approx(row[f"predicted_{part}"], rel=0.02) for part in parts)
 
 
 def test_every_benchmark_is_run() -> None:

@@ -20,11 +20,14 @@ RIGHT = {
         {"strategy": "zero3"},
         {"strategy": "zero3_offload_cpu", **GPT},
         {"strategy": "zero3_offload_nvme", **GPT},
+        {"strategy": "lightning_zero3"},
     ],
     4: [
         {"strategy": "zero1", **GPT, "precision": "fp64"},
         {"strategy": "zero2"},
         {"strategy": "zero3", **GPT, "precision": "fp64"},
+        {"strategy": "lightning_zero3", **FP16},
+        {"strategy": "lightning_zero3", **GPT, "precision": "bf16"},
     ],
 }
 WRONG = {
@@ -77,6 +80,7 @@ def test_it_trains_what_the_reference_trains(verdicts: dict[int, dict[str, Any]]
     [
         sized(2, "zero1", 1, None),
         sized(2, "zero3", 1 / 2, 1 / 2),
+        sized(2, "lightning_zero3", 1 / 2, 1 / 2),
         sized(4, "zero2", 1, 1 / 4),
         sized(4, "zero3-gpt-deep-tiny-fp64", 1 / 4, 1 / 4),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,28 +16,18 @@ from relay.base.ending import FREE_SPACE, LOG, READ_ONLY
 from relay.base.errors import UserError
 from relay.driver import retries
 from relay.run_folder import faults
+from small_disks import Mount, fill, mounts, small
 
 pytest_plugins = ["chain_runs"]
 
-Mount = Callable[..., None]
 FULL = "No space left on device"
 
 
 @pytest.fixture
 def mount() -> Iterator[Mount]:
     """Mounts for real; skips the test where that is not allowed."""
-    mounted: list[Path] = []
-
-    def make(place: Path, *options: str) -> None:
-        done = subprocess.run(["mount", *options, str(place)], capture_output=True, text=True)
-        if done.returncode and not mounted:
-            pytest.skip(f"no mounts here: {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
-        mounted.append(place)
-
-    yield make
-    for place in reversed(mounted):
-        subprocess.run(["umount", "--lazy", str(place)], capture_output=True)
+    with mounts() as make:
+        yield make
 
 
 @pytest.fixture
@@ -50,23 +40,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).mkdir(mode=0o755)
     monkeypatch.setenv(LOG, str(tmp_path / "logs" / "job.log"))
     return tmp_path / "logs" / "job.log"
-
-
-def small(place: Path, mount: Mount, kilobytes: int) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    mount(place, "-t", "tmpfs", "-o", f"size={kilobytes}k,mode=755", "none")
-
-
-def fill(place: Path) -> Path:
-    """A file that takes all the room that is left."""
-    path = place / "filler"
-    with path.open("wb", buffering=0) as stream:
-        try:
-            while stream.write(bytes(4096)) == 4096:
-                pass
-        except OSError:
-            pass
-    return path
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 # `snakemake probe`: the largest batch per device that fits, for each setting; the config with what was found is
-# results/probed.yaml.
-from relay.planning import probed
+# results/probed.yaml. `snakemake largest_model`: the deepest network that fits, beside what the formula says.
+from relay.planning import largest_models, probed
 
 PROBES = probed.probes(PLAN)
+SEARCHES = largest_models.searches(PLAN)
 PROBED = "results/probed.yaml"
 LOAD.known["probe"] = {name: planned.probe for name, planned in PROBES.items()}
 
@@ -14,8 +15,8 @@ def probe_answers():
     }
 
 
-def probe_limits(wildcards):
-    limits = PROBES[wildcards.setting].limits
+def limits_of(planned):
+    limits = planned.limits
     found = ["--unit", limits.unit, "--first", limits.first, "--most", limits.most]
     found += ["--minutes", limits.minutes, "--memory-fraction", limits.memory_fraction]
     if limits.node_memory_mb:
@@ -42,7 +43,7 @@ rule probe_job:
         **asked_of_slurm(lambda wildcards: PROBES[wildcards.setting].probe),
         measured=1,
     params:
-        limits=probe_limits,
+        limits=lambda wildcards: limits_of(PROBES[wildcards.setting]),
         text=lambda wildcards: specification_text(PROBES[wildcards.setting].probe),
         specification="results/probe/{setting}.run.json",
     message:
@@ -82,3 +83,52 @@ rule probe:
         "The largest batches that fit"
     run:
         print(probed.shown(PLAN, probe_answers(), PROBED))
+
+
+rule largest_model_job:
+    input:
+        lambda wildcards: waited_for(
+            SEARCHES[wildcards.setting].probe,
+            f"results/largest_model/{wildcards.setting}.json",
+        ),
+    output:
+        "results/largest_model/{setting}.json",
+    log:
+        "results/logs/largest_model/{setting}.log",
+    benchmark:
+        "results/benchmarks/largest_model/{setting}.tsv"
+    conda:
+        conda_of(lambda wildcards: SEARCHES[wildcards.setting].probe)
+    envmodules:
+        *MODULES,
+    resources:
+        **asked_of_slurm(lambda wildcards: SEARCHES[wildcards.setting].probe),
+        measured=1,
+    params:
+        limits=lambda wildcards: limits_of(SEARCHES[wildcards.setting]),
+        text=lambda wildcards: specification_text(SEARCHES[wildcards.setting].probe),
+        specification="results/largest_model/{setting}.run.json",
+    message:
+        "Searching for the largest model of {WORDS:{wildcards.setting}}" + ASKED
+    shell:
+        "printf '%s\\n' {params.text:q} > {params.specification:q};"
+        + job("largest_model.py")
+        + " --spec {params.specification:q} --output {output:q} {params.limits}"
+        " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+# Without any output: it is shown each time.
+rule largest_model:
+    input:
+        [f"results/largest_model/{name}.json" for name in SEARCHES],
+    log:
+        "results/logs/largest_model.log",
+    localrule: True
+    message:
+        "The largest models that fit"
+    run:
+        answers = {
+            name: json.loads(Path(f"results/largest_model/{name}.json").read_text())
+            for name in SEARCHES
+        }
+        print(largest_models.shown(PLAN, answers))

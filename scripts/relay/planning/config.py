@@ -109,13 +109,14 @@ class Gate(Block):
 
 
 class Probe(Block):
-    """What `snakemake probe` may use in its search for the largest batch per device that fits."""
+    """What `snakemake probe` and `snakemake largest_model` may use in their searches for what fits."""
 
     memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
         default=0.9, description="part of the memory to fill: of the GPU's, or of the process's share of the node's"
     )
     minutes: Positive = Field(default=5.0, description="how long to search, for each setting")
     most: Natural = Field(default=4096, description="the largest batch per device to try")
+    most_blocks: Natural = Field(default=1000, description="the deepest network that `snakemake largest_model` tries")
 
 
 class SpotChecks(Block):
@@ -250,7 +251,7 @@ class Config(Block):
     spot_checks: SpotChecks = Field(
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
     )
-    probe: Probe = Field(default=Probe(), description="the search for the largest batch that fits: `snakemake probe`")
+    probe: Probe = Field(default=Probe(), description="the search for the largest batch, or model, that fits")
     packages: dict[str, list[Text]] = Field(
         default={},
         description="packages of your own beside those of a stack: {stack: [packages]}, such as "

@@ -56,7 +56,8 @@ def probes(plan: Plan) -> dict[str, PlannedProbe]:
 
 def refusals(config: Config, targets: Collection[str]) -> list[str]:
     """Why these targets of Snakemake cannot be made: a probe must not take longer than its job may."""
-    probing = any(Path(target).name.startswith("probe") or "results/probe" in target for target in targets)
+    searching = ("probe", "largest_model")
+    probing = any(Path(target).name.startswith(searching) or "results/probe" in target for target in targets)
     if not probing or config.probe.minutes <= config.runtime_minutes:
         return []
     limit = f"at most {config.runtime_minutes} (runtime_minutes)"

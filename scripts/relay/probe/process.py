@@ -16,7 +16,7 @@ from relay import strategies
 from relay.base import options
 from relay.base.errors import NoRoom
 from relay.base.files import write_json
-from relay.probe.job import STEPS
+from relay.probe.tries import STEPS
 from relay.process import machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -96,6 +96,12 @@ def train(run: Training, ranks: Ranks, dataset: Path) -> float:
     return run.batch.global_batch_size * (STEPS - 1) / seconds
 
 
+def parameters(task: Task) -> int:
+    """How many parameters the task's network has, whole."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in task.layers().parameters())
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, train, and write what it took. Raises NoRoom where it does not fit."""
     parser = options.parser(__doc__, "spec", "output", "dataset", "memory-fraction", "memory-mb", prog="probe.process")
@@ -113,4 +119,5 @@ def main(arguments: list[str]) -> None:
         peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
         if ranks.rank == 0:
             found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
+            found["parameters"] = parameters(Task.of(run))
             write_json(given.output, found)

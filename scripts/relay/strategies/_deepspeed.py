@@ -19,8 +19,10 @@ from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Replica, Strategy
 
-# Of a bucket of gradients, or of gathered parameters: all of a small model, 16 MB of a large one.
-BUCKET_NUMBERS = 2**22
+# Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
+LEAST_BUCKET_NUMBERS, MOST_BUCKET_NUMBERS = 2**18, 2**22
+# A large model is updated in so many portions: for each, DeepSpeed copies the gradients, and Adam needs two copies.
+UPDATES = 16
 
 
 class ZeRO(Strategy):
@@ -35,7 +37,8 @@ class ZeRO(Strategy):
     def build(self, **options: Any) -> None:
         deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
-        self.bucket = max(*sizes, min(sum(sizes), BUCKET_NUMBERS))
+        part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
+        self.bucket = max(*sizes, min(sum(sizes), part))
         config = self.configuration(sum(sizes), **options)
         if self.stage < 3:
             model = model.to(self.ranks.device)
@@ -43,11 +46,11 @@ class ZeRO(Strategy):
             self.divide(deepspeed, model, config)
         optimizer = self.torch_optimizer(list(model.parameters()))
         with library.in_type(self.task.dtype):
-            self.engine, *_ = deepspeed.initialize(
-                model=model, optimizer=optimizer, config=config, dist_init_required=False
-            )
+            self.engine = self.engine_of(deepspeed, model, optimizer, config)
+        if self.stage == 3:
+            library.keep_no_weights(self.engine)
         _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
-        self.model, self.zero, self.optimizer = self.engine.module, self.engine.optimizer, optimizer
+        self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
         self.forward = self.engine  # type: ignore[method-assign]
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
         self.parts = Parts(self.zero, dict(self.model.named_parameters()), self.stage, self.ranks)
@@ -70,7 +73,13 @@ class ZeRO(Strategy):
                 "allgather_bucket_size": bucket,
                 # Its default keeps parameters of less than 100,000 numbers whole on every rank.
                 "stage3_param_persistence_threshold": 0,
-                # It would replace `torch.nn.functional.linear`, for good and for all of the process.
+                "sub_group_size": max(bucket, parameters // self.ranks.world_size // UPDATES),
+                # As in FSDP, a layer is given up after its forward pass. By default all layers are kept for the
+                # backward pass, up to a thousand million numbers.
+                "stage3_max_reuse_distance": 0,
+                "stage3_max_live_parameters": 2 * bucket,
+                "stage3_prefetch_bucket_size": bucket,
+                # It would replace `torch.nn.functional.linear` for good: see `keep_no_weights`.
                 "memory_efficient_linear": False,
             },
         }
@@ -79,15 +88,30 @@ class ZeRO(Strategy):
         """Divide the parameters of a model among the ranks, in place (stage 3)."""
         deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
+    def engine_of(
+        self, deepspeed: Any, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]
+    ) -> Any:
+        """DeepSpeed's engine around the model."""
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)
+        return engine
+
     def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed is given. It puts its own flat parts into the parameters' place."""
-        return self.task.optimizer(parameters)
+        return self.task.optimizer(parameters if self.stage == 3 else self._groups(parameters))
+
+    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+        """Groups of neighbouring parameters, which stages 1 and 2 update one after the other."""
+        least = max(self.bucket, sum(parameter.numel() for parameter in parameters) // UPDATES)
+        groups: list[list[nn.Parameter]] = [[]]
+        for parameter in parameters:
+            if sum(each.numel() for each in groups[-1]) >= least:
+                groups.append([])
+            groups[-1].append(parameter)
+        return [{"params": group} for group in groups]
 
     def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         loss = self.task.loss(self.forward(inputs), targets)
         self.backward(loss)
-        if not self.gradient_bytes:  # they are gone after the step
-            self.gradient_bytes = self.parts.gradient_bytes()
         self.update()
         return loss.detach()
 
@@ -99,6 +123,8 @@ class ZeRO(Strategy):
 
     def update(self) -> None:
         """The optimizer's step. DeepSpeed leaves it out where a gradient is not finite, which lowers fp16's scale."""
+        if not self.gradient_bytes:  # they are gone after the step
+            self.gradient_bytes = self.parts.gradient_bytes()
         self.engine.step()
         if self.scaler:
             found = torch.tensor(float(self.zero.overflow), device=self.ranks.device)

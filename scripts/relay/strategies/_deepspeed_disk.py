@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -44,11 +45,31 @@ def check_room(folder: Path, parameters: int, bytes_each: int, ranks: Ranks) -> 
         )
 
 
+def reserve(path: Path, size: int) -> None:
+    """Take room on the disk for a file of so many bytes. Raises UserError where there is none."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"zero3_offload_nvme: {path.parent} on node {os.uname().nodename} has no room for {size / 1e6:.3g} MB more "
+            f"({error.strerror}); free space there, or name a larger disk as `node_disk` in the site's file"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
 class Counted:
-    """DeepSpeed's asynchronous reader and writer of files, which counts bytes."""
+    """DeepSpeed's asynchronous reader and writer of files, which counts bytes, and writes where there is room alone.
+
+    DeepSpeed does not look at how a write has ended. On a full disk it would go on, and later read what is not there.
+    """
 
     def __init__(self, handle: Any, counts: dict[str, int]) -> None:
         self.handle, self.counts = handle, counts
+        self.reserved: set[tuple[str, int]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.handle, name)
@@ -58,10 +79,14 @@ class Counted:
         self.counts["disk_bytes_read"] += tensor.nbytes
         return self.handle.async_pread(tensor, *place)
 
-    def async_pwrite(self, tensor: Any, *place: Any) -> Any:
-        """Begin to write the tensor."""
+    def async_pwrite(self, tensor: Any, path: str, offset: int) -> Any:
+        """Begin to write the tensor. Raises UserError where the disk has no room for it."""
+        end = offset + tensor.nbytes
+        if (path, end) not in self.reserved:
+            reserve(Path(path), end)
+            self.reserved.add((path, end))
         self.counts["disk_bytes_written"] += tensor.nbytes
-        return self.handle.async_pwrite(tensor, *place)
+        return self.handle.async_pwrite(tensor, path, offset)
 
 
 class CountingOperation:

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, NoReturn
 from unittest import mock
@@ -59,6 +59,25 @@ def _compile_nothing() -> None:
         )
 
     OpBuilder.jit_load = refuse
+
+
+def keep_no_weights(engine: Any) -> None:
+    """Let an engine of stage 3 keep no weights for the backward pass.
+
+    torch's linear function keeps a view of its weights, and with it the memory of what DeepSpeed has given up:
+    four bytes for each parameter. DeepSpeed has one that keeps none, and would put it into torch's place for good, and
+    for all of the process. Here it is there while the engine computes.
+    """
+    from deepspeed.runtime.zero.linear import zero3_linear_wrap
+
+    def within(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def computed(*given: Any, **named: Any) -> Any:
+            with mock.patch.object(torch.nn.functional, "linear", zero3_linear_wrap):
+                return compute(*given, **named)
+
+        return computed
+
+    engine.forward, engine.backward = within(engine.forward), within(engine.backward)
 
 
 @contextmanager

@@ -153,7 +153,8 @@ class TrainedModule(LightningModule):
     def training_step(self, batch: Batch) -> torch.Tensor:
         """The mean loss over the slice."""
         inputs, targets = batch
-        return self.task.loss(self(inputs), targets)
+        # Not `self(inputs)`: this runs within `forward` of what Lightning's strategy has wrapped around the module.
+        return self.task.loss(self.network(inputs), targets)
 
 
 class Batches:

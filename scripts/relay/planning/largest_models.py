@@ -1,0 +1,67 @@
+"""The plan of `snakemake largest_model`: which settings are searched for the largest model that fits, and the answers.
+
+The planner imports this module, so that it does not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from relay.planning.checks import named
+from relay.planning.config import Config
+from relay.planning.plan import Plan
+from relay.planning.probed import PlannedProbe
+from relay.spec import requirements
+from relay.spec.probe import Limits
+from relay.spec.run import Probe
+
+TARGET = "largest_model"
+
+
+def searches(plan: Plan) -> dict[str, PlannedProbe]:
+    """The searches of a plan, by the setting's id: one for each setting whose network has a depth."""
+    found = {}
+    for planned in plan.settings:
+        if "depth" in planned.setting.task.network_options:
+            probe = named(Probe, planned.setting, id=planned.id, seed=plan.config.seed)
+            found[planned.id] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
+    return found
+
+
+def _limits(probe: Probe, config: Config) -> Limits:
+    """Depths that have a layer for each stage of a pipeline."""
+    needs = requirements.read(Path(probe.strategy.file))
+    stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
+    beside = probe.task.layers - probe.task.network_options["depth"]  # layers that are no blocks
+    asked = config.probe
+    first = max(1, stages - beside)
+    return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
+
+
+def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
+    """Why this target of Snakemake cannot be made: no network of the plan has a depth."""
+    if TARGET not in targets or searches(plan):
+        return []
+    allowed = "the tasks gpt-…, whose networks are rows of blocks"
+    return [f"config: task: {plan.config.task} has no depth to search over; allowed for {TARGET}: {allowed}"]
+
+
+def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The answers for the terminal: a line for each setting, the prediction beside what was found."""
+    limits = {"memory": "", "most": ", the most to try", "minutes": ", the most tried in the time allowed"}
+    lines = []
+    for name in searches(plan):
+        answer = found[name]
+        if answer["depth"] is None:
+            lines.append(f"{name}: {answer['reason']}")
+            continue
+        line = f"{name}: {answer['depth']} blocks{limits[answer['limited_by']]}"
+        if "parameters" in answer:
+            count, said = answer["parameters"] / 1e6, answer["predicted_parameters"] / 1e6
+            line += f", {count:.4g} M parameters; by the formula {answer['predicted_depth']} blocks, {said:.4g} M"
+            line += f" ({answer['state_bytes']:.4g} bytes for each)"
+        lines.append(line)
+    lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
+    return "\n".join(lines)

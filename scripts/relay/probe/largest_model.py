@@ -1,0 +1,114 @@
+"""The job that looks for the deepest network of a task that fits, around the processes that try one depth each.
+
+It goes up from below. Two small depths show what a block takes. The next depth is half of what they, or the formula,
+let expect. Each further one should just fill the budget by what was measured so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from relay.base import ending
+from relay.base.errors import UserError
+from relay.base.files import write_json
+from relay.probe.job import Search, of_batch
+from relay.probe.tries import Interrupted, Tries
+from relay.run_folder import faults
+from relay.spec import requirements
+from relay.spec.job import Job
+from relay.spec.probe import Limits
+from relay.spec.run import Probe
+
+# Of each parameter, numbers that the optimizer keeps.
+KEPT = {"adam": 2, "adamw": 2, "adadelta": 2}
+HELD = ("parameters", "gradients", "optimizer")
+
+
+def state_bytes(run: Probe) -> float:
+    """Bytes for each parameter of the model that a rank holds between steps, by the formula.
+
+    All numbers are float32: a parameter, its gradient, and the optimizer's state. The ranks that divide a part hold
+    equal shares of it. What a strategy keeps besides (copies, buckets, buffers) and activations are left out.
+    """
+    kept = KEPT.get(run.task.optimizer, int(bool(run.task.optimizer_options.get("momentum"))))
+    needs = requirements.read(Path(run.strategy.file))
+    processes, options = run.shape.world_size, run.strategy.options
+    ranks = needs.group_size(processes, options) if needs.pipelined else processes // int(options.get("replicas", 1))
+    numbers = zip(HELD, (1, 1, kept), strict=True)
+    return float(sum(4 * count / (ranks if part in run.strategy.divides else 1) for part, count in numbers))
+
+
+def of_depth(run: Probe, depth: int) -> Probe:
+    """The run for a few steps of a network with so many blocks."""
+    before = run.task.network_options["depth"]
+    options = {**run.task.network_options, "depth": depth}
+    task = replace(run.task, network_options=options, layers=run.task.layers - before + depth)
+    return of_batch(replace(run, task=task), run.batch.global_batch_size // run.shape.devices)
+
+
+@dataclass
+class DepthSearch(Search):
+    """A search that knows what was measured: sizes by their peak, parameters and budget."""
+
+    measured: dict[int, dict[str, Any]] = field(default_factory=dict)
+    state_bytes: float = 0.0
+
+    def _next(self) -> int | None:
+        if self.too_large is not None or self.largest == self.most or len(self.sizes) < 2:
+            return super()._next()
+        reached = self._filling()
+        if len(self.sizes) == 2:
+            reached = max(min(reached, self.largest + 1), min(reached, self.predicted()) // 2)
+        reached = min(reached, self.most)
+        return reached if reached > self.largest else None
+
+    def _filling(self) -> int:
+        """The depth that should just fill the budget, by the first depth and the largest so far."""
+        first, last = self.measured[self.first], self.measured[self.largest]
+        each = (last["peak_memory_bytes"] - first["peak_memory_bytes"]) / (self.largest - self.first)
+        left = last["budget_bytes"] - last["peak_memory_bytes"]
+        return self.largest + int(left / each) if each > 0 else 2 * self.largest
+
+    def predicted(self) -> int:
+        """The depth that fits by the formula, beside what the process holds without a model."""
+        first, second = (self.measured[size] for size in self.sizes[:2])
+        layer = (second["parameters"] - first["parameters"]) / (self.sizes[1] - self.sizes[0])
+        process = first["peak_memory_bytes"] - self.state_bytes * first["parameters"]
+        fitting = (first["budget_bytes"] - process) / self.state_bytes - first["parameters"]
+        return self.first + int(fitting / layer)
+
+    def parameters(self, depth: int) -> int:
+        """Of the network of that depth."""
+        first, second = (self.measured[size]["parameters"] for size in self.sizes[:2])
+        return int(first + (depth - self.sizes[0]) * (second - first) / (self.sizes[1] - self.sizes[0]))
+
+
+def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
+    """Search for the deepest network and write `output`; returns the job's exit status, as `run_probe` does."""
+    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
+    if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
+        return ended
+    tries = Tries(run, job, work, results, limits, "blocks")
+    search = DepthSearch(1, limits.first, limits.most, measured=tries.measured, state_bytes=state_bytes(run))
+    try:
+        search.run(lambda depth: tries.fits(depth, of_depth(run, depth)))
+    except UserError as error:
+        return ending.fault(f"probe {run.id}: {error}")
+    except Interrupted as status:
+        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
+    found: dict[str, Any] = {"setting": run.id, "task": run.task.name, "depth": search.largest or None}
+    found |= {"limited_by": search.limited_by, "too_large": search.too_large, "state_bytes": search.state_bytes}
+    found |= {"reason": None, "tried": tries.told(search.sizes, "depth")}
+    counted = [depth for depth in search.sizes[:2] if "parameters" in tries.measured.get(depth, {})]
+    if len(counted) == 2:
+        predicted = search.predicted()
+        found |= {"parameters": tries.measured[search.largest]["parameters"], "predicted_depth": predicted}
+        found["predicted_parameters"] = search.parameters(predicted)
+    elif not search.largest:
+        least = min(search.sizes)
+        found["reason"] = tries.why_none(least, f"{least} block{'s' * (least > 1)}, the fewest that it tried,")
+    write_json(output, found)
+    print(f"probe {run.id}: {found['reason'] or f'{search.largest} blocks'}", flush=True)
+    return 0

@@ -1,0 +1,92 @@
+"""Trying one size of a probe: fresh processes that train a few steps, and what they took.
+
+Each size has its own processes: what an earlier one has left in memory is not counted, and a rank without memory leaves
+no other waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import NoRoom, UserError
+from relay.base.files import read_json
+from relay.launch.launcher import launch
+from relay.run_folder import faults
+from relay.run_folder.places import dataset_folder
+from relay.run_folder.snapshot import freeze
+from relay.spec.job import Job
+from relay.spec.probe import Limits
+from relay.spec.run import Probe
+
+STEPS = 3  # the optimiser's state comes with the first; buffers that are allocated late with the second
+Start = Callable[[Path, str, Path, list[str], Path], int]
+
+
+class Interrupted(Exception):
+    """The processes ended without a word."""
+
+
+class Tries:
+    """Starts the processes for one size after another, and keeps what they measured, by size.
+
+    `what` names a size in the log. `refusal` is what the last process without memory said.
+    """
+
+    def __init__(
+        self, run: Probe, job: Job | None, work: Path, results: Path, limits: Limits, what: str, start: Start = launch
+    ) -> None:
+        self.run, self.job, self.work, self.limits, self.what, self.start = run, job, work, limits, what, start
+        self.dataset = dataset_folder(results, run.dataset)
+        self.code = freeze(Path(run.strategy.file), results / "code")
+        self.deadline, self.longest_seconds = time.monotonic() + limits.minutes * 60, 0.0
+        self.measured: dict[int, dict[str, Any]] = {}
+        self.refusal = ""
+
+    def fits(self, size: int, run: Probe) -> bool:
+        """Whether the run, which has this size, fits. Raises TimeoutError, UserError for a fault, Interrupted."""
+        if self.measured and time.monotonic() + self.longest_seconds > self.deadline:
+            raise TimeoutError
+        started = time.monotonic()
+        measured = self._try(run)
+        self.longest_seconds = max(self.longest_seconds, time.monotonic() - started)
+        self.measured[size] = measured
+        peak, budget = measured["peak_memory_bytes"], measured["budget_bytes"]
+        told = self.refusal if peak is None else f"{peak / 2**20:.0f} MB of {budget / 2**20:.0f} MB"
+        print(f"probe {self.run.id}: {size} {self.what}: {told}", flush=True)
+        return peak is not None and peak <= budget
+
+    def _try(self, run: Probe) -> dict[str, Any]:
+        spec, output = self.work / "probe.json", self.work / "measured.json"
+        output.unlink(missing_ok=True)
+        run.write(spec, self.job)
+        arguments = ["--spec", str(spec), "--dataset", str(self.dataset), "--output", str(output)]
+        arguments += ["--memory-fraction", str(self.limits.memory_fraction)]
+        memory_mb = self.job.memory_mb if self.job else self.limits.node_memory_mb
+        arguments += ["--memory-mb", str(memory_mb)] if memory_mb else []
+        status = self.start(spec, "probe.process", self.work, arguments, self.code)
+        found: dict[str, Any] | None = read_json(output)
+        if found:
+            return found
+        fault = faults.collect(self.work)
+        if fault is None:
+            raise Interrupted(status)
+        if fault["kind"] != NoRoom.__name__:
+            raise UserError(fault["error"])
+        faults.forget(self.work)
+        self.refusal = fault["error"]
+        return {"peak_memory_bytes": None, "budget_bytes": None, "samples_per_second": None}
+
+    def told(self, sizes: list[int], name: str) -> list[dict[str, Any]]:
+        """What was measured of these sizes, in this order; `name` is the size's."""
+        return [self.measured[size] | {name: size} for size in sizes if size in self.measured]
+
+    def why_none(self, least: int, needed: str) -> str:
+        """Why not even the least size fits, in one line; `needed` says what it is."""
+        measured = self.measured[least]
+        if measured["peak_memory_bytes"] is None:
+            return f"{needed} do not fit: {self.refusal}; give it more memory (memory_mb_per_node, or another GPU)"
+        peak, budget = (measured[name] / 2**20 for name in ("peak_memory_bytes", "budget_bytes"))
+        return f"{needed} take {peak:.0f} MB, the budget is {budget:.0f} MB; give it more (memory_mb_per_node)"

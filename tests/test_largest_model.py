@@ -1,0 +1,129 @@
+"""The largest model that fits: predicted, approached from below, and never beyond the budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import preloaded
+from plans import planned
+from relay.planning.largest_models import TARGET, refusals, searches, shown
+from relay.probe import largest_model
+from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model, state_bytes
+from relay.probe.tries import Tries
+from relay.spec.probe import Limits
+
+PROCESS, STATES, LAYER, REST = 400e6, 16.0, 3e6, 1e6
+GPT = {"task": "gpt-tiny"}
+
+
+# The search
+
+
+def searched(budget: float, *, extra: float = 1.0, most: int = 1000, bends: Callable[[int], float] = lambda _: 0.0):
+    """A search where a model's states take `extra` times what the formula says, and `bends` more."""
+    measured: dict[int, dict[str, Any]] = {}
+    search = DepthSearch(1, 1, most, measured=measured, state_bytes=STATES)
+
+    def fits(depth: int) -> bool:
+        parameters = REST + depth * LAYER
+        peak = PROCESS + extra * STATES * parameters + bends(depth)
+        measured[depth] = {"peak_memory_bytes": peak, "budget_bytes": budget, "parameters": parameters}
+        return peak <= budget
+
+    search.run(fits)
+    return search
+
+
+@pytest.mark.parametrize("extra", [1.0, 1.7, 3.0])
+@pytest.mark.parametrize("blocks", [2.5, 7.5, 61.5, 300.5])
+def test_it_ends_at_the_deepest_that_fits_and_never_tries_a_deeper_one(extra: float, blocks: float) -> None:
+    search = searched(PROCESS + extra * STATES * (REST + blocks * LAYER), extra=extra)
+    assert search.largest == int(blocks)
+    assert search.too_large is None  # known from what was measured, and not by trying
+    assert len(search.sizes) <= 5
+    assert search.predicted() == pytest.approx(extra * blocks, rel=0.4)
+
+
+def test_the_first_large_depth_is_at_most_half_of_what_the_formula_says() -> None:
+    search = searched(PROCESS + STATES * (REST + 100.5 * LAYER))
+    assert search.sizes[:3] == [1, 2, 50]
+    assert search.predicted() == 100
+
+
+def test_what_grows_faster_than_it_did_at_first_is_found_by_halving() -> None:
+    search = searched(PROCESS + STATES * (REST + 100 * LAYER), bends=lambda depth: 2e9 * (depth > 70))
+    assert search.too_large is not None
+    assert 64 <= search.largest <= 70 < search.too_large <= search.largest + max(1, search.largest // 16)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "bytes_each"),
+    [
+        ("cpu", 1, 16),
+        ("ddp", 2, 16),
+        ("zero1", 2, 12),
+        ("zero2", 2, 10),
+        ("zero3", 2, 8),
+        ("zero3", 4, 4),
+        ("fsdp", 4, 4),
+    ],
+)
+def test_the_formula_divides_what_the_strategy_divides(strategy: str, devices: int, bytes_each: float) -> None:
+    (search,) = searches(planned({"strategy": strategy, "devices_per_node": devices}, **GPT)).values()
+    assert state_bytes(search.probe) == bytes_each
+
+
+def test_a_depth_is_a_network_of_so_many_blocks() -> None:
+    (search,) = searches(planned({"strategy": "cpu"}, **GPT)).values()
+    deep = of_depth(search.probe, 9)
+    assert (deep.task.network_options["depth"], deep.task.layers) == (9, 12)
+    assert deep.batch == search.probe.batch
+
+
+# What is searched
+
+
+def test_a_pipeline_begins_with_a_layer_for_each_stage() -> None:
+    comparison = {"strategy": "pipeline", "devices_per_node": 4, "options": {"schedule": "interleaved_1f1b"}}
+    (search,) = searches(planned(comparison, task="gpt-deep-tiny")).values()
+    assert search.limits.first == 2 * 4 - 3
+
+
+def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None:
+    made = planned({"strategy": "cpu"}, task="lenet-digits")
+    assert searches(made) == {}
+    (line,) = refusals(made, {TARGET})
+    assert line.startswith(
+        "config: task: lenet-digits has no depth to search over; allowed for largest_model: the tasks gpt-"
+    )
+    assert refusals(made, {"all"}) == []
+    assert refusals(planned({"strategy": "cpu"}, **GPT), {TARGET}) == []
+
+
+# A real search, on CPUs
+
+
+@pytest.mark.slow
+def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from relay.datasets.catalogue import dataset
+    from relay.datasets.prepare import prepare
+
+    made = planned({"strategy": "fsdp", "devices_per_node": 2}, **GPT)
+    ((name, search),) = searches(made).items()
+    prepare(dataset("relay-text"), tmp_path / "datasets" / "relay-text")
+    spec, output = tmp_path / f"{name}.run.json", tmp_path / "largest_model" / f"{name}.json"
+    search.probe.write(spec)
+    monkeypatch.setattr(largest_model, "Tries", lambda *given: Tries(*given, start=preloaded.start))
+    limits = Limits(1, 1, 6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
+    assert run_largest_model(spec, tmp_path, output, limits) == 0
+    found = json.loads(output.read_text())
+    assert (found["depth"], found["limited_by"], found["reason"]) == (6, "most", None)
+    assert [one["depth"] for one in found["tried"]] == [1, 2, 6]
+    assert [one["parameters"] for one in found["tried"]] == [86_976, 136_960, 336_896]
+    assert found["predicted_depth"] > 1000
+    assert "6 blocks, the most to try, 0.3369 M parameters; by the formula" in shown(made, {name: found})
