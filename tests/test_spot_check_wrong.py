@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
 
 def test_an_evaluation_that_changes_the_model(bench: Bench) -> None:
     assert "end, steps 11 to 12: update differ" in problems(bench, **of_folder("unseen_evaluation_trains"))
+
+
+def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench: Bench) -> None:
+    told = problems(bench, **of_folder("unseen_evaluation_averaged"), total_steps=30, evaluate_every_steps=30)
+    assert "end, steps 29 to 30: test loss differs from one plain process's by " in told
+    assert "update" not in told
+
+
+def test_an_evaluation_in_fewer_bits_of_large_batches_alone(bench: Bench) -> None:
+    assert problems(bench, **of_folder("unseen_evaluation_lowered")).startswith(
+        "end, steps 11 to 12: test loss differs"
+    )
+
+
+def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
+    diverging = replace(DIGITS, learning_rate=1e12)
+    told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
+    assert "one plain process's loss is not finite there, the run recorded finite ones" in told
 
 
 def test_dropout_that_is_left_off(bench: Bench) -> None:

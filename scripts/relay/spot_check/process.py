@@ -28,6 +28,7 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run, Training
+from relay.spot_check.evaluated import Evaluation, last_of
 from relay.spot_check.figures import DRAWS, Figure, Recorded, difference, judged, judged_of_draws
 from relay.spot_check.plain import Division, Loop, State, Streams
 
@@ -37,6 +38,7 @@ NOISE = {"fp64": 2.0**-52, "fp32": 2.0**-23}
 # How much the bytes sent in a step may change in the course of a run: routing of tokens changes them a little, a
 # compression to fp16 halves them. Fewer bytes are the control group's, and the kernel's.
 MOST_BYTES_RATIO, LEAST_BYTES = 1.5, 20_000
+PLURAL = ("losses", "buffers")  # names of figures
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Check:
     def __init__(self, places: Places, ranks: Ranks) -> None:
         self.places, self.ranks = places, ranks
         self.run = Run.read(places.run / "run.json")
-        self.folder = states_folder(places.work)
+        self.folder, self.dataset = states_folder(places.work), dataset_folder(places.results, self.run.dataset)
         self.writers = self.run.length.checkpoint_writers
         self.findings = Findings(self.run.id)
 
@@ -94,7 +96,7 @@ class Check:
         self.findings.saving_seconds = known.seconds
         self.findings.unchecked += known.missed
         losses = kept_losses(self.places.work)
-        loop = Loop(self.run, dataset_folder(self.places.results, self.run.dataset), self.ranks)
+        loop = Loop(self.run, self.dataset, self.ranks)
         for spot in dict.fromkeys(known.spots):
             self._spot(spot, known, losses, loop)
         self._bytes(known)
@@ -112,7 +114,10 @@ class Check:
             return
         try:
             recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
-            figures, notes = self._figures(spot, Division(self.run, known), loop, states[0], recorded)
+            division = Division(self.run, known)
+            figures, notes = self._figures(spot, division, loop, states[0], recorded)
+            if spot.kind == "end":
+                figures += self._evaluated(spot, division, loop, states[1])
         except CheckpointException as error:
             told = " ".join(str(error).split())[:300]
             self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {told}")
@@ -124,8 +129,9 @@ class Check:
         for figure in figures:
             if not figure.passed:
                 at = f"; most in {figure.where}" if figure.where else ""
+                differ = "differ" if figure.name in PLURAL else "differs"
                 self.findings.problems.append(
-                    f"{where}: {figure.name} differ from one plain process's by {figure.figure:.1e}, allowed is "
+                    f"{where}: {figure.name} {differ} from one plain process's by {figure.figure:.1e}, allowed is "
                     f"{figure.limit:.0e}{at}"
                 )
 
@@ -137,7 +143,11 @@ class Check:
         saved = Streams.saved(self.run, state, world_size)
         plain = loop.compute(state, spot, division, saved.copy())
         if not all(map(math.isfinite, plain.losses)):
-            return [], ["the plain loop's own loss is not finite: nothing is compared"]
+            self.findings.problems.append(
+                f"{spot.kind}, steps {spot.first + 1} to {spot.last}: one plain process's loss is not finite there, "
+                "the run recorded finite ones"
+            )
+            return [], []
         if plain.after.loss_scale < plain.before.loss_scale or recorded.after.loss_scale < plain.before.loss_scale:
             return [], ["fp16 has overflowed in these steps: nothing is compared"]
         normalised = bool(plain.before.buffers)
@@ -157,6 +167,14 @@ class Check:
         # The losses after the first follow from an update that is then only bounded.
         found = difference(recorded, plain, losses_of=1 if lossy else None)
         return judged(precision, found, rounding, lossy)
+
+    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path) -> list[Figure]:
+        """Figures of the run's last evaluation, which is the result that the report shows."""
+        recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
+        if recorded is None:
+            self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
+            return []
+        return Evaluation(loop, self.dataset, division).figures(recorded, state)
 
     def _divided_as_seen(self, spot: Spot, division: Division) -> bool:
         size = self.run.batch.global_batch_size // division.replicas
@@ -185,11 +203,7 @@ class Check:
 def kept_losses(work: Path) -> dict[int, float]:
     """The training loss of each step that was kept, over all attempts."""
     losses: dict[int, float] = {}
-    known = chain.read(work) or {"attempts": []}
-    for attempt in known["attempts"]:
-        lines = attempts.read(work, attempt["number"])
-        if not lines:
-            continue
+    for lines in kept_lines(work):
         step = lines[0]["start"]
         losses = {earlier: loss for earlier, loss in losses.items() if earlier <= step}
         for line in lines:
@@ -197,6 +211,12 @@ def kept_losses(work: Path) -> dict[int, float]:
                 step += 1
                 losses[step] = loss
     return losses
+
+
+def kept_lines(work: Path) -> list[list[dict[str, Any]]]:
+    """The lines of each attempt of the chain that has left records."""
+    known = chain.read(work) or {"attempts": []}
+    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in known["attempts"])))
 
 
 @contextmanager
