@@ -56,6 +56,7 @@ WRONG = [
         fails=parts("resumed.parameters", "resumed.outputs", "resumed.losses", "resumed.state")
         | parts("own.state", "own.resumed"),
     ),
+    Planted("wrong_momentum_rounded_when_loaded", fails=parts("own.state")),
     Planted("wrong_saving_disturbs", fails=parts("trained.parameters", "own.resumed")),
     Planted(
         "wrong_checkpoint_of_its_own",
@@ -80,6 +81,13 @@ WRONG = [
     ),
     Planted("wrong_dropout_repeats", task=DROPOUT, says=("modules: dropout1 drops the same units in steps 0 and 1",)),
     Planted("wrong_dropout_alike", task=DROPOUT, says=("modules: dropout1 drops the same units on replicas 0 and 1",)),
+    Planted("wrong_dropout_in_turns", task=DROPOUT, says=("modules: dropout1 drops the same units in steps 0 and 2",)),
+    Planted(
+        "wrong_dropout_of_the_next",
+        task=DROPOUT,
+        says=("modules: dropout1 drops the same units on replicas 1 and 0, in their steps 0 and 1",),
+    ),
+    Planted("wrong_torch_replaced", task=NORMS, fails=STATISTICS),
     Planted("wrong_norm_momentum", task=NORMS, fails=STATISTICS, says=("modules: norm1 has momentum 0.01",)),
     Planted(
         "wrong_norm_frozen",

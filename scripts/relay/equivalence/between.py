@@ -20,6 +20,7 @@ from relay.equivalence.course import AFTER, BEFORE, BESIDE, AsTrained, Course, E
 from relay.equivalence.dtypes import lowered
 from relay.equivalence.repeated import Loaded, Repeated, Told
 from relay.equivalence.trials import EXACT, Trial, TrialData
+from relay.equivalence.untouched import untouched
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
@@ -86,7 +87,8 @@ def _judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks
     told = ranks.collect(Told(strategy.replica, first.seen, second.seen, built, held, types))
     if ranks.rank == 0:
         repeated = Repeated(run, data, task, told, type(strategy).requirements)
-        repeated.train()
+        with untouched(run.computation.precision):
+            repeated.train()
         compare(verdict, repeated, trained, loaded, alone)
         verdict.problems += compared_modules(repeated)
         compare_types(verdict, repeated)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from relay.equivalence import modules
-from relay.equivalence.course import Seen
+from relay.equivalence.course import BESIDE, Seen
 from relay.equivalence.figures import difference
 from relay.equivalence.masks import Drawn, unlike_dropout
 from relay.equivalence.repeated import Line, Loaded, Repeated, Tensors
@@ -16,8 +16,8 @@ from relay.equivalence.trials import EXACT
 from relay.equivalence.verdict import Compared, Part, TrialName, Verdict
 from relay.equivalence.work import Shares, undivided
 
-# So many random numbers are not drawn twice alike by chance.
-MANY_DRAWS = 64
+# What is drawn twice alike with a smaller probability is not alike by chance.
+LEAST_CHANCE = 1e-12
 
 
 def compare(
@@ -171,32 +171,31 @@ def _masks(network: nn.Module, steps: Sequence[dict[str, list[Drawn]]]) -> list[
 
 def _alike(repeated: Repeated) -> list[str]:
     """Layers that drop the same units in two steps, or on two replicas."""
-    first = {t.replica.index: t.first.masks for t in reversed(repeated.told)}
+    # The second object trains the first one's last step once more, with the same masks.
+    steps = {t.replica.index: [*t.first.masks, *t.second.masks[BESIDE:]] for t in reversed(repeated.told)}
     lines = []
-    for name in sorted({name for masks in first.values() for step in masks for name in step}):
-        of = {
-            (index, step): _bits(masks[step].get(name, ()))
-            for index, masks in first.items()
-            for step in range(len(masks))
-        }
-        for (index, step), bits in of.items():
-            if bits is None:
-                continue
-            if step and _equal(bits, of.get((index, step - 1))):
-                lines.append(f"{name} drops the same units in steps {step - 1} and {step}")
-            if index and _equal(bits, of.get((0, step))):
-                lines.append(f"{name} drops the same units on replicas 0 and {index}")
+    for name in sorted({name for masks in steps.values() for step in masks for name in step}):
+        known: dict[bytes, tuple[int, int]] = {}
+        for step in range(max(map(len, steps.values()))):
+            for index, masks in sorted(steps.items()):
+                bits = _bits(masks[step].get(name, ()))
+                other, earlier = known.setdefault(bits, (index, step)) if bits else (index, step)
+                if other == index and earlier != step:
+                    lines.append(f"{name} drops the same units in steps {earlier} and {step}")
+                elif other != index:
+                    when = "" if earlier == step else f", in their steps {earlier} and {step}"
+                    lines.append(f"{name} drops the same units on replicas {other} and {index}{when}")
     return lines
 
 
-def _bits(drawn: Sequence[Drawn]) -> torch.Tensor | None:
-    draws = sum(each.draws for each in drawn)
-    kept = torch.cat([each.kept for each in drawn]) if drawn else None
-    return kept if kept is not None and draws >= MANY_DRAWS and not bool(kept.all()) and bool(kept.any()) else None
-
-
-def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
-    return other is not None and torch.equal(one, other)
+def _bits(drawn: Sequence[Drawn]) -> bytes | None:
+    """Which units are kept, to be compared; None where chance could draw the same twice."""
+    if not drawn:
+        return None
+    kept = torch.cat([each.kept for each in drawn])
+    share = float(kept.double().mean())
+    alike = (share**2 + (1 - share) ** 2) ** sum(each.draws for each in drawn)
+    return bytes(kept.numpy()) if alike < LEAST_CHANCE else None
 
 
 def compare_work(verdict: Verdict, repeated: Repeated) -> None:
@@ -211,6 +210,9 @@ def compare_work(verdict: Verdict, repeated: Repeated) -> None:
         [Shares(rank[step][0] / total, rank[step][1] / forward) for rank in done]
         for step, (total, forward) in enumerate(whole)
     ]
+    verdict.per_sample = tuple(
+        sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True)
+    )
     verdict.figures["computed_share"] = [
         round(sum(s[r].total for s in steps) / len(steps), 4) for r in range(len(told))
     ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from relay.equivalence.trials import Trial, TrialData
 from relay.equivalence.verdict import Verdict
+from relay.equivalence.work import Shares, undivided
 from relay.process.ranks import Ranks
 from relay.spec.requirements import DIVISIBLE
 from relay.spec.run import Training
@@ -30,6 +31,7 @@ class Trained:
     bytes_sent: int | None  # None where the kernel does not tell
     footprint: dict[str, int]
     used_bytes: list[int]  # the most on each of its GPUs, beyond what it held before; empty on CPUs
+    work: list[tuple[int, int]]  # operations in each step, all and forward; empty where they were not counted
     strategy: Strategy
 
 
@@ -58,6 +60,24 @@ def divided(verdict: Verdict, run: Training, trial: Trial, trained: Trained, dat
         else:
             least = [LEAST_SENT_BYTES_PER_SAMPLE * run.batch.global_batch_size for _ in told]
         _communication(verdict, run, trial, [rank[3] for rank in told], least)
+
+
+def computed(verdict: Verdict, run: Training, trained: Trained, per_sample: tuple[float, ...], ranks: Ranks) -> None:
+    """Check that each rank computes its part of a batch of this size, not only of the small one. Collective.
+
+    `per_sample` are the operations that one process computes for a sample: known to rank 0, which judges.
+    """
+    told = ranks.gather((trained.strategy.replica, trained.work, trained.footprint["optimizer"]))
+    if not per_sample or ranks.world_size == 1:
+        return
+    total, forward = (each * run.batch.global_batch_size for each in per_sample)
+    done = zip(*(rank[1] for rank in told), strict=False)  # a rank that ended early is told of elsewhere
+    steps = [[Shares(each[0] / total, each[1] / forward) for each in step] for step in done]
+    held = sum(rank[2] for rank in told)
+    shares = [rank[2] / held if held else 0.0 for rank in told]
+    uneven = run.task.experts > 0 and "parameters" in run.strategy.divides
+    problems, _ = undivided([rank[0] for rank in told], steps, shares, uneven=uneven)
+    verdict.problems += problems
 
 
 def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]], replicas: int) -> list[str]:

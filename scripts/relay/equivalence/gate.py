@@ -17,12 +17,13 @@ from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
 from relay.equivalence import between, own_batch, where
-from relay.equivalence.division import Trained, divided
+from relay.equivalence.division import Trained, computed, divided
 from relay.equivalence.figures import difference, distance, largest
 from relay.equivalence.made_with import check_reference, made_with
 from relay.equivalence.start import start
 from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
 from relay.equivalence.verdict import UNFINISHED, Part, Verdict
+from relay.equivalence.work import Work
 from relay.process import sent
 from relay.process.cpus import useful_threads
 from relay.process.joined import joined
@@ -35,11 +36,16 @@ CHECKPOINTS = "checkpoints"  # the folder beside the verdict, as long as the gat
 
 
 def train(
-    run: Training, trial: Trial, data: TrialData, ranks: Ranks, watched: AbstractContextManager[object] | None = None
+    run: Training,
+    trial: Trial,
+    data: TrialData,
+    ranks: Ranks,
+    watched: AbstractContextManager[object] | None = None,
+    work: Work | None = None,
 ) -> Trained:
     """Train one trial under the strategy, through the same contract as a run's training. Collective.
 
-    `watched` is entered for the steps alone, when all is built.
+    `watched` is entered for the steps alone, when all is built; `work` counts what this rank computes in them.
     """
     if run.computation.compile:
         torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
@@ -49,22 +55,24 @@ def train(
     losses: list[torch.Tensor] = []
     seen: list[list[int]] = []
     training: list[bool] = []
+    done: list[tuple[int, int]] = []
     strategy.set_learning_rate(task.learning_rate(0))
     ranks.barrier()
     before = sent.by_socket()
     replica = strategy.replica
-    with watched or nullcontext():
+    with watched or nullcontext(), work.counting() if work else nullcontext():
         for loss in strategy.train_steps(data.batches(task, trial.steps, replica.index, replica.count)):
             losses.append(loss)
             training.append(strategy.model.training)
             seen.append(list(task.seen))
             task.seen.clear()
+            done += [work.taken()] if work else []
             strategy.set_learning_rate(task.learning_rate(len(losses)))
     # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
     bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
     values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
     used = [torch.cuda.max_memory_allocated(device) - held for device, held in zip(ranks.devices, idle, strict=False)]
-    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), used, strategy)
+    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), used, done, strategy)
 
 
 def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
@@ -155,19 +163,29 @@ def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -
 
 
 def judge_trial(
-    verdict: Verdict, run: Training, trial: Trial, data: TrialData, reference: dict[str, Any], ranks: Ranks
+    verdict: Verdict,
+    run: Training,
+    trial: Trial,
+    data: TrialData,
+    reference: dict[str, Any],
+    ranks: Ranks,
+    per_sample: tuple[float, ...] | None = None,
 ) -> list[str]:
     """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
 
+    With `per_sample` (of rank 0, empty elsewhere), what each rank computes is counted, too; not in compiled code.
     Returns what the trial has changed in the network. Collective; rank 0 judges.
     """
     verdict.notes += trial.shortened_by(reference)
     trial = trial.as_far_as(reference)
-    trained = train(run, trial, data, ranks)
+    counted = per_sample is not None and trial.name == "algorithm" and not run.computation.compile
+    trained = train(run, trial, data, ranks, work=Work() if counted else None)
     compare(verdict, trial, trained, reference, ranks)
     if trial.name == "algorithm":
         evaluate(verdict, trained, data, reference, ranks)
         divided(verdict, run, trial, trained, data, reference["footprint"], ranks)
+        if counted and per_sample is not None:
+            computed(verdict, run, trained, per_sample, ranks)
     for part in [part for part in verdict.parts if part.trial == trial.name]:
         at = f"batch {run.batch.global_batch_size}: {part.name}"
         print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
@@ -209,7 +227,7 @@ def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: 
         asked = []
         for trial in own_batch.trials(its_run):
             plain = own_batch.plain(its_run, trial, its_data, ranks)
-            judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks)
+            judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks, verdict.per_sample)
             asked.append(trial.as_far_as(plain))
         where.find(verdict.of_batch(own), its_run, asked, its_data, ranks)
     if ranks.rank == 0:

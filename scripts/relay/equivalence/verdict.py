@@ -63,6 +63,7 @@ class Verdict:
     of its own batch.
 
     `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
+    `per_sample` are the operations that one process computes for a sample, in all and forward; empty where not counted.
     """
 
     gate: str
@@ -72,6 +73,7 @@ class Verdict:
     figures: dict[str, Any] = field(default_factory=dict)
     own: dict[OwnBatch, Verdict] = field(default_factory=dict)
     where: str | None = None
+    per_sample: tuple[float, ...] = ()
 
     def add(self, part: Part) -> None:
         """Take a comparison in; one that fails is a problem."""
