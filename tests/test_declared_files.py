@@ -124,6 +124,18 @@ def test_a_relative_path_is_a_problem_too(gates: Gates, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_module_from_elsewhere_is_a_problem_of_the_verdict(gates: Gates, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "library"
+    elsewhere.mkdir()
+    (elsewhere / "rates.py").write_text("RATE = 1.0")
+    opens = f'import sys; sys.path.insert(0, "{elsewhere}"); import rates'
+    verdict = judged(gates, with_files(tmp_path / "mine", "imports", declares="", opens=opens)).verdict
+    (problem,) = verdict["problems"]
+    assert f"imports.py opens {elsewhere}/rates.py, a module that is neither installed nor in the run's" in problem
+    assert "put it beside the strategy's file as _NAME.py, and import relay.strategies._NAME" in problem
+
+
+@pytest.mark.slow
 def test_what_is_no_strategys_data_is_no_problem(gates: Gates, tmp_path: Path) -> None:
     """Python's own files, the system's, temporary ones, and the dataset."""
     scratch = tmp_path / "scratch.txt"

@@ -2,9 +2,10 @@
 
 A declared file (`files` of the strategy's requirements) is part of the strategy's identity, and lies beside its code in
 the run's snapshot. Python reports each `open` to an audit hook, which looks here for the strategy's code among the
-callers. A library that opens files without Python (HDF5, safetensors) is not seen.
+callers. So is a module that it imports from elsewhere. A library that opens files without Python (HDF5, safetensors)
+and another program are not seen.
 """
-# ruff: noqa: PTH110, PTH113, PTH117, PTH118
+# ruff: noqa: PTH110, PTH113, PTH117, PTH118, PTH120
 # Not by pathlib: this is called at every `open` of a process, with whatever it is given.
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CODE = (".py", ".pyc", ".so")
+PYTHON, LIBRARY = (".py", ".pyc"), ".so"
 STANDARD_LIBRARY, INSTALLED = sysconfig.get_path("stdlib") + os.sep, f"{os.sep}site-packages{os.sep}"
+PACKAGES = (INSTALLED, f"{os.sep}dist-packages{os.sep}")
 # Through these a strategy reads a file itself. Other libraries open files of their own, such as compiled code.
 READERS = (f"torch{os.sep}serialization.py", f"numpy{os.sep}lib{os.sep}", "<frozen ")
 SYSTEM = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
@@ -71,11 +73,20 @@ class Hook:
         if not isinstance(given, (str, bytes, os.PathLike)) or (flags or 0) & WRITING:
             return
         path = os.fsdecode(given)
-        if path.endswith(CODE):
+        if path.endswith(LIBRARY):
             return
-        refused, direct = self._refused(path, os.path.realpath(path))
+        whole = os.path.realpath(path)
+        refused, direct = self._code(whole) if path.endswith(PYTHON) else self._refused(path, whole)
         if refused and self._asked_by_strategy(sys._getframe(1), direct=direct):
             raise Undeclared(f"{self.strategy} opens {refused}")
+
+    def _code(self, whole: str) -> tuple[str, bool]:
+        """The same for a file of Python: a module that is neither installed nor in the run's snapshot of the code."""
+        snapshots = (os.path.dirname(folder.rstrip(os.sep)) for folder in self.code)  # `relay` itself
+        known = _below([*snapshots, os.path.dirname(STANDARD_LIBRARY), *map(os.path.realpath, SYSTEM)])
+        if whole.startswith(known) or any(each in whole for each in PACKAGES) or not os.path.isfile(whole):
+            return "", False
+        return f"{whole}, a module that is neither installed nor in the run's snapshot of the code; {MODULE}", True
 
     def _refused(self, path: str, whole: str) -> tuple[str, bool]:
         """What is told of a path that a strategy must not open, and whether only of one that it opens itself; or ''."""
@@ -103,6 +114,7 @@ class Hook:
         return False
 
 
+MODULE = "put it beside the strategy's file as _NAME.py, and import relay.strategies._NAME"
 HOW = 'declare files=("NAME",) in `requirements`, and open Path(__file__).with_name("NAME")'
 
 
