@@ -1,7 +1,9 @@
 """The summary of a finished run: python scripts/summarise.py --run ID --segments N."""
 
 from relay.base import entry, options
+from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.run_folder import chain
 from relay.spec.run import Run
 from relay.training.job import Places
 from relay.training.summary import summarise
@@ -14,6 +16,8 @@ def main() -> int:
     given = parser.parse_args()
     places = Places(given.results, given.run)
     run = Run.read(places.run / "run.json")
+    if problem := chain.of_another_start(places.run, places.work):
+        raise UserError(f"run {run.id}: {problem}")
     write_json(places.run / "summary.json", summarise(run, places.work, given.segments))
     return 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import write_json
-from relay.run_folder.sealed import damage
+from relay.run_folder.sealed import damage, manifest
 from relay.run_folder.spots import FOLDER, Spot, Spots, states_folder
 from relay.spec.spot_checks import SpotChecks
 from spot_checked import kept, states
@@ -71,6 +71,8 @@ def test_a_state_across_a_hop_is_kept_by_two_jobs(bench: Bench) -> None:
     assert chain.forked(6, 12).status == 0
     assert states(chain.work) == [5, 7, 10, 12]
     assert sorted(kept(chain).seen) == [7, 11, 12]  # what was seen of step 6 went with the job
+    told = manifest(states_folder(chain.work) / "step-5")
+    assert told["chain"]["generation"] == "first"  # of the chain whose file lies beside the rolling checkpoints
 
 
 def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:

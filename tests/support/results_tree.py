@@ -91,6 +91,7 @@ class Tree:
         own = {"global_batch_size": run.batch.global_batch_size, "learning_rate": run.task.learning_rate}
         nothing = {"parts": [], "problems": [], "notes": []}
         said = {"own_batches": [{**own, "equivalent": said["equivalent"], **nothing}]} | said
+        said["gate"] = f"gate-{setting}"
         self.write(f"equivalence/gates/gate-{setting}/verdict.json", said)
         return ids
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from relay.base.errors import UserError
@@ -140,11 +141,15 @@ def read_json_file(path: Path) -> Any:
     return value
 
 
-def _read(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+def _read(path: Path, keys: Sequence[str], of: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """What a file says. `of`: whose it has to be, by the name under which it says so."""
     value = read_json_file(path)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
         raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
+    for name, its in of.items():
+        if value.get(name, its) != its:
+            raise UserError(f"{path}: is that of {name} {value[name]}: it was copied there; remove it and run again")
     result: dict[str, Any] = value
     return result
 
@@ -165,7 +170,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
     verdict = None
     if not partial or verdict_path.is_file():
         try:
-            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS), OwnBatch.of(run))
+            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, {"gate": gate}), OwnBatch.of(run))
         except UserError:
             if not partial:
                 raise
@@ -205,11 +210,11 @@ def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any
     """The summary and '', or None and the error."""
     path = results / "runs" / identity / "summary.json"
     if not partial:
-        return _read(path, _SUMMARY_KEYS), ""
+        return _read(path, _SUMMARY_KEYS, {"run": identity}), ""
     if not path.is_file():
         return None, _fault(identity, results)
     try:
-        return _read(path, _SUMMARY_KEYS), ""
+        return _read(path, _SUMMARY_KEYS, {"run": identity}), ""
     except UserError as error:
         return None, str(error)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json
+from relay.base.files import read_json_or
 from relay.preflight.findings import SEVERITIES
 from relay.preflight.job import COLLECTED, PROBLEMS
 
@@ -65,8 +65,8 @@ def _state(place: Path) -> str:
 
 def _read(place: Path) -> dict[str, Any] | None:
     """A preflight's facts, of a failed one too."""
-    facts: dict[str, Any] | None = read_json(place / "facts.json") or read_json(place / COLLECTED)
-    return facts
+    facts: dict[str, Any] | None = read_json_or(place / "facts.json", None) or read_json_or(place / COLLECTED, None)
+    return facts if isinstance(facts, dict) else None
 
 
 def _row(place: Path) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[st
     for place in (place for place in places if _state(place) != NOT_RUN):
         facts = _read(place)
         if not facts or "findings" not in facts:  # its job could not even judge
-            for line in read_json(place / PROBLEMS) or []:
+            for line in read_json_or(place / PROBLEMS, None) or []:
                 named.setdefault(("stop", "preflight", line, "see its log"), []).append(place.name)
             continue
         for finding in facts["findings"]:

@@ -1,9 +1,9 @@
 """The records that a run's attempts leave behind: one file of lines for each.
 
-A line is a JSON object with a checksum of its own. The first of an attempt has `start`, the step it went on from, and
-the ranks' facts; the last one `end`, the step it reached; those between have the losses of the steps that follow
-`after`. An attempt that was killed has no last line. Steps after the checkpoint from which the next attempt went on
-were trained again: they do not count.
+A line is a JSON object with a checksum of its own. The first of an attempt has its run, `start`, the step it went on
+from, and the ranks' facts; the last one `end`, the step it reached; those between have the losses of the steps that
+follow `after`. An attempt that was killed has no last line. Steps after the checkpoint from which the next attempt went
+on were trained again: they do not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def numbers(work: Path) -> list[int]:
 
 
 def read(work: Path, attempt: int) -> list[dict[str, Any]]:
-    """An attempt's lines, but for those that are damaged, or were cut off by a kill; none where its beginning is lost.
+    """An attempt's lines, but for those that are damaged, or were cut off by a kill; none where its beginning is lost,
+    or is that of another run.
 
     What is missing then shows as steps without a loss.
     """
@@ -44,7 +45,8 @@ def read(work: Path, attempt: int) -> list[dict[str, Any]]:
     except OSError:
         return []
     found = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
-    return found if found and "start" in found[0] else []
+    begins = bool(found) and "start" in found[0] and found[0].get("run") in (None, work.name)
+    return found if begins else []
 
 
 def line_of(values: Mapping[str, Any]) -> str:

@@ -76,6 +76,17 @@ def declared(run: Path) -> str | None:
     return _generation(read_json_or(run / CHAIN, None)) or begun(run)
 
 
+def of_another_start(run: Path, work: Path) -> str | None:
+    """Why what lies in `work` is not what a run's declared start has trained; None where it is, or is not known."""
+    known, expected = read(work), declared(run)
+    if known is None or expected is None or known["generation"] == expected:
+        return None
+    return (
+        f"the records in {work} are those of another run, or of an older start; put its own back, or delete {run} to "
+        "train it from the start"
+    )
+
+
 def _generation(known: Any) -> str | None:
     found = known.get("generation") if isinstance(known, dict) else None
     return found if isinstance(found, str) and found else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json_or, write_json_over
 
 PROOF = "proof.json"  # beside run.json: which gate proves the run
 COMPUTING = ("torch", "cuda", "nccl")
@@ -14,8 +14,8 @@ COMPUTING = ("torch", "cuda", "nccl")
 
 def note(folder: Path, gate: str) -> None:
     """Write down which gate proves the run of this folder."""
-    if read_json(folder / PROOF) != {"gate": gate}:
-        write_json(folder / PROOF, {"gate": gate})
+    if read_json_or(folder / PROOF, None) != {"gate": gate}:
+        write_json_over(folder / PROOF, {"gate": gate})
 
 
 def origin(folder: Path, chain: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,8 +24,9 @@ def origin(folder: Path, chain: Mapping[str, Any], facts: Mapping[str, Any]) -> 
     `folder` is that of its run.json, `facts` are what a process of its last attempt recorded.
     """
     known = {name: chain.get(name) for name in ("generation", "strategy_source", "training_source")}
-    proof = read_json(folder / PROOF) or {}
-    return {**known, "gate": proof.get("gate"), "versions": facts.get("versions"), "dataset": facts.get("dataset")}
+    proof = read_json_or(folder / PROOF, None)
+    gate = proof.get("gate") if isinstance(proof, dict) else None  # none where it is damaged: then nothing is proven
+    return {**known, "gate": gate, "versions": facts.get("versions"), "dataset": facts.get("dataset")}
 
 
 def inherited(results: Path, adopted: Mapping[str, Any] | None) -> list[str]:
@@ -46,8 +47,12 @@ def inherited(results: Path, adopted: Mapping[str, Any] | None) -> list[str]:
 def _against(results: Path, run: Mapping[str, Any]) -> Iterator[str]:
     """What is found against one run."""
     gate = run.get("gate")
-    verdict = read_json(results / "equivalence" / "gates" / str(gate) / "verdict.json") if gate else None
-    if verdict is None:
+    verdict = read_json_or(results / "equivalence" / "gates" / str(gate) / "verdict.json", None) if gate else None
+    if (
+        not isinstance(verdict, dict)
+        or verdict.get("gate", gate) != gate
+        or not {"equivalent", "problems"} <= set(verdict)
+    ):
         yield "its gate has given no verdict"
         return
     if not verdict["equivalent"]:
@@ -70,8 +75,8 @@ def _made_with(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def _spot_check(results: Path, run: Mapping[str, Any]) -> Iterator[str]:
     """What the spot check of the run's setting says of it."""
-    verdict = read_json(results / "equivalence" / "spot_checks" / str(run.get("setting")) / "verdict.json") or {}
-    for each in verdict.get("runs", ()):
+    verdict = read_json_or(results / "equivalence" / "spot_checks" / str(run.get("setting")) / "verdict.json", None)
+    for each in verdict.get("runs", ()) if isinstance(verdict, dict) else ():
         failed = each["run"] == run["run"] and each["status"] == "failed"
         if failed and each.get("generation") in (None, run.get("generation")):
             yield f"its spot check: {next(iter(each['problems']), 'failed')}"

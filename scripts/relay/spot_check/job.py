@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json, read_json_or, write_json, write_json_over
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import Places
@@ -17,6 +17,7 @@ from relay.spec.run import SpotCheck
 
 Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 KEPT_VERDICT = "verdict.json"  # beside a run's states: these are removed once they have passed
+VERDICT = {"status", "spots", "problems", "unchecked", "generation"}
 
 
 def run_spot_check(
@@ -39,7 +40,7 @@ def run_spot_check(
         for verdict in read_json(output.parent / "found.json"):
             found[verdict["run"]] = verdict
     for each in waiting:  # kept, because another repeat of the setting is checked in another call
-        write_json(each.work / FOLDER / KEPT_VERDICT, found[each.run_id])
+        write_json_over(each.work / FOLDER / KEPT_VERDICT, found[each.run_id])
     verdicts = [_known(each) for each in places]
     setting = SpotCheck.read(spec).id
     write_json(output, {"setting": setting, "runs": verdicts})
@@ -51,8 +52,9 @@ def run_spot_check(
 
 
 def _known(places: Places) -> Any:
-    """What an earlier job has found of a run."""
-    return read_json(places.work / FOLDER / KEPT_VERDICT)
+    """What an earlier job has found of a run; None where there is nothing, something damaged, or another run's."""
+    known = read_json_or(places.work / FOLDER / KEPT_VERDICT, None)
+    return known if isinstance(known, dict) and known.get("run") == places.run_id and set(known) >= VERDICT else None
 
 
 def _start(spec: Path, waiting: Sequence[Places], results: Path, work: Path, start: Start) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.base.files import read_json
+from relay.base.files import read_json_or
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import complete
@@ -59,7 +59,8 @@ def may_change(work: Path) -> bool:
 
 def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
     """The run, where its code is not today's; None where it is, or will be."""
-    if summary := read_json(places.run / "summary.json"):
+    summary = read_json_or(places.run / "summary.json", None)
+    if summary and isinstance(summary, dict):  # the report tells of a damaged one
         return Kept(run, finished=True) if _differs(summary, today) else None
     declared, known = chain.declared(places.run), chain.read(places.work)
     begun = known and known["generation"] == declared and not may_change(places.work)

@@ -70,13 +70,15 @@ class Checkpoints:
     `torch.distributed.checkpoint` reads its metadata with pickle; so nothing is read before its checksum and its
     owner were found to be those of the run, and before none but `writers` can have put it there.
     `longest_save_seconds` is what a save has taken, from its beginning until it was complete, in this job or an earlier
-    one; 0 where none has ended yet.
+    one; 0 where none has ended yet. `chain_of` is the run's folder, where `directory` is another one.
     """
 
-    def __init__(self, directory: Path, ranks: Ranks, writers: Writers = "owner") -> None:
+    def __init__(
+        self, directory: Path, ranks: Ranks, writers: Writers = "owner", *, chain_of: Path | None = None
+    ) -> None:
         self.directory, self.ranks, self.writers = directory, ranks, writers
         self.longest_save_seconds = _seconds(read_json_or(directory / LONGEST, None))
-        self._chain = chain.read(directory) if ranks.rank == 0 else None
+        self._chain = chain.read(chain_of or directory) if ranks.rank == 0 else None
         self._saving: Saving | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 

@@ -41,7 +41,7 @@ class Recorder:
         self._step = step
         if self.ranks.rank == 0:
             self.path.parent.mkdir(exist_ok=True)
-        self._write(start=step, ranks=self.ranks.gather(facts))
+        self._write(run=self.path.parents[1].name, start=step, ranks=self.ranks.gather(facts))
 
     def loss(self, loss: torch.Tensor) -> None:
         """Keep a step's loss where it is: reading it would wait for the device. Raises TypeError for what is none."""

@@ -23,6 +23,9 @@ SETTLING_STEPS = 2
 class _States(Checkpoints):
     """Checkpoints that stay: all of them are needed until the run is checked."""
 
+    def __init__(self, directory: Path, rolling: Checkpoints) -> None:
+        super().__init__(directory, rolling.ranks, rolling.writers, chain_of=rolling.directory)
+
     def _tidy(self, step: int) -> None:
         """Keep all."""
 
@@ -37,7 +40,7 @@ class Keeper:
     def __init__(self, run: Training, work: Path, ranks: Ranks, strategy: Strategy, rolling: Checkpoints) -> None:
         self.asked, self.total = run.spot_checks, run.length.total_steps
         self.work, self.ranks, self.strategy, self.rolling = work, ranks, strategy, rolling
-        self.states = _States(states_folder(work), ranks, rolling.writers)
+        self.states = _States(states_folder(work), rolling)
         self.spots = Spots([])
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them

@@ -108,9 +108,13 @@ def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
 
 
 def _allocated(entry: dict[str, Any], found: list[dict[str, Any]]) -> float:
-    """Seconds that an attempt held its job; of a job that was killed whole, those until its last sign of life."""
+    """Seconds that an attempt held its job; of a job that was killed whole, those until its last sign of life.
+
+    No fewer than it trained: a clock that was set back says less.
+    """
     ended = entry.get("ended") or (found[-1]["time"] if found else entry["started"])
-    return float(ended - entry["started"])
+    trained = sum(block[2] for line in found for block in line.get("blocks", []))
+    return max(float(ended - entry["started"]), trained)
 
 
 def _quantiles(blocks: list[list[float]]) -> dict[str, float | None]:
