@@ -173,7 +173,7 @@ WRONG = [
 def test_every_wrong_strategy_has_its_test() -> None:
     tested = {planted.strategy for planted in WRONG} | {"wrong_killed"}
     tested.add("wrong_pipeline_static_graph")  # in test_pipelines.py: it takes four processes
-    tested |= {"wrong_beyond_eight", "wrong_work_whole_when_large"}  # in test_own_batches.py
+    tested |= {"wrong_beyond_eight", "wrong_no_room", "wrong_work_whole_when_large"}  # in test_own_batches.py
     tested |= {planted.strategy for planted in test_gate_between.WRONG}
     assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
 

@@ -11,8 +11,10 @@ import torch
 from chain_runs import Bench
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
+from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.manifest import digest
+from relay.equivalence import gate
 from relay.training.summary import summarise
 from results_tree import Tree
 
@@ -89,6 +91,13 @@ def test_a_verdict_says_what_it_was_made_with(gates: Gates, tmp_path: Path) -> N
     verdict = judged(gates, own_strategy(tmp_path / "strategies", "right")).verdict
     assert verdict["versions"]["torch"] == torch.__version__
     assert verdict["dataset"] == digest(gates.digits)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 a cut one"])
+def test_a_damaged_reference_is_told_and_no_fault_of_the_strategy(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "reference.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"reference.pt: is damaged \(.*\); remove it, and start the same call again"):
+        gate._read(tmp_path / "reference.pt")
 
 
 @pytest.mark.slow

@@ -119,6 +119,16 @@ def test_a_run_on_several_kinds_of_node_says_so(written: Written, run: Run) -> N
     assert "different versions" in found["reason"]
 
 
+def test_a_job_that_found_its_segment_done_takes_no_steps_from_others(written: Written, run: Run) -> None:
+    """As where a copy of the results has newer times, so that finished jobs are started again."""
+    written.attempt(begin(0), steps(0, 5), {"end": 5} | END, started=0.0, ended=1.0)
+    written.attempt(begin(5), steps(5, 10, evaluations=[evaluated(10)]), {"end": 10} | END, started=1.0, ended=2.0)
+    written.attempt(begin(5), steps(5, 5), {"end": 5, "evaluations": []} | END, started=2.0, ended=3.0)
+    written.attempt(begin(10), steps(10, 10), {"end": 10, "evaluations": [evaluated(10)]} | END, started=3.0, ended=4.0)
+    found = written.summary(run)
+    assert (found["status"], found["losses"]["values"]) == ("done", [float(n) for n in range(1, 11)])
+
+
 def test_steps_trained_twice_count_once(written: Written, run: Run) -> None:
     """Killed at step 8 with its newest checkpoint at 5: of steps 6 to 8 those of the next attempt count."""
     first = steps(0, 5, evaluations=[evaluated(4)])

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 from relay import strategies
 from relay.base import options
+from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.equivalence import between, own_batch, where
 from relay.equivalence.division import Trained, computed, divided
@@ -199,6 +201,16 @@ def _use_threads(run: Training) -> None:
     torch.set_num_threads(useful_threads(run.shape.threads, run.batch.global_batch_size // parts))
 
 
+def _read(file: Path) -> dict[str, Any]:
+    """A reference. Raises UserError where its file is damaged: that says nothing of a strategy."""
+    try:
+        found: dict[str, Any] = torch.load(file, weights_only=True)
+    except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+        told = " ".join(str(error).split())[:100] or type(error).__name__
+        raise UserError(f"{file}: is damaged ({told}); remove it, and start the same call again") from None
+    return found
+
+
 def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: Path) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete.
 
@@ -207,7 +219,7 @@ def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: 
     """
     verify_on_further_nodes(dataset, run.shape.nodes, ranks)
     _use_threads(run)
-    reference, here = torch.load(reference_file, weights_only=True), made_with(dataset, ranks.device)
+    reference, here = _read(reference_file), made_with(dataset, ranks.device)
     check_reference(reference, here, reference_file)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
     asked = trials(run, lossy=bool(run.strategy.lossy))

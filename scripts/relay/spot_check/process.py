@@ -205,7 +205,8 @@ def kept_losses(work: Path) -> dict[int, float]:
     losses: dict[int, float] = {}
     for lines in kept_lines(work):
         step = lines[0]["start"]
-        losses = {earlier: loss for earlier, loss in losses.items() if earlier <= step}
+        if any(line.get("losses") for line in lines):
+            losses = {earlier: loss for earlier, loss in losses.items() if earlier <= step}
         for line in lines:
             for loss in line.get("losses", []):
                 step += 1

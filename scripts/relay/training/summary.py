@@ -96,7 +96,8 @@ def _counted(lines: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
                 "evaluations": [e for line in found for e in line.get("evaluations", []) if e["step"] <= limit],
             }
         )
-        limit = min(limit, start)
+        if losses:  # one that trained nothing has trained nothing again: its segment had been done before
+            limit = min(limit, start)
     return counted[::-1]
 
 
