@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python import sync_playwright as axe
+from playwright import sync_api as playwright
 
 import debian_packages
 from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
-
-playwright = pytest.importorskip("playwright.sync_api", reason="`make install-dev` installs playwright")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="`make install-dev` installs axe")
 
 pytestmark = [pytest.mark.slow]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
