@@ -72,7 +72,7 @@ def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
     found = only(tree, "x")
     assert (found.kind, found.figure) == (
         "noisy node",
-        "repeat 2 ran at 0.70 times the speed of the others, on node7",
+        "repeat 3 ran at 0.70 times the speed of the others, on node7",
     )
     assert tree.rows()[0]["samples_per_second"] < 930
 

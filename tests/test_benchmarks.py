@@ -95,6 +95,12 @@ def test_each_stage_of_zero_needs_less_memory_than_the_one_before() -> None:
         assert all(row[part] == pytest.approx(row[f"predicted_{part}"], rel=0.02) for part in parts)
 
 
+def test_what_intervals_cover_is_simulated() -> None:
+    found = printed("statistics_coverage", "--draws", "40")
+    assert 0.7 < found["normal, 5 repeats"]["covered"] <= 1
+    assert found["advised for a ratio of 0.9"]["repeats"] >= 2
+
+
 def test_every_benchmark_is_run() -> None:
-    tested = {"hop", "interop", "loop_overhead", "loaders", "job_overhead", "proof_share", "zero_memory"}
+    tested = {"hop", "interop", "loop_overhead", "loaders", "job_overhead", "proof_share", "statistics_coverage", "zero_memory"}
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

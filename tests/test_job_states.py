@@ -131,7 +131,7 @@ def test_a_job_is_not_given_up_on_the_word_of_one_question(tmp_path: Path, monke
     states.ask_for(["1"])
     answers(tmp_path, monkeypatch, DOWN)
     assert [states.complete({}, True, LOGGER) for _ in range(3)] == [{}, {}, {}]
-    answers(tmp_path, monkeypatch, "echo PENDING")  # a site has given it another name
+    answers(tmp_path, monkeypatch, "echo 1 1 PENDING")  # a site has given it another name
     assert states.complete({}, True, LOGGER) == {"1": "PENDING"}
     answers(tmp_path, monkeypatch, FORGOTTEN)
     assert states.complete({}, True, LOGGER) == {"1": "FAILED"}

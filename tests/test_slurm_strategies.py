@@ -36,6 +36,7 @@ EACH: list[dict[str, Any]] = [
     {"strategy": "fsdp", **ACROSS},
     {"strategy": "fsdp_tensor_parallel", "devices_per_node": 2, **ACROSS},
     {"strategy": "lightning_ddp", **ACROSS},
+    {"strategy": "lightning_zero3", **ACROSS},
     *({"strategy": f"zero{stage}", **ACROSS} for stage in ("1", "2", "3", "3_offload_cpu", "3_offload_nvme")),
 ]
 EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]

@@ -85,7 +85,7 @@ def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], p
     trial = Trial(name="algorithm", what="", precision="fp64", steps=1, limit=0, compares=())
     data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
     strategy: Any = SimpleNamespace(replica=Replica(0, 1))
-    trained = Trained([1.0], [[0, 1, 2, 3]], True, None, {}, used, strategy)
+    trained = Trained([1.0], [[0, 1, 2, 3]], True, None, {}, used, [], strategy)
     verdict, run = Verdict("gate"), planned("cpu")[0]
     divided(verdict, run, trial, trained, data, {}, ranks)
     assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]

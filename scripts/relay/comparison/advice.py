@@ -105,7 +105,7 @@ def noisy_node(each: Measured) -> Iterator[Warned]:
     yield Warned(
         "noisy node",
         each.name,
-        f"repeat {record.run.repeat} ran at {odd.ratio:.2f} times the speed of the others, on {hosts}",
+        f"repeat {record.run.repeat + 1} ran at {odd.ratio:.2f} times the speed of the others, on {hosts}",
         "look at what else ran on that node at the time; with more repeats one job weighs less. It is not left out",
     )
 

@@ -83,14 +83,14 @@ def state(job_id: str) -> str | None:
 
 def _of_job(job_id: str, field: str) -> str | None:
     try:
-        told = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A {field}"])
+        told = _output(["squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format=%A %i {field}"])
     except UserError as error:
         if _UNKNOWN_JOB in str(error):
             return None
         raise
-    # One job of an array has the array's id too: Slurm then lists all of them.
+    # One job of an array has the array's id too: Slurm then lists all of them. It is named by its own id, or as 12_3.
     lines = (line.split() for line in told.splitlines())
-    return next((words[1] for words in lines if len(words) > 1 and words[0] == job_id), None)
+    return next((words[2] for words in lines if len(words) > 2 and job_id in words[:2]), None)
 
 
 def seconds_remembered() -> float | None:
