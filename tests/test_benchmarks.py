@@ -102,5 +102,14 @@ def test_what_intervals_cover_is_simulated() -> None:
 
 
 def test_every_benchmark_is_run() -> None:
-    tested = {"hop", "interop", "loop_overhead", "loaders", "job_overhead", "proof_share", "statistics_coverage", "zero_memory"}
+    tested = {
+        "hop",
+        "interop",
+        "loop_overhead",
+        "loaders",
+        "job_overhead",
+        "proof_share",
+        "statistics_coverage",
+        "zero_memory",
+    }
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

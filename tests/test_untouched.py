@@ -15,7 +15,13 @@ def test_what_a_strategy_replaces_is_put_back_within_and_only_there(monkeypatch:
     def other(*_: object, **__: object) -> None:
         raise AssertionError("the strategy's function is called")
 
-    originals = [(F, "linear"), (nn.Linear, "forward"), (torch.optim.Optimizer, "add_param_group"), (Task, "loss"), (torch, "tanh")]
+    originals = [
+        (F, "linear"),
+        (nn.Linear, "forward"),
+        (torch.optim.Optimizer, "add_param_group"),
+        (Task, "loss"),
+        (torch, "tanh"),
+    ]
     expected = [getattr(owner, name) for owner, name in originals]
     for owner, name in originals:
         monkeypatch.setattr(owner, name, other)
