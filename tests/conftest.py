@@ -29,11 +29,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quickest first: a mistake shows before the tests that start processes. What uses the cluster is a Slurm test."""
+    """Quickest first: a mistake shows before the tests that start processes. What uses the cluster is a Slurm test.
+
+    Slow tests with a fixture of their module stay together on one process, so that the fixture is made once. They come
+    before other slow ones, which then fill the gaps.
+    """
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
-    items.sort(key=lambda item: bool(item.get_closest_marker("slow")) + 2 * bool(item.get_closest_marker("long")))
+        if item.get_closest_marker("slow") and _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    items.sort(key=_cost)
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    """Whether the test uses a fixture that its own module makes once."""
+    file = item.nodeid.partition("::")[0]
+    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    return any(one.scope == "module" and one.baseid == file for several in definitions for one in several)
+
+
+def _cost(item: pytest.Item) -> int:
+    if item.get_closest_marker("long"):
+        return 3
+    if item.get_closest_marker("slow"):
+        return 1 if item.get_closest_marker("xdist_group") else 2
+    return 0
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from relay.comparison.advice import Measured, Warned, warnings
+from relay.comparison.advice import Warned, warnings
 from relay.comparison.inputs import read_inputs
-from relay.comparison.table import by_setting, comparison_rows
+from relay.comparison.measured import setting_results
+from relay.comparison.table import comparison_rows
 from relay.spec.job import Job
 from results_tree import Tree
 
@@ -21,10 +22,11 @@ STEADY = [1000.0, 1001.0, 999.0]
 
 
 def warned(tree: Tree) -> list[Warned]:
+    """The warnings, with the settings' ids in place of their names."""
     inputs = read_inputs(tree.write_plan(), tree.root)
-    groups = by_setting(inputs.records)
-    rows = comparison_rows(inputs)
-    return warnings([Measured(row, row["setting"], groups[row["setting"]]) for row in rows])
+    results = setting_results(inputs, comparison_rows(inputs))
+    ids = {each.name: each.row["setting"] for each in results}
+    return [replace(found, setting=ids[found.setting]) for found in warnings(results)]
 
 
 def only(tree: Tree, setting: str) -> Warned:
@@ -99,7 +101,7 @@ def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
 
 
 def test_oversubscribed_cpus(tree: Tree) -> None:
-    tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"reason": "4 threads shared 2 CPUs"})
+    tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"threads_on_node": 4, "cpus_of_node": 2})
     found = only(tree, "x")
     assert (found.kind, found.figure) == ("oversubscribed CPUs", "4 threads on 2 CPUs (4 cores declared)")
 

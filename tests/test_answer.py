@@ -113,6 +113,16 @@ def test_noisy_repeats_are_not_decided_and_the_repeats_that_would_tell_are_count
     assert told_with is None or told_with > 3
 
 
+def test_it_says_from_where_on_a_costlier_setting_pays(tree: Tree) -> None:
+    """Twice the cores have to be 2 × 0.7 times as fast."""
+    tree.setting("cpu", [1000.0, 1010.0, 990.0], name="one")
+    tree.setting("cpu", [1350.0, 1400.0, 1430.0], name="two", cpus_per_task=2, threads=2)
+    found = answer_of(tree)
+    assert (found.certainty, best(found)) == ("unclear", "one")
+    assert "(1 proc, 2 threads, resident) trains 1.39 times" in words.certainty(found)
+    assert "as fast and pays from 1.40 times on" in words.certainty(found)
+
+
 def test_a_little_noise_is_decided_by_so_many_repeats_as_are_named(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1080.0, 1040.0], name="one")
     tree.setting("cpu", [880.0, 960.0, 920.0], name="other", loader="dataloader")

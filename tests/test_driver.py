@@ -60,6 +60,18 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+def test_a_job_of_an_array_is_found_by_either_name(place: Workplace) -> None:
+    submit = ["sbatch", "--parsable", "--hold", "--array=2-3", "--wrap=true"]
+    array = place.cluster.run(*submit, cwd=place.folder).stdout.strip()
+    place.cluster.run("scontrol", "update", f"JobId={array}_3", "TimeLimit=7")  # Slurm gives it an id of its own
+    own = place.cluster.job(f"{array}_3")["JobId"]
+    assert own != array
+    assert commands.state(f"{array}_3") == commands.state(own) == "PENDING"
+    place.cluster.run("scancel", array)
+    until(lambda: commands.state(own) != "PENDING", "the array is gone")
+
+
+@pytest.mark.slow
 def test_when_a_job_would_start(place: Workplace) -> None:
     start = commands.expected_start(["--nodes=2", "--time=5"])
     assert start is not None

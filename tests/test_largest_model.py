@@ -12,7 +12,7 @@ import pytest
 import preloaded
 from plans import planned
 from relay.planning.largest_models import TARGET, refusals, searches, shown
-from relay.probe import largest_model
+from relay.probe import job
 from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model, state_bytes
 from relay.probe.tries import Tries
 from relay.spec.probe import Limits
@@ -118,7 +118,7 @@ def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.Mo
     prepare(dataset("relay-text"), tmp_path / "datasets" / "relay-text")
     spec, output = tmp_path / f"{name}.run.json", tmp_path / "largest_model" / f"{name}.json"
     search.probe.write(spec)
-    monkeypatch.setattr(largest_model, "Tries", lambda *given: Tries(*given, start=preloaded.start))
+    monkeypatch.setattr(job, "Tries", lambda *given: Tries(*given, start=preloaded.start))
     limits = Limits(1, 1, 6, minutes=3, memory_fraction=1.0, node_memory_mb=100_000)
     assert run_largest_model(spec, tmp_path, output, limits) == 0
     found = json.loads(output.read_text())

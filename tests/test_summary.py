@@ -234,7 +234,9 @@ def test_the_loss_curve_is_thinned_and_keeps_its_last_point(written: Written, ru
 def test_threads_that_shared_cpus_are_told(written: Written, run: Run) -> None:
     """Such a figure is that of a crowded machine: four processes of two threads each on four CPUs."""
     written.attempt(begin(0, *[FACTS] * 4), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    assert written.summary(run)["reason"] == "8 threads shared 4 CPUs"
+    found = written.summary(run)
+    assert found["reason"] == "8 threads shared 4 CPUs"
+    assert (found["threads_on_node"], found["cpus_of_node"]) == (8, 4)
 
 
 def test_threads_on_several_nodes_do_not_share(written: Written, run: Run) -> None:

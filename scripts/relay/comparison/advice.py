@@ -1,25 +1,20 @@
 """Warnings with advice: a closed list. Each has the figure that set it off, and what to do next.
 
-To add one, write a function that takes a `Measured` setting and yields warnings, and add it to `CHECKS`.
+To add one, write a function that takes a `SettingResult` and yields warnings, and add it to `CHECKS`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from relay.comparison.candidates import cores
-from relay.comparison.columns import Row, category
-from relay.comparison.inputs import Record
+from relay.comparison.columns import category
+from relay.comparison.measured import SettingResult
 from relay.comparison.request import request
 from relay.comparison.statistics import LEAST_REPEATS, oddest
-from relay.comparison.table import speeds_of
 from relay.comparison.wording import number, percent
-from relay.spec.job import Job
 from relay.spec.labels import counted
-from relay.spec.run import Run
 
 WAITING = 0.10  # part of the measured time spent waiting for data
 APART = 0.10  # of one repeat from the mean of the others
@@ -28,7 +23,6 @@ LEAST_EFFICIENCY = 0.7  # of a strategy on more devices, below which a small bat
 USED = 0.5  # of the memory or time asked for
 UNUSED_MB, UNUSED_MINUTES = 1000, 10  # less than that is not worth a warning
 BUSY = 0.5  # mean utilisation of a GPU
-SHARED = re.compile(r"(\d+) threads shared (\d+) CPUs")  # the remark of `training.summary`
 
 
 @dataclass(frozen=True)
@@ -41,37 +35,13 @@ class Warned:
     advice: str
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A setting with its row, its name, and the records of its repeats."""
-
-    row: Row
-    name: str
-    records: Sequence[Record]
-
-    @property
-    def run(self) -> Run:
-        """The first repeat."""
-        return self.records[0].run
-
-    @property
-    def job(self) -> Job | None:
-        """What its jobs asked for; None without a scheduler."""
-        return self.records[0].job
-
-    @property
-    def summaries(self) -> list[dict[str, Any]]:
-        """Those of the finished repeats."""
-        return [record.summary for record in self.records if record.summary]
-
-
-def warnings(settings: Sequence[Measured]) -> list[Warned]:
+def warnings(settings: Sequence[SettingResult]) -> list[Warned]:
     """All warnings on the settings that have finished, in the order of the list."""
     done = [each for each in settings if category(each.row) == "done" and each.summaries]
     return [found for check in CHECKS for each in done for found in check(each)]
 
 
-def loader_bound(each: Measured) -> Iterator[Warned]:
+def loader_bound(each: SettingResult) -> Iterator[Warned]:
     """The processes wait for their data."""
     waited = each.row["data_wait_fraction"]
     if waited is not None and waited > WAITING:
@@ -84,9 +54,9 @@ def loader_bound(each: Measured) -> Iterator[Warned]:
         yield Warned("loader-bound", each.name, f"waits for data {percent(waited, 0)} of the measured time", remedy)
 
 
-def too_few_repeats(each: Measured) -> Iterator[Warned]:
+def too_few_repeats(each: SettingResult) -> Iterator[Warned]:
     """The spread between jobs is not known, or hardly."""
-    count = len(speeds_of(each.records))
+    count = len(each.speeds)
     if 0 < count < LEAST_REPEATS:
         what = "no spread is known" if count == 1 else "the interval is 3.6 times as wide as with three"
         yield Warned(
@@ -94,10 +64,10 @@ def too_few_repeats(each: Measured) -> Iterator[Warned]:
         )
 
 
-def noisy_node(each: Measured) -> Iterator[Warned]:
+def noisy_node(each: SettingResult) -> Iterator[Warned]:
     """One repeat is far from the others. It counts all the same."""
     timed = [record for record in each.records if record.speed]
-    odd = oddest(speeds_of(timed)) if timed else None
+    odd = oddest(each.speeds) if timed else None
     if odd is None or max(odd.ratio, 1 / odd.ratio) <= 1 + APART:
         return
     record = timed[odd.place]
@@ -110,7 +80,7 @@ def noisy_node(each: Measured) -> Iterator[Warned]:
     )
 
 
-def small_batch(each: Measured) -> Iterator[Warned]:
+def small_batch(each: SettingResult) -> Iterator[Warned]:
     """The batch is divided among so many processes that each has little to do between two exchanges."""
     run, efficiency = each.run, each.row["scaling_efficiency"]
     share = run.batch.global_batch_size / run.shape.world_size
@@ -124,7 +94,7 @@ def small_batch(each: Measured) -> Iterator[Warned]:
         )
 
 
-def memory_not_used(each: Measured) -> Iterator[Warned]:
+def memory_not_used(each: SettingResult) -> Iterator[Warned]:
     """The jobs asked for much more memory than they used."""
     asked = each.job.memory_mb if each.job else None
     if asked is None or not any(summary.get("peak_main_memory_bytes") for summary in each.summaries):
@@ -139,7 +109,7 @@ def memory_not_used(each: Measured) -> Iterator[Warned]:
         )
 
 
-def time_not_used(each: Measured) -> Iterator[Warned]:
+def time_not_used(each: SettingResult) -> Iterator[Warned]:
     """The jobs asked for much more time than they used."""
     if each.job is None:
         return
@@ -153,19 +123,21 @@ def time_not_used(each: Measured) -> Iterator[Warned]:
         )
 
 
-def shared_cpus(each: Measured) -> Iterator[Warned]:
+def shared_cpus(each: SettingResult) -> Iterator[Warned]:
     """More threads than CPUs."""
-    found = next((match for summary in each.summaries if (match := SHARED.search(summary["reason"] or ""))), None)
-    if found:
-        yield Warned(
-            "oversubscribed CPUs",
-            each.name,
-            f"{found[1]} threads on {found[2]} CPUs ({counted(cores(each.run), 'core')} declared)",
-            "ask for as many CPUs as processes × threads, or set fewer threads",
-        )
+    for summary in each.summaries:
+        threads, cpus = summary.get("threads_on_node", 0), summary.get("cpus_of_node", 0)
+        if threads > cpus:
+            yield Warned(
+                "oversubscribed CPUs",
+                each.name,
+                f"{threads} threads on {cpus} CPUs ({counted(cores(each.run), 'core')} declared)",
+                "ask for as many CPUs as processes × threads, or set fewer threads",
+            )
+            return
 
 
-def idle_gpu(each: Measured) -> Iterator[Warned]:
+def idle_gpu(each: SettingResult) -> Iterator[Warned]:
     """The GPUs had little to do, where their utilisation was recorded."""
     known = [s["gpu_utilisation"] for s in each.summaries if s.get("gpu_utilisation") is not None]
     if known and (mean := sum(known) / len(known)) < BUSY:
@@ -177,13 +149,13 @@ def idle_gpu(each: Measured) -> Iterator[Warned]:
         )
 
 
-def apart_from_others(each: Measured) -> Iterator[Warned]:
+def apart_from_others(each: SettingResult) -> Iterator[Warned]:
     """What the table warns of: a result far from the others', or other code, data or libraries."""
     if each.row["warning"]:
         yield Warned("look before you use it", each.name, each.row["warning"], "see docs/measurement.md")
 
 
-CHECKS: tuple[Callable[[Measured], Iterator[Warned]], ...] = (
+CHECKS: tuple[Callable[[SettingResult], Iterator[Warned]], ...] = (
     apart_from_others,
     too_few_repeats,
     noisy_node,

@@ -24,12 +24,13 @@ from relay.comparison.candidates import (
     rules_of,
 )
 from relay.comparison.columns import Row, category, told_unit
-from relay.comparison.inputs import Inputs, Record
+from relay.comparison.inputs import Inputs
+from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.request import Request, request
-from relay.comparison.table import by_setting, eligible, speeds_of
+from relay.comparison.table import eligible
 from relay.spec import requirements
 from relay.spec.job import Job
-from relay.spec.labels import setting_labels
+from relay.spec.run import Run
 
 Certainty = Literal["winner", "tie", "unclear", "alone", "none"]
 
@@ -123,36 +124,35 @@ class Answer:
         assert self.best is not None
         return least_speed_up(other, self.best, self.rules)
 
+    def has_to_gain(self, cheaper: Candidate) -> float:
+        """How many times as fast as a cheaper candidate the recommended one has to be."""
+        assert self.best is not None
+        return least_speed_up(self.best, cheaper, self.rules)
+
 
 def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
     """The answer for each task of the comparison. `rows` are those of `comparison_rows(inputs)`."""
-    names = {id(row): f"{row['strategy']} ({label})" for row, label in zip(rows, setting_labels(rows), strict=True)}
-    groups = by_setting(inputs.records)
+    results = setting_results(inputs, rows)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    return [
-        _answer(task, [(row, names[id(row)]) for row in rows if row["task"] == task], groups, inputs) for task in tasks
-    ]
+    return [_answer(task, [each for each in results if each.row["task"] == task], inputs) for task in tasks]
 
 
-def _answer(task: str, named: Sequence[tuple[Row, str]], groups: dict[str, list[Record]], inputs: Inputs) -> Answer:
+def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     rules = rules_of(inputs.margin, inputs.rules)
-    candidates = [
-        _candidate(row, name, groups[row["setting"]], rules) for row, name in named if _may_be_recommended(row)
-    ]
-    told: dict[str, Any] = {"task": task, "unit": told_unit(row for row, _ in named), "rules": rules}
-    told |= {"left_out": _left_out(named), "only_on_cpu": only_on_cpu([r for r, _ in named], groups)}
+    candidates = [_candidate(each, rules) for each in results if _may_be_recommended(each.row)]
+    told: dict[str, Any] = {"task": task, "unit": told_unit(each.row for each in results), "rules": rules}
+    told |= {"left_out": _left_out(results), "only_on_cpu": only_on_cpu(results)}
     if not candidates:
         return Answer(certainty="none", **told)
     best = chosen(candidates, rules)
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
-    job = best.records[0].job
     return Answer(
         best=best,
         certainty=_certainty(others),
-        request=request(best.run, best.summaries, job, inputs.rules.get("least_minutes") or 0),
-        job=job,
+        request=request(best.run, best.summaries, best.job, inputs.rules.get("least_minutes") or 0),
+        job=best.job,
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
         wrong=[_wrong(best, each.other) for each in others],
@@ -165,8 +165,8 @@ def _may_be_recommended(row: Row) -> bool:
     return eligible(row) and row["equivalent"] is True and row["repeats"] == row["repeats_planned"]
 
 
-def _candidate(row: Row, name: str, records: Sequence[Record], rules: Rules) -> Candidate:
-    return Candidate(row, name, records, speeds_of(records), cost(records[0].run, rules))
+def _candidate(found: SettingResult, rules: Rules) -> Candidate:
+    return Candidate(found.row, found.label, found.records, cost(found.run, rules))
 
 
 def _certainty(others: Sequence[Compared]) -> Certainty:
@@ -178,12 +178,12 @@ def _certainty(others: Sequence[Compared]) -> Certainty:
     return "tie" if "tie" in relations else "winner"
 
 
-def _left_out(named: Sequence[tuple[Row, str]]) -> list[LeftOut]:
+def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
     found = []
-    for row, name in named:
-        if not _may_be_recommended(row):
-            what = "not timed" if category(row) == "done" else category(row)
-            found.append(LeftOut(name, what, row["reason"] or "no step after the warm-up"))
+    for each in results:
+        if not _may_be_recommended(each.row):
+            what = "not timed" if category(each.row) == "done" else category(each.row)
+            found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
     return found
 
 
@@ -201,16 +201,15 @@ def _on_more(other: Candidate, best: Candidate) -> bool:
     return other.on_gpus == best.on_gpus and other.size > best.size
 
 
-def only_on_cpu(rows: Sequence[Row], groups: dict[str, list[Record]]) -> list[str]:
+def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:
     """Strategies that also work on GPUs, but were measured on CPUs only."""
-    measured = [row for row in rows if row["samples_per_second"]]
-    on_gpus = {row["strategy"] for row in measured if row["device"] != "cpu"}
-    only = {row["strategy"] for row in measured if _made_for_gpus(groups[row["setting"]][0])} - on_gpus
-    return sorted(only)
+    measured = [each for each in results if each.row["samples_per_second"]]
+    on_gpus = {each.run.strategy.name for each in measured if each.run.shape.device != "cpu"}
+    return sorted({each.run.strategy.name for each in measured if _made_for_gpus(each.run)} - on_gpus)
 
 
-def _made_for_gpus(record: Record) -> bool:
+def _made_for_gpus(run: Run) -> bool:
     try:
-        return "cuda" in requirements.read(Path(record.run.strategy.file)).devices
+        return "cuda" in requirements.read(Path(run.strategy.file)).devices
     except (OSError, SyntaxError, UserError):
         return True  # the strategy's file is gone; the report then says that no GPU was timed, to be safe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from relay.comparison.answer import Answer, LeftOut, WrongChoice
-from relay.comparison.candidates import Candidate
+from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.request import Request
 from relay.comparison.statistics import MOST_REPEATS, Estimate
 from relay.comparison.wording import listing, number, percent
@@ -138,18 +138,27 @@ def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
 
 
 def _unclear(answer: Answer) -> str:
-    names = [f"{each.other.name} ({times(each.ratio)} as fast)" for each in answer.unclear]
+    shown = [_may_be_better(each, answer) for each in answer.unclear[:MOST_NAMED]]
+    if (left := len(answer.unclear) - MOST_NAMED) > 0:
+        shown.append(f"{left} more")
     lone = any(each.ratio.low is None for each in answer.unclear)
-    lead = (
-        "It is not sure: with one repeat there is no spread to judge by"
-        if lone
-        else "It is not sure: the intervals do not tell whether another is better"
-    )
-    shown = [*names[:MOST_NAMED], *([f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else [])]
+    why = "with one repeat there is no spread to judge by" if lone else "another may be better"
     if answer.repeats is None:
-        remedy = "measure on quieter nodes, or take them as equal"
-        return f"{lead}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: {remedy}."
-    return f"{lead}: {listing(shown)}. More repeats would tell: {answer.repeats} of each (repeats: {answer.repeats})."
+        remedy = "measure on quieter nodes, or choose by what matters to you: the time, or the cores"
+        return f"It is not sure, because {why}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: {remedy}."
+    remedy = f"{answer.repeats} of each (repeats: {answer.repeats})"
+    return f"It is not sure, because {why}: {listing(shown)}. More repeats would tell: {remedy}."
+
+
+def _may_be_better(found: Compared, answer: Answer) -> str:
+    """A setting of which the intervals do not tell whether it is better, and where it would begin to be."""
+    told = f"{found.other.name} trains {times(found.ratio)} as fast"
+    assert answer.best is not None
+    if found.other.cost > answer.best.cost:
+        return f"{told} and pays from {answer.must_be_faster(found.other):.2f} times on"
+    if found.other.cost < answer.best.cost:
+        return f"{told} and would do from {1 / answer.has_to_gain(found.other):.2f} times on"
+    return told
 
 
 def _nothing(left_out: Sequence[LeftOut]) -> str:

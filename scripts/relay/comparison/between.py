@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from relay.base.errors import UserError
 from relay.comparison.columns import Row, category
-from relay.comparison.inputs import Inputs, Record, read_inputs
+from relay.comparison.inputs import Inputs, read_inputs
+from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell
-from relay.comparison.table import by_setting, comparison_rows, eligible, speeds_of
-from relay.spec.labels import setting_labels
+from relay.comparison.table import comparison_rows, eligible
 from relay.spec.run import GROUPS, Run
 
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
@@ -40,33 +40,14 @@ COLUMNS: dict[str, type] = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A setting in one of the folders: its row, its name, and its repeats."""
-
-    row: Row
-    name: str
-    records: Sequence[Record]
-
-    @property
-    def speeds(self) -> list[float]:
-        """Samples per second of the repeats; none where the setting may not be compared."""
-        return speeds_of(self.records) if eligible(self.row) else []
-
-    @property
-    def fault(self) -> str:
-        """Why it may not be compared."""
-        return f"{category(self.row)}: {self.row['reason']}" if self.row["reason"] else category(self.row)
-
-
-@dataclass(frozen=True)
 class Changed:
     """A setting of the two folders. `ratio` is the speed after over that before; None where there is none."""
 
     name: str
     change: Change
     ratio: Estimate | None
-    before: Measured | None
-    after: Measured | None
+    before: SettingResult | None
+    after: SettingResult | None
     repeats: int | None = None
     reason: str = ""
 
@@ -84,8 +65,8 @@ class Changed:
             "ratio_high": estimate.high,
             "before_per_second": _speed(self.before),
             "after_per_second": _speed(self.after),
-            "repeats_before": len(self.before.speeds) if self.before else None,
-            "repeats_after": len(self.after.speeds) if self.after else None,
+            "repeats_before": len(_speeds(self.before)) if self.before else None,
+            "repeats_after": len(_speeds(self.after)) if self.after else None,
             "repeats_that_would_tell": self.repeats,
             "reason": self.reason or None,
             "before": self.before.row["setting"] if self.before else None,
@@ -108,16 +89,9 @@ def between(before: Path, after: Path, margin: float | None = None) -> list[Chan
     return [_changed(olds.get(key), news.get(key), least) for key in {**olds, **news}]
 
 
-def _measured(inputs: Inputs) -> dict[str, Measured]:
+def _measured(inputs: Inputs) -> dict[str, SettingResult]:
     """The settings of a folder, by what is declared of their training. Skipped ones have no runs, and are left out."""
-    rows = comparison_rows(inputs)
-    labels = {row["setting"]: label for row, label in zip(rows, setting_labels(rows), strict=True)}
-    by_id = {row["setting"]: row for row in rows}
-    groups = by_setting(inputs.records)
-    return {
-        _key(group[0].run): Measured(by_id[setting], f"{group[0].run.strategy.name} ({labels[setting]})", group)
-        for setting, group in groups.items()
-    }
+    return {_key(each.run): each for each in setting_results(inputs, comparison_rows(inputs)) if each.records}
 
 
 def _key(run: Run) -> str:
@@ -126,24 +100,30 @@ def _key(run: Run) -> str:
     return repr((run.task, run.dataset, run.strategy.name, dict(run.strategy.options), groups))
 
 
-def _changed(before: Measured | None, after: Measured | None, margin: float) -> Changed:
+def _changed(before: SettingResult | None, after: SettingResult | None, margin: float) -> Changed:
     known = after or before
     assert known is not None
     if before is None or after is None:
         return Changed(known.name, "not compared", None, before, after, reason="not planned in the other folder")
     if faults := list(_faults(before, after)):
         return Changed(known.name, "not compared", None, before, after, reason="; ".join(faults))
-    found = ratio(after.speeds, before.speeds)
+    found = ratio(_speeds(after), _speeds(before))
     change = _judged(found, margin)
     edges = band(margin)
-    repeats = repeats_to_tell(after.speeds, before.speeds, edges) if change == "unclear" else None
+    repeats = repeats_to_tell(_speeds(after), _speeds(before), edges) if change == "unclear" else None
     return Changed(after.name, change, found, before, after, repeats)
 
 
-def _faults(before: Measured, after: Measured) -> Iterator[str]:
+def _faults(before: SettingResult, after: SettingResult) -> Iterator[str]:
     for when, measured in (("before", before), ("after", after)):
-        if not measured.speeds:
-            yield f"{when}: {measured.fault}"
+        if not _speeds(measured):
+            reason = measured.row["reason"]
+            yield f"{when}: {category(measured.row)}{f': {reason}' if reason else ''}"
+
+
+def _speeds(measured: SettingResult) -> list[float]:
+    """Samples per second of the repeats; none where the setting may not be compared."""
+    return measured.speeds if eligible(measured.row) else []
 
 
 def _judged(found: Estimate, margin: float) -> Change:
@@ -158,8 +138,9 @@ def _judged(found: Estimate, margin: float) -> Change:
     return "the same" if low <= found.low and found.high <= high else "unclear"
 
 
-def _speed(measured: Measured | None) -> float | None:
-    return geometric_mean(measured.speeds).value if measured and measured.speeds else None
+def _speed(measured: SettingResult | None) -> float | None:
+    speeds = _speeds(measured) if measured else []
+    return geometric_mean(speeds).value if speeds else None
 
 
 def counts(found: Sequence[Changed]) -> Mapping[str, int]:

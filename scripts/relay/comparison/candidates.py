@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from relay.comparison.columns import Row
-from relay.comparison.inputs import Record
+from relay.comparison.measured import SettingResult
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.spec.run import Run
 
@@ -33,30 +32,16 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A setting that may be recommended. `name` is what people read; `speeds` are the repeats' samples per second."""
+class Candidate(SettingResult):
+    """A setting that may be recommended, and what it occupies, in CPU cores."""
 
-    row: Row
-    name: str
-    records: Sequence[Record]
-    speeds: Sequence[float]
     cost: float
-
-    @property
-    def run(self) -> Run:
-        """The first repeat."""
-        return self.records[0].run
 
     @property
     def speed(self) -> Estimate:
         """Samples per second."""
         row = self.row
         return Estimate(row["samples_per_second"], row["samples_per_second_low"], row["samples_per_second_high"])
-
-    @property
-    def summaries(self) -> list[dict[str, Any]]:
-        """The summaries of the repeats."""
-        return [record.summary for record in self.records if record.summary]
 
     @property
     def on_gpus(self) -> bool:

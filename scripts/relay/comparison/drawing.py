@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from relay.comparison.columns import Row, category
-from relay.comparison.inputs import Record
+from relay.comparison.columns import category
+from relay.comparison.measured import SettingResult
 
 # Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
@@ -42,22 +41,6 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Plotted:
-    """A setting to draw: its row and name in the table, and the records of its repeats."""
-
-    row: Row
-    name: str
-    records: Sequence[Record]
-
-    @property
-    def mark(self) -> str:
-        """The text that follows the name of a setting that is struck out or failed; '' for others."""
-        if self.row["equivalent"] is False:
-            return " – struck out"
-        return "" if category(self.row) == "done" else f" – {category(self.row)}"
-
-
 def figure_of(height_inches: float, *, left: float, bottom: float, top: float) -> Figure:
     """A figure with margins in inches. matplotlib's automatic layout would take most of the drawing time."""
     figure = Figure(figsize=(WIDTH_INCHES, height_inches))
@@ -70,13 +53,13 @@ def figure_of(height_inches: float, *, left: float, bottom: float, top: float) -
     return figure
 
 
-def colour_of(setting: Plotted) -> str:
+def colour_of(setting: SettingResult) -> str:
     if setting.row["equivalent"] is False:
         return BAD
     return ACCENT if setting.row["standing"] in ("best", "tie") else INK
 
 
-def marker_of(setting: Plotted, colour: str) -> dict[str, Any]:
+def marker_of(setting: SettingResult, colour: str) -> dict[str, Any]:
     if setting.row["equivalent"] is False:
         return {"marker": "x", "markersize": 8, "markeredgewidth": 2, "color": colour}
     if category(setting.row) == "failed":

@@ -11,20 +11,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.comparison import answer_words as words
-from relay.comparison.advice import Measured, Warned, warnings
+from relay.comparison.advice import Warned, warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.drawing import Plotted
 from relay.comparison.inputs import Inputs, Record, log_of
 from relay.comparison.libtorch import InCpp
+from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
-from relay.spec.labels import setting_labels
 from relay.spec.run import OwnBatch
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
@@ -116,17 +115,15 @@ class Report:
         return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
 
     def _sections(self) -> list[Section]:
-        labels = {id(row): label for row, label in zip(self.rows, setting_labels(self.rows), strict=True)}
-        return [self._section(place, answer, labels) for place, answer in enumerate(self.answers)]
-
-    def _section(self, place: int, answer: Answer, labels: Mapping[int, str]) -> Section:
-        groups = by_setting(self.inputs.records)
-        rows = [row for row in self.rows if row["task"] == answer.task]
-        plotted = [
-            Plotted(row, f"{row['strategy']}: {labels[id(row)]}", groups[row["setting"]])
-            for row in rows
-            if row["status"] != "skipped"
+        results = setting_results(self.inputs, self.rows)
+        return [
+            self._section(place, answer, [each for each in results if each.row["task"] == answer.task])
+            for place, answer in enumerate(self.answers)
         ]
+
+    def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
+        rows = [each.row for each in results]
+        planned = [each for each in results if each.records]
         found = recommendation(answer, self.results)
         return Section(
             task=answer.task,
@@ -138,15 +135,13 @@ class Report:
             not_measured=words.not_measured(answer),
             block=found.script.block if found else "",
             headline=headlines(rows)[0],
-            warnings=warnings(
-                [Measured(p.row, f"{p.row['strategy']} ({labels[id(p.row)]})", p.records) for p in plotted]
-            ),
-            rows=[(row, labels[id(row)]) for row in rows],
+            warnings=warnings(planned),
+            rows=[(each.row, each.label) for each in results],
             scaling=[shown(row) for row in scaling_rows(rows)],
-            runs=[self._run(record, rows) for each in plotted for record in each.records],
-            links={each.row["setting"]: self._of_failed(each) for each in plotted},
-            gates=_gates(plotted),
-            **_pictures(plotted, rows, answer, place),
+            runs=[self._run(record, rows) for each in planned for record in each.records],
+            links={each.row["setting"]: self._of_failed(each) for each in planned},
+            gates=_gates(planned),
+            **_pictures(planned, answer, place),
         )
 
     def _run(self, record: Record, rows: Sequence[Row]) -> ShownRun:
@@ -174,7 +169,7 @@ class Report:
             if path.is_file() and path.is_relative_to(self.results)
         ]
 
-    def _of_failed(self, setting: Plotted) -> list[Link]:
+    def _of_failed(self, setting: SettingResult) -> list[Link]:
         """The logs of the repeats that failed, and the verdict of the gate that strikes a setting out."""
         verdict = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
         refused = setting.row["equivalent"] is False and verdict.is_file()
@@ -190,17 +185,17 @@ def _newest(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _pictures(plotted: Sequence[Plotted], rows: Sequence[Row], answer: Answer, place: int) -> dict[str, Markup | None]:
+def _pictures(results: Sequence[SettingResult], answer: Answer, place: int) -> dict[str, Markup | None]:
     """All plots of a task, by their names in a section."""
     drawn = {
-        "speed_plot": speed_plot(plotted, f"speed-{place}"),
-        "loss_plot": loss_plot(plotted, f"loss-{place}"),
-        "accuracy_plot": accuracy_plot(plotted, f"accuracy-{place}"),
-        "memory_plot": memory_plot(plotted, f"memory-{place}"),
+        "speed_plot": speed_plot(results, f"speed-{place}"),
+        "loss_plot": loss_plot(results, f"loss-{place}"),
+        "accuracy_plot": accuracy_plot(results, f"accuracy-{place}"),
+        "memory_plot": memory_plot(results, f"memory-{place}"),
         "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
-        "scaling_plot": scaling_plot(scaling_rows(rows), f"scaling-{place}"),
-        "batch_plot": axis_plot(plotted, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
-        "workers_plot": axis_plot(plotted, "data_workers", "data workers", answer.unit, f"workers-{place}"),
+        "scaling_plot": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
+        "batch_plot": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
+        "workers_plot": axis_plot(results, "data_workers", "data workers", answer.unit, f"workers-{place}"),
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
@@ -216,10 +211,10 @@ def whole(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def _gates(plotted: Sequence[Plotted]) -> list[Gate]:
+def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     """Every verdict once, with the settings that share it. Verdicts that strike a setting out come first."""
-    names: dict[tuple[str, OwnBatch], list[Plotted]] = {}
-    for setting in plotted:
+    names: dict[tuple[str, OwnBatch], list[SettingResult]] = {}
+    for setting in results:
         if proven(setting.records):  # else the verdict would be that of something else
             own = OwnBatch.of(setting.records[0].run)  # the verdict has parts of its own for each batch size
             names.setdefault((setting.row["gate"], own), []).append(setting)

@@ -13,13 +13,13 @@ from relay.comparison.drawing import (
     ACCENT,
     INK,
     MUTED,
-    Plotted,
     colour_of,
     figure_of,
     styled,
     svg_of,
     two_lines,
 )
+from relay.comparison.measured import SettingResult
 
 MEBIBYTE = 2**20
 MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
@@ -96,7 +96,7 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def memory_plot(settings: Sequence[Plotted], name: str) -> str | None:
+def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Peak memory of the process, or device, that used most, as SVG; None where none was recorded."""
     known = [setting for setting in settings if setting.row["peak_memory_bytes"]]
     if not known:
@@ -117,7 +117,7 @@ def memory_plot(settings: Sequence[Plotted], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def _name(axes: Axes, place: int, setting: Plotted) -> None:
+def _name(axes: Axes, place: int, setting: SettingResult) -> None:
     label = setting.name + setting.mark
     axes.annotate(
         label,
@@ -130,7 +130,7 @@ def _name(axes: Axes, place: int, setting: Plotted) -> None:
     )
 
 
-def accuracy_plot(settings: Sequence[Plotted], name: str) -> str | None:
+def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Test accuracy, or else test loss, over epochs as SVG, with a panel for each setting; None without any."""
     measure = "test_accuracy" if any(s.row["test_accuracy"] is not None for s in settings) else "test_loss"
     factor, label = (100.0, "test accuracy (%)") if measure == "test_accuracy" else (1.0, "test loss")
@@ -158,7 +158,7 @@ def accuracy_plot(settings: Sequence[Plotted], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def _evaluated(setting: Plotted, measure: str, factor: float) -> Iterator[tuple[list[float], list[float]]]:
+def _evaluated(setting: SettingResult, measure: str, factor: float) -> Iterator[tuple[list[float], list[float]]]:
     for record in setting.records:
         found = [e for e in (record.summary or {}).get("evaluations", []) if e.get(measure) is not None]
         if found:
@@ -166,7 +166,7 @@ def _evaluated(setting: Plotted, measure: str, factor: float) -> Iterator[tuple[
             yield [e["step"] / steps for e in found], [factor * e[measure] for e in found]
 
 
-def axis_plot(settings: Sequence[Plotted], column: str, label: str, unit: str, name: str) -> str | None:
+def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:
     """Speed over the values of one axis, such as the batch size, as SVG.
 
     Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone.
@@ -175,7 +175,7 @@ def axis_plot(settings: Sequence[Plotted], column: str, label: str, unit: str, n
     lines = _differing_in(timed, column)
     if not lines:
         return None
-    speed: Callable[[Plotted], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
+    speed: Callable[[SettingResult], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
     with styled(name):
         figure = figure_of(2.5 + 0.16 * len(lines), left=0.75, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
@@ -196,13 +196,13 @@ def axis_plot(settings: Sequence[Plotted], column: str, label: str, unit: str, n
         return svg_of(figure, name)
 
 
-def _differing_in(settings: Sequence[Plotted], column: str) -> list[list[Plotted]]:
+def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
     """Settings that differ in this column alone (and in what follows from it), in its order; at least two each."""
     follows = {
         "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
         "cpus_per_task": ("threads",),
     }
-    groups: dict[str, list[Plotted]] = {}
+    groups: dict[str, list[SettingResult]] = {}
     for each in settings:
         run = each.records[0].run
         left = {column, *follows.get(column, ())}

@@ -12,7 +12,6 @@ from relay.comparison.columns import told_speed, told_unit
 from relay.comparison.drawing import (
     INK,
     MUTED,
-    Plotted,
     colour_of,
     figure_of,
     marker_of,
@@ -21,12 +20,13 @@ from relay.comparison.drawing import (
     two_lines,
 )
 from relay.comparison.inputs import Record
+from relay.comparison.measured import SettingResult
 from relay.datasets import kinds
 
 _LABEL_CHARACTERS = 88  # so many characters of the usual size fit into the width of a plot
 
 
-def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
+def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Speed (geometric mean, 95 % interval) beside test accuracy or loss, as SVG; None without any speed.
 
     Small dots are repeats. Struck-out settings have a cross, partly failed ones a hollow dot. `name` must be unique on
@@ -57,7 +57,7 @@ def speed_plot(settings: Sequence[Plotted], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def loss_plot(settings: Sequence[Plotted], name: str) -> str | None:
+def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Training loss over epochs as SVG, with a panel for each setting and a line for each repeat; None without losses.
 
     All panels share their axes. The first setting's first repeat is drawn in grey in all other panels.
@@ -100,7 +100,7 @@ def _units(record: Record) -> int:
     return kinds.load(record.run.dataset.kind).units_per_sample(record.run.dataset)
 
 
-def _speed(axes: Axes, place: int, setting: Plotted) -> None:
+def _speed(axes: Axes, place: int, setting: SettingResult) -> None:
     row, colour = setting.row, colour_of(setting)
     low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
     if low is not None:
@@ -121,14 +121,14 @@ def _speed(axes: Axes, place: int, setting: Plotted) -> None:
     )
 
 
-def _measure(settings: Sequence[Plotted]) -> tuple[str, float, str]:
+def _measure(settings: Sequence[SettingResult]) -> tuple[str, float, str]:
     """Test accuracy if the task has one, else test loss: the key in a summary, a factor, and the label of the axis."""
     if any(setting.row["test_accuracy"] is not None for setting in settings):
         return "test_accuracy", 100, "test accuracy (%)"
     return "test_loss", 1, "test loss"
 
 
-def _quality(axes: Axes, place: int, setting: Plotted, measure: str, factor: float) -> None:
+def _quality(axes: Axes, place: int, setting: SettingResult, measure: str, factor: float) -> None:
     measured = [record.summary.get(measure) for record in setting.records if record.summary]
     values = [factor * value for value in measured if value is not None]
     axes.plot(values, [place + 0.16] * len(values), linestyle="none", marker="o", markersize=2, color=MUTED)
@@ -137,7 +137,7 @@ def _quality(axes: Axes, place: int, setting: Plotted, measure: str, factor: flo
         axes.plot([mean], [place], linestyle="none", **marker_of(setting, colour_of(setting)))
 
 
-def _curves(setting: Plotted) -> Iterator[tuple[list[float], list[float]]]:
+def _curves(setting: SettingResult) -> Iterator[tuple[list[float], list[float]]]:
     for record in setting.records:
         losses = record.summary["losses"] if record.summary else {}
         if losses.get("values"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from relay.base import ending
 from relay.base.errors import UserError
@@ -58,23 +59,22 @@ class Search:
         return max(self.largest + self.unit, middle // self.unit * self.unit)
 
 
-def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
-    """Probe the run's setting and write `output`; returns the job's exit status.
+@dataclass(frozen=True)
+class Outcome:
+    """What a search has found: the largest size that fits, 0 where none does, and the record of it."""
 
-    0: done, also where nothing fits, with the reason; 1: a fault of the program's own, which a retry (`attempt` > 1)
-    only repeats; 75: the processes were killed from outside, worth a retry.
-    """
-    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
-    if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
-        return ended
-    tries = Tries(run, job, work, results, limits, "samples per device")
-    search = Search(limits.unit, limits.first, limits.most)
-    try:
-        search.run(lambda size: tries.fits(size, of_batch(run, size)))
-    except UserError as error:
-        return ending.fault(f"probe {run.id}: {error}")
-    except Interrupted as status:
-        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
+    largest: int
+    record: dict[str, Any]  # `reason` says why none fits
+
+
+def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
+    """Probe the run's setting for its largest batch, and write `output`; returns the status of `search_in_job`."""
+    return search_in_job(spec, results, output, limits, attempt, "samples per device", _largest_batch)
+
+
+def _largest_batch(run: Probe, tries: Tries) -> Outcome:
+    search = Search(tries.limits.unit, tries.limits.first, tries.limits.most)
+    search.run(lambda size: tries.fits(size, of_batch(run, size)))
     least = min(search.sizes)
     needed = f"{least} sample{'s' * (least > 1)} on each device, the fewest that it can take,"
     found = {
@@ -85,8 +85,34 @@ def run_probe(spec: Path, results: Path, output: Path, limits: Limits, attempt: 
         "too_large": search.too_large,
         "tried": tries.told(search.sizes, "batch_per_device"),
     }
-    write_json(output, found)
-    print(f"probe {run.id}: {found['reason'] or f'{search.largest} samples per device'}", flush=True)
+    return Outcome(search.largest, found)
+
+
+def search_in_job(
+    spec: Path,
+    results: Path,
+    output: Path,
+    limits: Limits,
+    attempt: int,
+    what: str,
+    look: Callable[[Probe, Tries], Outcome],
+) -> int:
+    """Look for the largest size that fits, and write the record to `output`; returns the job's exit status.
+
+    `what` names the sizes in the log. 0: done, also where nothing fits, with the reason; 1: a fault of the program's
+    own, which a retry (`attempt` > 1) only repeats; 75: the processes were killed from outside, worth a retry.
+    """
+    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
+    if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
+        return ended
+    try:
+        outcome = look(run, Tries(run, job, work, results, limits, what))
+    except UserError as error:
+        return ending.fault(f"probe {run.id}: {error}")
+    except Interrupted as status:
+        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
+    write_json(output, outcome.record)
+    print(f"probe {run.id}: {outcome.record['reason'] or f'{outcome.largest} {what}'}", flush=True)
     return 0
 
 

@@ -10,14 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relay.base import ending
-from relay.base.errors import UserError
-from relay.base.files import write_json
-from relay.probe.job import Search, of_batch
-from relay.probe.tries import Interrupted, Tries
-from relay.run_folder import faults
+from relay.probe.job import Outcome, Search, of_batch, search_in_job
+from relay.probe.tries import Tries
 from relay.spec import requirements
-from relay.spec.job import Job
 from relay.spec.probe import Limits
 from relay.spec.run import Probe
 
@@ -86,18 +81,14 @@ class DepthSearch(Search):
 
 
 def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, attempt: int = 1) -> int:
-    """Search for the deepest network and write `output`; returns the job's exit status, as `run_probe` does."""
-    run, job, work = Probe.read(spec), Job.read(spec), output.with_suffix("")
-    if (ended := faults.begin(work, f"probe {run.id}", attempt)) is not None:
-        return ended
-    tries = Tries(run, job, work, results, limits, "blocks")
+    """Search for the deepest network and write `output`; returns the status of `search_in_job`."""
+    return search_in_job(spec, results, output, limits, attempt, "blocks", _deepest)
+
+
+def _deepest(run: Probe, tries: Tries) -> Outcome:
+    limits = tries.limits
     search = DepthSearch(1, limits.first, limits.most, measured=tries.measured, state_bytes=state_bytes(run))
-    try:
-        search.run(lambda depth: tries.fits(depth, of_depth(run, depth)))
-    except UserError as error:
-        return ending.fault(f"probe {run.id}: {error}")
-    except Interrupted as status:
-        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
+    search.run(lambda depth: tries.fits(depth, of_depth(run, depth)))
     found: dict[str, Any] = {"setting": run.id, "task": run.task.name, "depth": search.largest or None}
     found |= {"limited_by": search.limited_by, "too_large": search.too_large, "state_bytes": search.state_bytes}
     found |= {"reason": None, "tried": tries.told(search.sizes, "depth")}
@@ -109,6 +100,4 @@ def run_largest_model(spec: Path, results: Path, output: Path, limits: Limits, a
     elif not search.largest:
         least = min(search.sizes)
         found["reason"] = tries.why_none(least, f"{least} block{'s' * (least > 1)}, the fewest that it tried,")
-    write_json(output, found)
-    print(f"probe {run.id}: {found['reason'] or f'{search.largest} blocks'}", flush=True)
-    return 0
+    return Outcome(search.largest, found)

@@ -37,13 +37,14 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
     facts = [found[0]["ranks"] for found in lines if found]
+    threads, cpus = _threads_and_cpus(facts[-1])
     adopted = chain.get("adopted_from")
     refused = no_result(run, losses, evaluations, began=(adopted or {}).get("step", 0))
     return {
         "run": run.id,
         "setting": run.setting_id,
         "status": "failed" if refused else "done",
-        "reason": refused or _remarks(run, steps, facts, adopted),
+        "reason": refused or _remarks(run, steps, facts, threads, cpus, adopted),
         "segments": segments,
         "attempts": len(lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
@@ -63,6 +64,8 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "evaluations": evaluations,
         "losses": _thinned(losses),
         "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
+        "threads_on_node": threads,
+        "cpus_of_node": cpus,
         "device_name": " and ".join(_device_names(facts)),
         "versions": facts[-1][0]["versions"],
         "dataset": facts[-1][0].get("dataset"),
@@ -141,8 +144,19 @@ def _device_names(facts: list[list[dict[str, Any]]]) -> list[str]:
     return sorted({str(rank["device_name"]) for ranks in facts for rank in ranks})
 
 
+def _threads_and_cpus(ranks: list[dict[str, Any]]) -> tuple[int, int]:
+    """The threads of all ranks on the first node, and the CPUs that they had there."""
+    on_node = [rank for rank in ranks if rank["host"] == ranks[0]["host"]]
+    return sum(rank["threads"] for rank in on_node), on_node[0]["cpus"]
+
+
 def _remarks(
-    run: Run, measured_steps: int, facts: list[list[dict[str, Any]]], adopted: dict[str, Any] | None = None
+    run: Run,
+    measured_steps: int,
+    facts: list[list[dict[str, Any]]],
+    threads: int,
+    cpus: int,
+    adopted: dict[str, Any] | None,
 ) -> str:
     """What a reader has to know of a run that is done, '' where there is nothing. `facts`: of all attempts' ranks."""
     remarks = []
@@ -157,8 +171,6 @@ def _remarks(
         remarks.append("its jobs had different versions of the software")
     if len({ranks[0].get("dataset") for ranks in facts}) > 1:
         remarks.append("its dataset was made anew, with other content, between its jobs")
-    on_host = [rank for rank in facts[-1] if rank["host"] == facts[-1][0]["host"]]
-    threads = sum(f["threads"] for f in on_host)
-    if threads > on_host[0]["cpus"]:
-        remarks.append(f"{threads} threads shared {on_host[0]['cpus']} CPUs")
+    if threads > cpus:
+        remarks.append(f"{threads} threads shared {cpus} CPUs")
     return "; ".join(remarks)
