@@ -58,7 +58,8 @@ def begun(bench: Bench, base: str, cuts: tuple[tuple[int, str], ...] = ()) -> Ch
     return bench.chain(name, **chosen, devices_per_node=2, total_steps=STEPS)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("zero3", marks=pytest.mark.long), "lightning_zero3"])
+@pytest.mark.long  # tests/test_deepspeed_checkpoints.py and tests/test_lightning.py have the parts
+@pytest.mark.parametrize("strategy", ["zero3", "lightning_zero3"])
 def test_it_goes_on_bit_for_bit(bench: Bench, strategy: str) -> None:
     """Dropout draws masks: a step that was replayed, or a batch that was skipped, would show."""
     cut = begun(bench, strategy, CUTS)

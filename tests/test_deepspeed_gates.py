@@ -13,22 +13,28 @@ from zero_gates import judged, named
 
 GPT = {"task": "gpt-deep-tiny"}  # it has AdamW
 FP16 = {"precision": "fp16"}
-RIGHT = {
-    2: [
-        {"strategy": "zero1"},
-        {"strategy": "zero2", **FP16},
-        {"strategy": "zero3"},
-        {"strategy": "zero3_offload_cpu", **GPT},
-        {"strategy": "zero3_offload_nvme", **GPT},
-        {"strategy": "lightning_zero3"},
-    ],
-    4: [
-        {"strategy": "zero1", **GPT, "precision": "fp64"},
-        {"strategy": "zero2"},
-        {"strategy": "zero3", **GPT, "precision": "fp64"},
-        {"strategy": "lightning_zero3", **FP16},
-        {"strategy": "lightning_zero3", **GPT, "precision": "bf16"},
-    ],
+# Cells whose gates share their processes, by the group's name, and the group's world size.
+RIGHT: dict[str, tuple[int, list[dict[str, Any]]]] = {
+    "two": (
+        2,
+        [
+            {"strategy": "zero1"},
+            {"strategy": "zero3"},
+            {"strategy": "zero3_offload_nvme", **GPT},
+            {"strategy": "lightning_zero3"},
+        ],
+    ),
+    "two more": (2, [{"strategy": "zero2", **FP16}, {"strategy": "zero3_offload_cpu", **GPT}]),
+    "four": (
+        4,
+        [
+            {"strategy": "zero1", **GPT, "precision": "fp64"},
+            {"strategy": "zero2"},
+            {"strategy": "zero3", **GPT, "precision": "fp64"},
+            {"strategy": "lightning_zero3", **FP16},
+            {"strategy": "lightning_zero3", **GPT, "precision": "bf16"},
+        ],
+    ),
 }
 WRONG = {
     "wrong_zero_clipping": "scaled: parameters",
@@ -39,16 +45,17 @@ WRONG = {
 pytestmark = pytest.mark.slow
 
 
-class Verdicts(dict[int, dict[str, Any]]):
-    """The verdicts of all cells on so many processes, made when they are first asked for."""
+class Verdicts(dict[str, dict[str, Any]]):
+    """The verdicts of a group's cells, made when they are first asked for."""
 
     def __init__(self, gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> None:
         self.gates, self.folders = gates, tmp_path_factory
 
-    def __missing__(self, size: int) -> dict[str, Any]:
-        cells = [*RIGHT[size], *({"strategy": name} for name in WRONG if size == 2)]
-        self[size] = judged(self.gates, cells, size, self.folders.mktemp(f"zero-{size}"))
-        return self[size]
+    def __missing__(self, group: str) -> dict[str, Any]:
+        size, right = RIGHT[group]
+        cells = [*right, *({"strategy": name} for name in WRONG if group == "two")]
+        self[group] = judged(self.gates, cells, size, self.folders.mktemp("zero"))
+        return self[group]
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +65,16 @@ def verdicts(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> Verdicts
     return Verdicts(gates, tmp_path_factory)
 
 
-def sized(size: int, *values: object) -> Any:
-    """A case of that many processes; more than two are left to the long tests."""
-    return pytest.param(size, *values, marks=[pytest.mark.long] if size > 2 else [])
+def grouped(group: str, *values: object) -> Any:
+    """A case of that group; all but the first are left to the long tests."""
+    return pytest.param(group, *values, marks=[pytest.mark.long] if group != "two" else [])
 
 
 @pytest.mark.parametrize(
-    ("size", "name"), [sized(size, named(cell)) for size, cells in RIGHT.items() for cell in cells]
+    ("group", "name"), [grouped(group, named(cell)) for group, (_, cells) in RIGHT.items() for cell in cells]
 )
-def test_it_trains_what_the_reference_trains(verdicts: dict[int, dict[str, Any]], size: int, name: str) -> None:
-    verdict = verdicts[size][name]
+def test_it_trains_what_the_reference_trains(verdicts: Verdicts, group: str, name: str) -> None:
+    verdict = verdicts[group][name]
     assert verdict["problems"] == []
     assert verdict["max_loss_difference"] <= 1e-9
     assert {"algorithm: parameters", "scaled: parameters", "between steps: state"} <= {
@@ -76,19 +83,19 @@ def test_it_trains_what_the_reference_trains(verdicts: dict[int, dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    ("size", "name", "parameters", "gradients"),
+    ("group", "name", "parameters", "gradients"),
     [
-        sized(2, "zero1", 1, None),
-        sized(2, "zero3", 1 / 2, 1 / 2),
-        sized(2, "lightning_zero3", 1 / 2, 1 / 2),
-        sized(4, "zero2", 1, 1 / 4),
-        sized(4, "zero3-gpt-deep-tiny-fp64", 1 / 4, 1 / 4),
+        grouped("two", "zero1", 1, None),
+        grouped("two", "zero3", 1 / 2, 1 / 2),
+        grouped("two", "lightning_zero3", 1 / 2, 1 / 2),
+        grouped("four", "zero2", 1, 1 / 4),
+        grouped("four", "zero3-gpt-deep-tiny-fp64", 1 / 4, 1 / 4),
     ],
 )
 def test_each_stage_divides_its_part(
-    verdicts: dict[int, dict[str, Any]], size: int, name: str, parameters: float, gradients: float | None
+    verdicts: Verdicts, group: str, name: str, parameters: float, gradients: float | None
 ) -> None:
-    shares = verdicts[size][name]["bytes_held_share"]
+    size, shares = RIGHT[group][0], verdicts[group][name]["bytes_held_share"]
     assert shares["optimizer"] == pytest.approx([1 / size] * size, rel=0.05)
     assert shares["parameters"] == pytest.approx([parameters] * size, rel=0.05)
     if gradients is not None:
@@ -96,5 +103,5 @@ def test_each_stage_divides_its_part(
 
 
 @pytest.mark.parametrize(("strategy", "found"), WRONG.items())
-def test_a_wrong_one_is_found(verdicts: dict[int, dict[str, Any]], strategy: str, found: str) -> None:
-    assert any(found in problem for problem in verdicts[2][strategy]["problems"])
+def test_a_wrong_one_is_found(verdicts: Verdicts, strategy: str, found: str) -> None:
+    assert any(found in problem for problem in verdicts["two"][strategy]["problems"])

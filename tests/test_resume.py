@@ -43,6 +43,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline, fp16": ("pipeline", {"precision": "fp16"}),
 }
 CASES = {name: (name, {}) for name in NEEDS} | VARIANTS
+LONG = ("fsdp_tensor_parallel", "ddp, fp16", "fsdp, offload", "pipeline_ddp")  # others here show their parts
 
 
 def processes(needs: Requirements) -> int:
@@ -74,7 +75,7 @@ STOP_ONCE = """if self.steps == {cut} and self.ranks.rank == 0 and not Path({fla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] * (case in LONG)) for case in CASES])
 def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case: str) -> None:
     """In new processes; and with checkpoints written in the background at every step that has none to wait for."""
     strategy, values = CASES[case]
@@ -168,7 +169,7 @@ def wanted(module_bench: Bench) -> Callable[[Any], dict[str, Any]]:
         (("tensor_parallel", 2), ("pipeline", 2)),
         pytest.param(("fsdp", 2), ("fsdp_tensor_parallel", 4), marks=pytest.mark.long),
         pytest.param(("pipeline", 2), ("pipeline_ddp", 4), marks=pytest.mark.long),
-        (("pipeline_ddp", 4), ("model_parallel", 2)),
+        pytest.param(("pipeline_ddp", 4), ("model_parallel", 2), marks=pytest.mark.long),
         pytest.param(("expert_parallel", 2), ("expert_parallel", 4), marks=pytest.mark.long),
         (("expert_parallel", 2), ("ddp", 2)),
         pytest.param(("cpu", 1), ("expert_parallel", 2), marks=pytest.mark.long),

@@ -28,7 +28,8 @@ from slurm_runs import PARTITIONS, site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
-SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": ["srun", "torchrun"]}
+SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
+BY_TORCHRUN = {"strategy": "ddp", "nodes": 2, "launcher": "torchrun"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 
@@ -78,9 +79,9 @@ def read(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Plan]:
-    """One process, and ddp on two nodes by srun and by torchrun, from nothing to the report."""
+    """One process, and ddp on two nodes by srun (two ranks on each) and by torchrun, from nothing to the report."""
     folder = tmp_path_factory.mktemp("compared")
-    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL]}
+    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL, BY_TORCHRUN]}
     site = site_file(folder)
     status, printed = slurm_snakemake(cluster, folder, config, site=site)
     assert status == 0, printed
@@ -165,9 +166,11 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
     folder, _, found = compared
     for run in (run for run in found.runs if run.strategy.name == "ddp"):
         ranks = read(folder / f"results/preflight/{found.preflight(run)}/facts.json")["ranks"]
-        assert [rank["rank"] for rank in ranks] == [0, 1, 2, 3]
-        assert [rank["local_rank"] for rank in ranks] == [0, 1, 0, 1]
-        assert ranks[0]["host"] == ranks[1]["host"] != ranks[2]["host"] == ranks[3]["host"]
+        on_each = run.shape.processes_per_node
+        assert [rank["rank"] for rank in ranks] == list(range(2 * on_each))
+        assert [rank["local_rank"] for rank in ranks] == [*range(on_each)] * 2
+        hosts = [rank["host"] for rank in ranks]
+        assert hosts == [hosts[0]] * on_each + [hosts[-1]] * on_each
         addresses = [tuple(rank["addresses"]) for rank in ranks]
         assert len(set(addresses)) == 2
         assert not any(address.startswith("127.") for own in addresses for address in own)
@@ -224,13 +227,13 @@ def test_slurm_saw_every_shape_as_declared(
 ) -> None:
     folder, _, found = compared
     jobs = submitted(cluster, set())
-    for run in found.runs:  # one process; two nodes with two ranks each, by srun and by torchrun
+    for run in found.runs:  # one process; two nodes, by srun and by torchrun
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
     config = SHORT | {
         "strategy_folders": [str(ROOT / "tests/strategies")],
         "comparisons": [
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
-            {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"},
+            {"strategy": "right_replicas_by_hand", "processes_per_device": 2, "launcher": "srun"},
         ],
     }
     site = site_file(tmp_path)
@@ -245,7 +248,7 @@ def test_slurm_saw_every_shape_as_declared(
 
 
 def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [SEVERAL | {"launcher": "srun"}]}
+    config = SHORT | {"comparisons": [SEVERAL]}
     site = site_file(tmp_path)
     (run,) = planned(config, site).runs
     # Snakemake shrinks what is larger than this, in silence.
@@ -274,23 +277,24 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
-def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path) -> None:
-    ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": ["torchrun", "srun"]}
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=pytest.mark.long)])
+def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path, launcher: str) -> None:
+    ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": launcher}
     openmp = {"places": "cores", "bind": "close", "stack": "16m"}
     # Not so here, but that nobody knows: all tasks of a node have the same CPUs, as without Slurm's task/affinity.
     site = site_file(tmp_path, confines_cpus=True, openmp=openmp, network_interface="eth0")
     found = planned(SHORT | {"comparisons": [ddp]}, site)
-    targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
-    status, printed = slurm_snakemake(cluster, tmp_path, SHORT | {"comparisons": [ddp]}, *targets, site=site)
+    (run,) = found.runs
+    target = f"results/runs/{run.id}/summary.json"
+    status, printed = slurm_snakemake(cluster, tmp_path, SHORT | {"comparisons": [ddp]}, target, site=site)
     assert status == 0, printed
-    for run in found.runs:
-        ranks = ranks_of(tmp_path, run.id)
-        assert [len(rank["affinity"]) for rank in ranks] == [1, 1]
-        assert ranks[0]["affinity"] != ranks[1]["affinity"]
-        for rank in ranks:
-            told = rank["environment"]
-            assert (told["OMP_PLACES"], told["OMP_PROC_BIND"], told["OMP_STACKSIZE"]) == ("cores", "close", "16m")
-            assert told["GLOO_SOCKET_IFNAME"] == told["NCCL_SOCKET_IFNAME"] == "eth0"
+    ranks = ranks_of(tmp_path, run.id)
+    assert [len(rank["affinity"]) for rank in ranks] == [1, 1]
+    assert ranks[0]["affinity"] != ranks[1]["affinity"]
+    for rank in ranks:
+        told = rank["environment"]
+        assert (told["OMP_PLACES"], told["OMP_PROC_BIND"], told["OMP_STACKSIZE"]) == ("cores", "close", "16m")
+        assert told["GLOO_SOCKET_IFNAME"] == told["NCCL_SOCKET_IFNAME"] == "eth0"
 
 
 def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path: Path) -> None:
@@ -309,7 +313,7 @@ def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path:
 
 
 def test_preflight_alone_is_one_page(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [SEVERAL | {"launcher": "torchrun"}]}
+    config = SHORT | {"comparisons": [BY_TORCHRUN]}
     before = known(cluster)
     status, printed = slurm_snakemake(cluster, tmp_path, config, "preflight", site=site_file(tmp_path))
     assert status == 0, printed

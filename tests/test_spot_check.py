@@ -70,7 +70,11 @@ def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, va
     assert max(figures(found, "buffers")) < 1e-5
 
 
-@pytest.mark.parametrize("values", [of("expert_parallel"), of("tensor_parallel"), of("fsdp")], ids=["ep", "tp", "fsdp"])
+@pytest.mark.parametrize(
+    "values",
+    [of("expert_parallel"), pytest.param(of("tensor_parallel"), marks=pytest.mark.long), of("fsdp")],
+    ids=["ep", "tp", "fsdp"],
+)
 def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> None:
     chain = bench.chain("run", EXPERTS, **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)
