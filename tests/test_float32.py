@@ -14,7 +14,8 @@ from relay.equivalence import float32
 from relay.equivalence.figures import distance
 from relay.equivalence.job import run_reference
 from relay.equivalence.plain import Plain
-from relay.equivalence.trials import OWN_OPTIMIZER, TrialData, TrialTask, trials
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import OWN_OPTIMIZER, trials
 from relay.spec.run import Training, changed
 
 CPU = torch.device("cpu")

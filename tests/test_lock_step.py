@@ -19,7 +19,8 @@ from relay.equivalence import reference
 from relay.equivalence.gate import largest
 from relay.equivalence.job import run_gate
 from relay.equivalence.lock_step import LockStep
-from relay.equivalence.trials import EXACT, Trial, TrialData, trials
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import EXACT, Trial, trials
 from relay.spec import tasks
 from relay.spec.run import OwnBatch, Reference, changed
 

@@ -14,7 +14,8 @@ from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
 from relay.equivalence import reference
 from relay.equivalence.gate import distance
-from relay.equivalence.trials import Trial, TrialData, TrialTask, still, trials
+from relay.equivalence.trial_task import TrialData, TrialTask, still
+from relay.equivalence.trials import Trial, trials
 from relay.spec import tasks
 from relay.spec.run import Run, changed
 from relay.task.task import Task

@@ -53,7 +53,7 @@ def synthetic(gate: Gate) -> Gate:
 def _judge(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path]], place: Path) -> None:
     from relay import strategies
     from relay.equivalence import between
-    from relay.equivalence.trials import TrialData
+    from relay.equivalence.trial_task import TrialData
     from relay.equivalence.verdict import Verdict
 
     strategies.__path__.append(str(FOLDER))

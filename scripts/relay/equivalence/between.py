@@ -19,7 +19,8 @@ from relay.equivalence.compared import compare, compare_types, compare_work, com
 from relay.equivalence.course import AFTER, BEFORE, BESIDE, AsTrained, Course, EndedEarlyError
 from relay.equivalence.dtypes import lowered
 from relay.equivalence.repeated import Loaded, Repeated, Told
-from relay.equivalence.trials import EXACT, Trial, TrialData
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import EXACT, Trial
 from relay.equivalence.untouched import untouched
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks

@@ -17,7 +17,8 @@ from torch import nn
 from relay.equivalence.masks import Drawn, Masks, recorded
 from relay.equivalence.modules import Called, named
 from relay.equivalence.start import start
-from relay.equivalence.trials import Trial, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import Trial
 from relay.equivalence.work import Work
 from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks

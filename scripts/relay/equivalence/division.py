@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay.equivalence.trials import Trial, TrialData
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
 from relay.equivalence.work import Shares, undivided
 from relay.process.ranks import Ranks

@@ -13,7 +13,8 @@ import torch
 from relay.base.errors import UserError
 from relay.equivalence.figures import distance
 from relay.equivalence.plain import Plain
-from relay.equivalence.trials import SMOOTH, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import SMOOTH
 from relay.spec import arithmetic
 from relay.spec.run import Training
 from relay.spec.setting import TF32

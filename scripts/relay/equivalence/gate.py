@@ -23,7 +23,8 @@ from relay.equivalence.division import Trained, computed, divided
 from relay.equivalence.figures import difference, distance, largest
 from relay.equivalence.made_with import check_reference, made_with
 from relay.equivalence.start import start
-from relay.equivalence.trials import EXACT, Trial, TrialData, TrialTask, trials
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import EXACT, Trial, trials
 from relay.equivalence.verdict import UNFINISHED, Part, Verdict
 from relay.equivalence.work import Work
 from relay.process import sent

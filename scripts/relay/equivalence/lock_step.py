@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from relay.equivalence.plain import Plain
-from relay.equivalence.trials import Trial, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import Trial
 from relay.spec.run import Training
 from relay.task.data import Batch
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from relay.equivalence import reference
-from relay.equivalence.trials import Trial, TrialData
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import Trial
 from relay.equivalence.trials import trials as all_trials
 from relay.equivalence.untouched import untouched
 from relay.process.ranks import Ranks

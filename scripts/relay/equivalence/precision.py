@@ -17,7 +17,8 @@ from relay.equivalence.course import Course
 from relay.equivalence.dtypes import fewer_bits, lowered
 from relay.equivalence.figures import difference, largest
 from relay.equivalence.plain import Plain
-from relay.equivalence.trials import EXACT, LOSS_LIMITS, Trial, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import EXACT, LOSS_LIMITS, Trial
 from relay.equivalence.untouched import untouched
 from relay.equivalence.verdict import Part, Verdict
 from relay.process.ranks import Ranks

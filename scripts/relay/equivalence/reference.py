@@ -15,7 +15,8 @@ from relay.base.errors import UserError
 from relay.equivalence import float32
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
-from relay.equivalence.trials import Trial, TrialData, trials
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import Trial, trials
 from relay.process import machine
 from relay.spec import arithmetic
 from relay.spec.run import Reference, Training

@@ -18,7 +18,7 @@ from relay.equivalence import modules
 from relay.equivalence.course import AFTER, BEFORE, BESIDE, PREDICTED, AsTrained, Seen
 from relay.equivalence.masks import Drawn
 from relay.equivalence.plain import Plain
-from relay.equivalence.trials import TrialData
+from relay.equivalence.trial_task import TrialData
 from relay.equivalence.work import Work
 from relay.spec.requirements import Requirements
 from relay.spec.run import Training

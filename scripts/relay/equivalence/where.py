@@ -14,7 +14,8 @@ import torch
 from relay.equivalence.figures import difference
 from relay.equivalence.plain import Plain
 from relay.equivalence.start import start
-from relay.equivalence.trials import Trial, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
