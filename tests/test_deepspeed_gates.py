@@ -42,7 +42,7 @@ WRONG = {
     "wrong_zero_division": "division of work: parameters should be divided",
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test judges all cells of its group
 
 
 class Verdicts(dict[str, dict[str, Any]]):

@@ -118,6 +118,7 @@ def verdicts(gates: Gates, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # the first test judges all cells of its world size
 @pytest.mark.parametrize(
     ("world_size", "name"), [(size, named(chosen)) for size, cells in CELLS.items() for chosen in cells]
 )
@@ -129,6 +130,7 @@ def test_it_trains_what_the_reference_trains(verdicts: Callable[..., Any], world
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # the first test judges all cells of its world size
 @pytest.mark.parametrize(
     ("world_size", "name", "share"),
     [
@@ -151,6 +153,7 @@ def test_a_rank_holds_its_part(verdicts: Callable[..., Any], world_size: int, na
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # the first test judges all cells of its world size
 def test_a_replica_sees_its_samples(verdicts: Callable[..., Any]) -> None:
     of = {name: verdict["samples_per_rank"] for name, verdict in verdicts(4).items()}
     assert of["fsdp-gpt-tiny"] == of["expert_parallel-gpt-moe-tiny"] == [4] * 4

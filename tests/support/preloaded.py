@@ -37,11 +37,18 @@ FORKED = "forkserver"
 def spawned(work: Callable[..., None], world_size: int, *arguments: Any) -> None:
     """Run `work(ranks, *arguments)` in so many processes, which have joined as ranks on CPUs.
 
-    What one of them raises is raised here, and ends the others.
+    What one of them raises is raised here, and ends the others. So does what ends the test, such as its time limit.
     """
     _serve()
     given = (_told(world_size), work, arguments)
-    torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED)
+    ranks = torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED, join=False)
+    try:
+        while not ranks.join():
+            pass
+    finally:
+        for process in ranks.processes:
+            process.kill()
+            process.join()
 
 
 def start(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
