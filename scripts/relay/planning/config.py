@@ -236,8 +236,18 @@ class Config(Block):
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
+    time_limits: list[Natural] = Field(
+        default=[],
+        description="time limits, in minutes, for which `snakemake plan` says how many jobs a training needs, once it "
+        "has been measured; []: runtime_minutes, and the longest jobs of the site's partitions",
+    )
     memory_mb_per_node: Natural | None = Field(
         default=None, description="main memory that a job asks for on each node; null: the site's share"
+    )
+    right_size: bool = Field(
+        default=True,
+        description="on a cluster: ask for the memory and time that finished runs of the setting, or of another length "
+        "of it, needed, with a margin, where that is less than what is declared",
     )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"

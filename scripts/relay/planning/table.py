@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.plain_text import plain_text
-from relay.planning import shapes
+from relay.planning import chains, right_size, shapes
 from relay.planning.plan import Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
@@ -60,10 +60,12 @@ def render(plan: Plan, width: int = 80) -> str:
         _totals(plan),
         *plan.stacks.shown(plan.root),
         *(start.line for start in plan.expected_starts),
+        *right_size.shown(plan, _names(plan)),
         *skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    return plain_text(table, *(Text(line) for line in lines), width=width) + "\n"
+    forecasts = chains.shown(plan, _names(plan))
+    return plain_text(table, *forecasts, *(Text(line) for line in lines), width=width) + "\n"
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:
@@ -133,10 +135,7 @@ def _totals(plan: Plan) -> str:
 
 def words_by_id(plan: Plan) -> dict[str, str]:
     """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
-    names = {}
-    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
-    for planned, label in zip(plan.settings, labels, strict=True):
-        names[planned.id] = f"{planned.setting.strategy.name} ({label})"
+    names = _names(plan)
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
@@ -148,6 +147,13 @@ def words_by_id(plan: Plan) -> dict[str, str]:
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         names[look.id] = label
     return names
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """A name for each setting of the plan, by id."""
+    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
+    named = zip(plan.settings, labels, strict=True)
+    return {planned.id: f"{planned.setting.strategy.name} ({label})" for planned, label in named}
 
 
 def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:
