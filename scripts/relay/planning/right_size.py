@@ -112,8 +112,8 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     minutes = min(declared.minutes, max(least, math.ceil(seconds / 60)))
     time_why = (
         f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {steps} steps and {times.saving_seconds:.0f} s "
-        f"to save in the slowest of {counted(times.jobs, 'job')}, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for "
-        "Slurm's start"
+        f"to save in the slowest of {counted(times.jobs, 'job')}, {100 * MARGIN:.0f} % more, and "
+        f"{START_SECONDS:.0f} s for Slurm's start"
     )
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
 
