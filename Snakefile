@@ -95,7 +95,7 @@ if workflow.is_main_process:
     guard.guard(
         workflow,
         reading={"status"} if PLAN.unmeasured else {"status", "plan"},
-        missing=PLAN.unready,
+        missing=[*PLAN.unready, *filter(None, [PLAN.over_budget])],
         refused=lambda targets: [
             *probed.refusals(CONFIG, targets),
             *largest_models.refusals(PLAN, targets),

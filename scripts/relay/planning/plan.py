@@ -62,7 +62,7 @@ class Plan:
     a setting, gate or reference to its preflight's.
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
-    `requests` is what jobs ask for by measurement.
+    `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
     """
 
     config: Config
@@ -84,6 +84,7 @@ class Plan:
     preflight_of: dict[str, str] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    over_budget: str = ""
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)

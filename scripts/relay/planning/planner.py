@@ -12,7 +12,19 @@ from typing import Any, Literal
 from relay.base.errors import UserError
 from relay.environments import login_node, overlay
 from relay.environments.locks import base, lock_of
-from relay.planning import batches, checks, right_size, settings, shapes, size, skips, software, stacks, user_limits
+from relay.planning import (
+    batches,
+    budget,
+    checks,
+    right_size,
+    settings,
+    shapes,
+    size,
+    skips,
+    software,
+    stacks,
+    user_limits,
+)
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -67,6 +79,7 @@ def plan(
     planner.plan.requests = Requests.read(results)
     if record:
         planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
+    budget.keep_to_it(planner.plan, driver=record)
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan

@@ -19,6 +19,7 @@ from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
+from relay.spec.price import Price
 from relay.spec.versions import VERSION
 
 SITES = Path("config/sites")
@@ -109,6 +110,7 @@ class Site(Block):
         default=[], description="kinds of nodes; a job uses the first that it fits into"
     )
     limits: Limits = Field(default=Limits(), description="what one user may have at once on the whole cluster")
+    price: Price = Field(default=Price(), description="what an hour costs; the plan then shows the sum")
     min_minutes: Natural | None = Field(
         default=None,
         description="shortest job that the cluster wants, in minutes: the plan warns of shorter ones, and preflights "
