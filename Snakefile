@@ -11,6 +11,7 @@
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from snakemake.utils import min_version
@@ -19,6 +20,7 @@ min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard, refused
+from relay.driver.view import View
 from relay.planning import here, largest_models, planner, probed, reading, table
 from relay.planning.config import load
 from relay.run_folder import layout
@@ -26,6 +28,8 @@ from relay.base.errors import UserError
 from relay.spec import user_limits
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import leave_to_slurm, load_site, site_of
+from relay.status.page import GATES, SPOT_CHECKS
+from relay.status.watch import Watch
 from relay.training import changed_code
 
 DEFAULTS = Path(f"{workflow.basedir}/config/config.yaml")
@@ -79,11 +83,19 @@ if workflow.is_main_process:
         # Snakemake keeps the sum over all jobs that it has submitted at these.
         for name, counter in user_limits.all_counters(SITE).items():
             workflow.register_resource(name, counter.most)
+    unmeasured = {run.setting_id for run in PLAN.unmeasured}
+    watch = Watch(
+        PLAN.runs,
+        names=partial(table.words_by_id, PLAN),
+        ends=lambda run: None if run.setting_id in unmeasured else PLAN.segments(run),
+        results=Path("results"),
+        on_slurm=SITE is not None,
+    )
     # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
     guard.guard(
         workflow,
         reading={"status"} if PLAN.unmeasured else {"status", "plan"},
-        missing=PLAN.unready,
+        missing=[*PLAN.unready, *filter(None, [PLAN.over_budget])],
         refused=lambda targets: [
             *probed.refusals(CONFIG, targets),
             *largest_models.refusals(PLAN, targets),
@@ -99,7 +111,11 @@ if workflow.is_main_process:
                 if targets <= {"all", "comparison"} or run.strategy.name in targets
             ]
         ),
+        more_memory=lambda job, had_mb: more_memory(job, had_mb),
         afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
+        view=View(
+            watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
+        ),
     )
 
 

@@ -15,8 +15,7 @@ def main() -> int:
     given = parser.parse_args()
     specification = json.loads(given.spec.read_text(encoding="utf-8"))  # once: it may be a pipe
     run, job = Run.from_dict(specification), Job.of(specification)
-    seconds = measure(run, given.results, job=job, attempt=given.attempt)
-    write_json(given.output, {"setting": run.setting_id, "seconds_per_step": seconds})
+    write_json(given.output, measure(run, given.results, job=job, attempt=given.attempt))
     return 0
 
 

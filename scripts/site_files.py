@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from relay.spec.messages import describe
 from relay.spec.partition import Limits, Partition
+from relay.spec.price import Price
 from relay.spec.site import Environment, OpenMP, Site, load_site, names
 
 BASE = Path("profiles/slurm/config.yaml")
@@ -24,6 +25,7 @@ PROFILE_HEAD = """\
 BLOCKS: dict[str, type[BaseModel]] = {
     "partitions": Partition,
     "limits": Limits,
+    "price": Price,
     "openmp": OpenMP,
     "environment": Environment,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,3 +140,5 @@ def test_a_lock_that_an_older_driver_left_is_no_obstacle(place: Place) -> None:
     (locks / "0.output.lock").write_text(f"{driver.folder}/{driver.trained}\n{driver.trained}\n")
     status, printed = driver.call(driver.trained)
     assert status == 0, printed
+    assert "\x1b" not in printed  # a log has no escape codes, and Snakemake's lines about each job
+    assert re.search(r"(?m)^Job \d+: Training cpu \(1 proc, 1 thread, resident\) ", printed)

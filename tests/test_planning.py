@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plans import CPU, DDP, ROOT, only, planned, strategy_folder
-from relay.planning import table
+from relay.planning import costs, table
 from relay.spec.run import Setting, built
 from relay.spec.tasks import TASKS
 
@@ -183,8 +183,9 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
         repeats=4,
         runtime_minutes=30,
     )
-    # the reference on 1 CPU, cpu's gate on 2, ddp's on 6; 4 jobs of 2 CPUs; 12 of 6; two spot checks; half an hour each
-    assert table.cost(found) == table.Cost(jobs=21, cpu_hours=(1 + 2 + 6 + 8 + 72 + 2 + 6) / 2, gpu_hours=0)
+    # the reference on 1 CPU, cpu's gate on 2, ddp's on 6; 4 jobs of 2 CPUs; 12 of 6; two spot checks; half an hour
+    # each: (1 + 2 + 6 + 8 + 72 + 2 + 6) / 2
+    assert costs.planned(found) == costs.Cost(jobs=21, cpu_hours=48.5, gpu_hours=0, cpu_only_hours=48.5)
     text = table.render(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "21 jobs; at most 48.5 CPU-hours and 0 GPU-hours per try" in text
@@ -197,7 +198,9 @@ def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
     found = planned(DDP, CPU | {"segment": {"minutes": 5}}, gpus=2, repeats=2, runtime_minutes=60)
     # ddp: two jobs and a gate on 2 GPUs, its reference and spot check on 1; cpu: a gate, a reference and a spot check,
     # its runs unknown
-    assert table.cost(found) == table.Cost(jobs=8, cpu_hours=4 + 2 + 1 + 1 + 1 + 1 + 1, gpu_hours=4 + 2 + 1 + 1)
+    assert costs.planned(found) == costs.Cost(
+        jobs=8, cpu_hours=4 + 2 + 1 + 1 + 1 + 1 + 1, gpu_hours=8, cpu_only_hours=3
+    )
     text = table.render(found)
     assert "?" in text
     assert "whose speed is not measured" in " ".join(text.split())

@@ -12,7 +12,7 @@ import yaml
 import drive
 from planned_preflights import recorded
 from relay.base.errors import UserError
-from relay.planning import shapes, table
+from relay.planning import costs, shapes
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -180,7 +180,7 @@ def test_whole_nodes_count_and_cost_in_full(planned: Planned) -> None:
     found = planned(CPU, site=whole, device="cpu", runtime_minutes=60)
     assert found.resources(found.runs[0])["user_cpus"] == 64
     hours = 4 * 64 + 64 * 10 / 60  # run, gate, reference and spot check; the preflight's ten minutes
-    assert table.cost(found).cpu_hours == pytest.approx(hours)
+    assert costs.planned(found).cpu_hours == pytest.approx(hours)
     (warning,) = found.warnings
     assert "uses 1 of the 64 CPUs of each node, and partition cpus gives and charges whole nodes" in warning
     assert not planned(CPU | {"cpus_per_task": 64}, site=whole, device="cpu").warnings

@@ -44,11 +44,18 @@ class MiniSlurm:
     """A cluster, up and idle inside its `with` block; its logs and configuration lie in `folder`.
 
     `namespaces=False` leaves the nodes in this machine's network and under its name: quicker where there are many.
+    `kills_for_memory`: a step that uses more memory than its job asked for is killed.
     Raises `RuntimeError` where something cannot be started, `TimeoutError` where the nodes do not come up.
     """
 
     def __init__(
-        self, folder: Path, nodes: Sequence[Node], partitions: Sequence[Partition], *, namespaces: bool = True
+        self,
+        folder: Path,
+        nodes: Sequence[Node],
+        partitions: Sequence[Partition],
+        *,
+        namespaces: bool = True,
+        kills_for_memory: bool = False,
     ) -> None:
         self.folder = folder.resolve()
         if len(str(self.folder)) > 70:
@@ -56,6 +63,7 @@ class MiniSlurm:
         if len(nodes) > 60:
             raise ValueError(f"{len(nodes)} nodes: a mini cluster has ports for 60")
         self.nodes, self.partitions, self.namespaces = tuple(nodes), tuple(partitions), namespaces
+        self.kills_for_memory = kills_for_memory
         self._contained: dict[str, Contained] = {}
         self._controller = ("", 0)
         self._undo = ExitStack()
@@ -120,7 +128,8 @@ class MiniSlurm:
         port = 16800 + 64 * net.number
         self._controller = (controller.address, port)
         nodes = list(zip(self.nodes, hosts, strict=True))
-        (self.folder / "slurm.conf").write_text(slurm_conf(self.folder, port, controller, nodes, self.partitions))
+        text = slurm_conf(self.folder, port, controller, nodes, self.partitions, kills_for_memory=self.kills_for_memory)
+        (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(gres_conf(devices, self.nodes))
         known = [Host("localhost", "127.0.0.1"), Host("login", net.gateway), *hosts]
         (self.folder / "hosts").write_text("".join(f"{host.address} {host.name}\n" for host in known))

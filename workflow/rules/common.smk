@@ -12,7 +12,6 @@ from relay.planning import shapes
 from relay.slurm import commands as slurm_commands
 from relay.spec import user_limits
 from relay.status import page as status_page
-from relay.status import runs as status_runs
 from relay.training import speed
 
 # Snakemake has a `chain` of its own in this namespace.
@@ -134,6 +133,21 @@ class Load:
 LOAD = Load()
 
 
+def more_memory(job, had_mb):
+    """What a job that was killed with so much memory asks for when it is tried again (`Plan.more_memory`)."""
+    known, name = LOAD.known, job.rule.name
+    of_rule = {"segment": "run", "probe_job": "probe"}
+    of_rule |= {
+        f"{kind}_job": kind for kind in ("preflight", "libtorch", "largest_model")
+    }
+    if name == "speed":
+        specification = UNMEASURED[job.wildcards.setting]
+    else:
+        kind = of_rule.get(name, name)
+        specification = known.get(kind, {}).get(job.wildcards[0])
+    return specification and PLAN.more_memory(specification, had_mb)
+
+
 def conda_of(specification_of):
     """The conda environment of a job, where the profile deploys by conda. `specification_of`: a function of its wildcards."""
     return lambda wildcards: login_node.conda_directive(
@@ -231,36 +245,14 @@ def show_plan():
 
 def show_status():
     """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
-    queue, news = None, ""
-    if SITE is not None:
-        try:
-            jobs = slurm_commands.jobs_of(Path.cwd())
-            queue, news = (
-                status_runs.queued(jobs),
-                f"queue: {len(jobs)} jobs of this folder",
-            )
-        except UserError as error:
-            queue, news = {}, f"queue: unknown: {error}"
-    names, unmeasured = table.words_by_id(PLAN), {
-        run.setting_id for run in PLAN.unmeasured
-    }
-    standings = [
-        status_runs.standing(
-            run,
-            names[run.id],
-            None if run.setting_id in unmeasured else PLAN.segments(run),
-            Path("results"),
-            queue,
-        )
-        for run in PLAN.runs
-    ]
-    proofs = {
-        status_page.GATES: [*PLAN.gates],
-        status_page.SPOT_CHECKS: [*PLAN.spot_checks],
-    }
+    watch.tries = slurm_commands.TRIES
+    standings = watch.look()
+    proofs = {GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
     width = max(80, shutil.get_terminal_size().columns)
     print(
-        status_page.render(standings, proofs, Path("results"), news=news, width=width),
+        status_page.render(
+            standings, proofs, Path("results"), news=watch.news, width=width
+        ),
         end="",
         flush=True,
     )

@@ -6,6 +6,9 @@ PROBES = probed.probes(PLAN)
 SEARCHES = largest_models.searches(PLAN)
 PROBED = "results/probed.yaml"
 LOAD.known["probe"] = {name: planned.probe for name, planned in PROBES.items()}
+LOAD.known["largest_model"] = {
+    name: planned.probe for name, planned in SEARCHES.items()
+}
 
 
 def probe_answers():

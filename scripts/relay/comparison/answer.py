@@ -6,7 +6,7 @@ It is decided here and nowhere else. The page, the terminal, `answer.json` and `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class Answer:
 
     winner: better than every other beyond doubt. tie: `tied` are as fast at the same cost or a higher one. unclear: the
     intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone: nothing else
-    was measured and proven.
+    was measured and proven. `site_flags`: flags of sbatch that all jobs of the site have.
     """
 
     task: str
@@ -70,6 +70,7 @@ class Answer:
     best: Candidate | None = None
     request: Request | None = None
     job: Job | None = None
+    site_flags: Sequence[str] = ()
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     wrong: Sequence[WrongChoice] = ()
@@ -148,16 +149,27 @@ def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answ
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
+    job = _longest(best, inputs.rules.get("most_minutes") or 0)
     return Answer(
         best=best,
         certainty=_certainty(others),
-        request=request(best.run, best.summaries, best.job, inputs.rules.get("least_minutes") or 0),
-        job=best.job,
+        request=request(best.run, best.summaries, job, inputs.rules.get("least_minutes") or 0),
+        job=job,
+        site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
         wrong=[_wrong(best, each.other) for each in others],
         **told,
     )
+
+
+def _longest(best: Candidate, most_minutes: int) -> Job | None:
+    """What the jobs of a setting asked for, with the most memory of them, and the longest time that one may ask for."""
+    jobs = [record.job for record in best.records if record.job]
+    if not jobs:
+        return None
+    memory_mb = max((job.memory_mb for job in jobs if job.memory_mb), default=None)
+    return replace(jobs[0], memory_mb=memory_mb, minutes=max(most_minutes, *(job.minutes for job in jobs)))
 
 
 def _may_be_recommended(row: Row) -> bool:

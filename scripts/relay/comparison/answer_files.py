@@ -62,6 +62,7 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         name=f"relay-{answer.task}",
         job=job or plain,
         jobs=asked.jobs,
+        site_flags=answer.site_flags,
         command=[*command, *(str(part) for pair in options.items() for part in pair)],
         folder=Path.cwd(),
         output=results.resolve() / "logs" / f"{run.id}-%j.log",

@@ -68,7 +68,8 @@ class Skipped:
 class Inputs:
     """All planned runs with their results, in the plan's order, and all skipped settings.
 
-    `rules` are what the plan says of the answer: `least_efficiency`, `cores_per_gpu`, `least_minutes`.
+    `rules` are what the plan says of the answer: `least_efficiency`, `cores_per_gpu`, `least_minutes`,
+    `most_minutes`, `site_flags`.
     """
 
     records: Sequence[Record]

@@ -54,7 +54,7 @@ def request(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, l
     """
     shape = run.shape
     tasks = shape.processes_per_node if shape.launcher == "srun" else 1
-    memory_mb, memory_why = _memory(run, summaries, job)
+    memory_mb, memory_why = memory(run, summaries, job)
     minutes, jobs, time_why = _time(run, summaries, job.minutes if job else None, least_minutes)
     return Request(
         nodes=shape.nodes,
@@ -69,7 +69,7 @@ def request(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, l
     )
 
 
-def _memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) -> tuple[int | None, str]:
+def memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) -> tuple[int | None, str]:
     """A node's memory in MB, and why. At most as much as the measured jobs had, which was enough."""
     if job is not None and job.memory_mb is None:
         return None, "this partition gives memory by itself"

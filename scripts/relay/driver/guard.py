@@ -24,6 +24,7 @@ from relay.driver.retries import decided_here
 from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, interrupted
 from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
+from relay.driver.view import View
 from relay.driver.warm import serving
 from relay.slurm import commands
 
@@ -40,7 +41,9 @@ def guard(
     notes: Collection[str] = (),
     nothing_for: Callable[[Collection[str]], str] = lambda targets: "",
     concluding: Callable[[Collection[str]], str] = lambda targets: "",
+    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None,
     afterwards: Mapping[str, Callable[[], None]] = MappingProxyType({}),
+    view: View | None = None,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Make this Snakemake workflow keep to the rules above. To be called in the Snakefile, by the main process alone.
@@ -53,13 +56,16 @@ def guard(
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
     concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
+    more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
+    view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
     poll_seconds: between two looks at the jobs of a killed driver.
 
     Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
     so this wraps `workflow.execute`. An `onstart:` in the Snakefile would replace the one that is set here.
     """
-    execute, terminal = workflow.execute, Terminal()
+    # Snakemake tells of no job whether its rule is a local one where all run on this machine.
+    execute, terminal = workflow.execute, Terminal(getattr(workflow, "_localrules", ()))
     # In a job, Snakemake's executor begins by removing SLURM_CONF.
     at_start: list[Callable[[], None]] = [commands.restore_configuration]
     workflow.onstart(lambda log: [act() for act in at_start])
@@ -97,14 +103,15 @@ def guard(
         try:
             prefix = getattr(executor_settings, "jobname_prefix", None)
             here = not settings.non_local_exec
-            progress = terminal.progress.shown() if here else nullcontext()
+            terminal.progress.told = here and not _asked_to_be_quiet(workflow.output_settings)
             proofs = serving(Path("results")) if here else nullcontext()
             jobs = _take_over(workflow, settings.non_local_exec, prefix, poll_seconds)
             before()
-            ending = EndOnSignals(jobs)
+            ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
             at_start.append(ending.install)
             try:
-                with terminal.installed(), decided_here(terminal), progress, proofs:
+                shown = terminal.installed(view if _may_be_drawn(workflow.output_settings) else None)
+                with shown, decided_here(terminal, more_memory), terminal.progress.shown(), proofs:
                     run()
             finally:
                 ending.finish()
@@ -119,6 +126,19 @@ def guard(
             sys.exit("error: interrupted; the same call goes on")
 
     patches.replace_execute(workflow, guarded)
+
+
+def _asked_to_be_quiet(settings: Any) -> bool:
+    """Whether Snakemake was asked to say nothing of what is done (`--quiet`, `--quiet progress`)."""
+    from snakemake.settings.enums import Quietness
+
+    return bool({Quietness.ALL, Quietness.PROGRESS} & set(settings.quiet or ()))
+
+
+def _may_be_drawn(settings: Any) -> bool:
+    """Whether a view may take the place of Snakemake's lines: not where these are asked for, or nothing at all."""
+    asked_for = settings.verbose or settings.printshellcmds or settings.debug_dag
+    return not asked_for and not _asked_to_be_quiet(settings)
 
 
 def _say_all(*lines: str) -> None:

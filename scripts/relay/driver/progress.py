@@ -1,4 +1,4 @@
-"""How far the trainings of this machine have come: one line on the terminal, from the records that they write."""
+"""How far the driver's jobs have come: a view that is drawn again and again on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from relay.base.clock import clock
 from relay.base.errors import UserError
+from relay.driver.region import Region, is_terminal
+from relay.driver.view import Job, View
 from relay.run_folder import pace
 from relay.spec.run import Run
 
 RESULTS = Path("results")
-TERMINAL_SECONDS = 3.0  # between two lines: on a terminal, where each replaces the one before,
-FILE_SECONDS = 60.0  # and elsewhere
-CLEAR = "\r\x1b[K"
+TERMINAL_SECONDS = 3.0  # between two views on a terminal. Measured jobs run beside the driver: it does not do more
+FILE_SECONDS = 60.0  # between two lines elsewhere
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,27 @@ class Training:
 
 @dataclass
 class Progress:
-    """Shows what `training` says is running, by Snakemake's number of the job."""
+    """Shows what `training` and `jobs` say is under way, by Snakemake's numbers of the jobs.
 
-    training: dict[int, Training] = field(default_factory=dict)
+    `view` makes what a terminal shows; None: nothing is drawn. `done`: how many of how many jobs are done. `told`:
+    whether lines are printed where there is no terminal.
+    """
+
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    _shown: bool = False
+    view: View | None = None
+    told: bool = True
+    training: dict[int, Training] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    done: tuple[int, int] | None = None
     _over: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.region = Region(self.stream)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a view is drawn, in place of Snakemake's lines about each job."""
+        return self.view is not None and is_terminal(self.stream)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -53,31 +68,37 @@ class Progress:
             thread.join()
             self.clear()
 
+    def say(self, line: str) -> None:
+        """Print a line above the view."""
+        with suppress(OSError):  # a terminal that was closed
+            self.region.clear(f"{line}\n")
+
     def clear(self) -> None:
         """Make room for another line."""
-        with self._lock:
-            if self._shown:
-                self._shown = False
-                self.stream.write(CLEAR)
-                self.stream.flush()
+        with suppress(OSError):
+            self.region.clear()
 
     def _show(self) -> None:
-        terminal = self.stream.isatty()
-        while not self._over.wait(TERMINAL_SECONDS if terminal else FILE_SECONDS):
-            lines = [line for training in list(self.training.values()) if (line := described(training))]
-            try:
-                self._write(lines, terminal)
-            except OSError:  # a terminal that was closed
-                return
+        with suppress(OSError):  # a terminal that was closed
+            while not self._over.wait(TERMINAL_SECONDS if self.drawn else FILE_SECONDS):
+                if self.drawn:
+                    self._draw()
+                elif self.told and not is_terminal(self.stream):
+                    lines = [line for training in list(self.training.values()) if (line := described(training))]
+                    self.stream.writelines(f"{line}\n" for line in lines)
+                    self.stream.flush()
 
-    def _write(self, lines: list[str], terminal: bool) -> None:
-        with self._lock:
-            if terminal and lines:
-                self.stream.write(CLEAR + "; ".join(lines)[: shutil.get_terminal_size().columns - 1])
-                self._shown = True
-            else:
-                self.stream.writelines(f"{line}\n" for line in lines)
-            self.stream.flush()
+    def _draw(self) -> None:
+        """Draw the view, while nothing but jobs with logs of their own is under way: local rules may print."""
+        if self.view and self._quiet():
+            size = shutil.get_terminal_size()
+            lines = self.view.lines(list(self.jobs.values()), self.done, size.columns - 1, size.lines - 1)
+            self.region.draw(lines, wanted=self._quiet)
+
+    def _quiet(self) -> bool:
+        """Whether there are jobs, and none of them prints by itself."""
+        jobs = list(self.jobs.values())
+        return bool(jobs) and not any(job.local for job in jobs)
 
 
 def described(training: Training, results: Path = RESULTS) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from snakemake.jobs import Job
 from snakemake.logging import logger
 
-from relay.base import ending
+from relay.base import ending, killed_for_memory
 from relay.base.ending import Ending
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import sealed
@@ -27,18 +27,25 @@ from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 RESULTS = Path("results")
 LAST_LINES = 5
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
+FOR_MEMORY = "killed for memory"
+LESS_MEMORY = "let it need less (a smaller batch, fewer data_workers, fewer processes on a node), or use larger nodes"
 LOOK_AT_LOG = "the log says more; the same call tries again"
 
 
 @contextmanager
-def decided_here(terminal: Terminal) -> Iterator[None]:
+def decided_here(
+    terminal: Terminal, more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+) -> Iterator[None]:
     """While this lasts, Snakemake asks `Retries` how often a job may be tried.
+
+    `more_memory` has a job ask for more than the memory in MB that it had, when it is tried again. It gives what the
+    job then asks for: as much as before where no node has more, None where none is asked for.
 
     Snakemake's rules have one number of retries for all failures: https://github.com/snakemake/snakemake/issues/2441.
     It reads `Job.restart_times` once after each failure, and tries again where that is at least the attempt's number.
     """
     usual = Job.restart_times
-    retries = Retries(terminal)
+    retries = Retries(terminal, more_memory)
     Job.restart_times = property(retries.times)
     try:
         yield
@@ -51,6 +58,8 @@ class Retries:
     """What is known of the jobs that failed in this call."""
 
     terminal: Terminal
+    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+    enlarged: set[int] = field(default_factory=set)  # jobs that were tried again with more memory
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
     decided: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -72,7 +81,9 @@ class Retries:
         log = Path(job.log[0]) if job.log else None
         told = self._told(job, log)
         reason: str | None  # why it is given up, beside what happened; None: it is not
-        if told.status == ending.FAULT:
+        if told.status != ending.FAULT and not told.planned and self._for_memory(job, log):
+            told, reason = self._enlarged(job, told)
+        elif told.status == ending.FAULT:
             reason = ""
         elif job.rule.name == SEGMENT:
             reason = self._no_progress(job)
@@ -95,6 +106,26 @@ class Retries:
         what = self.terminal.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
         return Ending(ending.INTERRUPTED, "\n".join([what, *(f"| {line}" for line in lines)]), LOOK_AT_LOG)
+
+    def _for_memory(self, job: Any, log: Path | None) -> bool:
+        """Whether Slurm or the kernel has killed a job's processes for memory."""
+        return killed_for_memory.told(self.terminal.said_of.get(job.jobid, "")) or killed_for_memory.told_in(log)
+
+    def _enlarged(self, job: Any, told: Ending) -> tuple[Ending, str | None]:
+        """What is said of a job that was killed for memory, and why it is given up; None: it goes on with more."""
+        had = int(job.resources.get("mem_mb", 0) or 0)
+        asks = self.more_memory(job, had)
+        if asks is None:  # of this machine, or of a partition that gives memory by itself
+            what = f"{FOR_MEMORY}: it needs more main memory than it can have here"
+            reason = self._no_progress(job) if job.rule.name == SEGMENT else ""
+            return replace(told, what=what, remedy=LESS_MEMORY), reason
+        what = f"{FOR_MEMORY} with {had} MB a node"
+        if asks <= had:
+            return Ending(told.status, what, LESS_MEMORY), "no node has more"
+        if job.jobid in self.enlarged:
+            return Ending(told.status, what, f"the same call tries with {asks} MB; or {LESS_MEMORY}"), "twice in a row"
+        self.enlarged.add(job.jobid)
+        return Ending(told.status, f"{what}, asks for {asks} MB now"), None
 
     def _no_progress(self, job: Any) -> str | None:
         """Why a run is given up; None while it may go on."""

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,10 +88,11 @@ class EndOnSignals:
 
     Snakemake alone ends on SIGINT, of jobs in a queue, what it knows of (not what it is just submitting), and no local
     job; it lets jobs run to their end on SIGTERM, and dies of SIGHUP, leaving them. Here all three end all jobs, until
-    the process ends. A second signal ends it at once.
+    the process ends. A second signal ends it at once. `before_words` is called before the user is told.
     """
 
     jobs: Jobs
+    before_words: Callable[[], None] = lambda: None  # takes no lock
     _thread: threading.Thread | None = None
     _hurry: threading.Event = field(default_factory=threading.Event)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
@@ -110,12 +112,14 @@ class EndOnSignals:
         name = signal.Signals(number).name
         if self._thread:
             if not self._hurry.is_set():
+                self.before_words()
                 _write(f"{name}: {self.jobs.on_second}")
             self._hurry.set()
             return
         _received.append(name)
         self._thread = threading.Thread(target=self._until_the_end, args=[128 + number], daemon=True)
         self._thread.start()
+        self.before_words()
         _write(f"{name}: {self.jobs.on_first}")
         raise KeyboardInterrupt
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from relay.base.clock import clock, duration
 from relay.driver.progress import Progress, Training
 from relay.driver.refused import Refused
+from relay.driver.view import Job, View
 
 SEGMENT = "segment"  # the rule of the jobs that train
 STREAM = "DefaultStreamHandler"
@@ -23,17 +26,23 @@ LEFT_OUT = (
     "Exiting because a job execution failed.",
     "No job memory information ",  # the site's file says that none is asked for
 )
+# Beside a view: what Snakemake says of itself and of each job, and the rules that only keep books.
+OF_EACH_JOB = (LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.RUN_INFO, LogEvent.RESOURCES_INFO)
+STILL_SAID = ("Nothing to be done", "Complete log")
+BOOKKEEPING = ("start", "summary", "record_plan", "all")
 
 
 class Terminal(logging.Filter):
-    """Keeps from the terminal what `retries` says in its own words, and knows from Snakemake's events what trains.
+    """Keeps from the terminal what `retries` says in its own words, and knows from Snakemake's events what runs.
 
-    `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest.
-    `refused` tells of gates that refuse a setting.
+    `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
+    on a terminal its view, if it has one, takes the place of Snakemake's lines about each job. `refused` tells of gates
+    that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, local: Collection[str] = ()) -> None:
         super().__init__()
+        self.local = frozenset(local)
         self.said_of: dict[int, str] = {}
         self.progress = Progress()
         self.refused = Refused()
@@ -41,32 +50,69 @@ class Terminal(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         told: dict[str, Any] = vars(record)
         self.progress.clear()
+        said = not self.progress.drawn
         match told.get("event"):
-            case LogEvent.JOB_INFO if told["rule_name"] == SEGMENT:
-                run, end = told["wildcards"]["run"], int(told["wildcards"]["end"])
-                self.progress.training[told["jobid"]] = Training(run, end, told["rule_msg"].splitlines()[0])
+            case LogEvent.JOB_INFO:
+                self._begun(told)
+                return said
             case LogEvent.JOB_FINISHED:
-                self.progress.training.pop(told["job_id"], None)
+                self._ended(told["job_id"], done=True)
                 self.refused.tell()
+                return said
+            case LogEvent.PROGRESS:
+                self.progress.done = (told["done"], told["total"])
+                return said
             case LogEvent.JOB_ERROR:
-                self.progress.training.pop(told["jobid"], None)
+                self._ended(told["jobid"])
                 self.said_of[told["jobid"]] = _first_sentences(told.get("rule_msg") or "")
                 return False
             case LogEvent.ERROR:
                 return told.get("exception") not in COMMAND_FAILED
+            case event if event in OF_EACH_JOB:
+                return said
             case None:
-                return not str(record.msg).startswith(LEFT_OUT)
+                return self._still_said(record) and not str(record.msg).startswith(LEFT_OUT)
         return True
 
+    def _still_said(self, record: logging.LogRecord) -> bool:
+        """Whether a line is shown beside a view: warnings, the driver's own lines, and Snakemake's last ones."""
+        own = "/relay/" in record.pathname
+        if not self.progress.drawn or record.levelno > logging.INFO or own:
+            return True
+        return str(record.msg).startswith(STILL_SAID)
+
+    def _begun(self, told: dict[str, Any]) -> None:
+        """A job was started or submitted. Of a local rule's, which may print by itself, a line says so."""
+        words = (told.get("rule_msg") or told["rule_name"]).splitlines()[0]
+        run = told["wildcards"]["run"] if told["rule_name"] == SEGMENT else None
+        if run:
+            self.progress.training[told["jobid"]] = Training(run, int(told["wildcards"]["end"]), words)
+        job = self.progress.jobs[told["jobid"]] = Job(words, time.time(), told["rule_name"] in self.local, run)
+        if self.progress.drawn and job.local and told["rule_name"] not in BOOKKEEPING:
+            self.progress.say(f"{clock(job.since)} {words}")
+
+    def _ended(self, number: int, *, done: bool = False) -> None:
+        """A job has ended. Beside a view a line says so, of a job that is not a local rule's."""
+        self.progress.training.pop(number, None)
+        job = self.progress.jobs.pop(number, None)
+        if done and job and not job.local and self.progress.drawn:
+            now = time.time()
+            self.progress.say(f"{clock(now)} done in {duration(now - job.since)}: {job.words}")
+
     @contextmanager
-    def installed(self) -> Iterator[None]:
-        """While this lasts, Snakemake's own handler of the terminal is filtered; a logger plugin's is left alone."""
+    def installed(self, view: View | None = None) -> Iterator[None]:
+        """While this lasts, Snakemake's own handler of the terminal is filtered; a logger plugin's is left alone.
+
+        `view` is what a terminal shows; without Snakemake's own handler there is none.
+        """
         handlers = [handler for handler in logger.handlers if handler.name == STREAM]
+        self.progress.view = view if handlers else None
         for handler in handlers:
             handler.addFilter(self)
         try:
             yield
         finally:
+            self.progress.view = None
             for handler in handlers:
                 handler.removeFilter(self)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
+from relay.base import killed_for_memory
 from relay.base.ending import INTERRUPTED
 from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
@@ -38,6 +39,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     """
     commands.restore_configuration()
     run, job = Specification.read(specification), Job.read(specification)
+    killed_before = killed_for_memory.kills()
     program = [role, str(work), *arguments]
     # Modules may set PYTHONPATH, which is then part of the software environment. Otherwise the user's is dropped.
     others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
@@ -57,6 +59,9 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     except UserError as error:
         faults.record(work, error)
         return 1
+    finally:
+        if killed_before is not None and (count := (killed_for_memory.kills() or 0) - killed_before) > 0:
+            print(killed_for_memory.TOLD.format(count=count), file=sys.stderr, flush=True)
 
 
 def _understood(status: int, work: Path) -> int:

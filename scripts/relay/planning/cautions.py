@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relay.planning import segments, shapes
+from relay.planning.chain_lengths import STARTUP_SECONDS
 from relay.planning.config import Config
 from relay.planning.plan import PlannedSetting
 from relay.planning.settings import Here
@@ -38,7 +39,7 @@ def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: fl
             total_steps=length.total_steps,
             seconds_per_step=seconds_per_step,
         )
-        minutes = (segments.STARTUP_SECONDS + min(steps, length.total_steps) * seconds_per_step) / 60
+        minutes = (STARTUP_SECONDS + min(steps, length.total_steps) * seconds_per_step) / 60
     if minutes is not None and minutes < least:
         yield (
             f"has jobs of about {minutes:.3g} minutes, {here.site.file} names {least} as the shortest useful ones "

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.base.errors import UserError
-from relay.spec.blocks import Block, Natural, Text, Whole
+from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
 from relay.spec.setting import Scaling, Writers
@@ -60,7 +60,6 @@ def _single(value: Any) -> Any:
 Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
 TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={"enum": sorted(TASKS)})]
@@ -236,8 +235,29 @@ class Config(Block):
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
+    time_limits: list[Natural] = Field(
+        default=[],
+        description="time limits, in minutes, for which `snakemake plan` says how many jobs a training needs, once it "
+        "has been measured; []: runtime_minutes, and the longest jobs of the site's partitions",
+    )
     memory_mb_per_node: Natural | None = Field(
         default=None, description="main memory that a job asks for on each node; null: the site's share"
+    )
+    right_size: bool = Field(
+        default=True,
+        description="on a cluster: ask for the memory and time that finished runs of the setting, or of another length "
+        "of it, needed, with a margin, where that is less than what is declared",
+    )
+    max_device_hours: Positive | None = Field(
+        default=None,
+        description="budget: the hours of devices that all jobs of the plan may take, by their time limits, with what "
+        "they have taken so far. A device is a GPU; of jobs without GPUs, as many CPU cores as the site shares out "
+        "with one",
+    )
+    over_budget: Literal["refuse", "drop_repeats"] = Field(
+        default="refuse",
+        description="what is done with a plan beyond max_device_hours: refuse it, or leave out its last repeats, of "
+        "all settings alike, down to two",
     )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"

@@ -6,25 +6,25 @@ Every job makes the plan again. Therefore this module does not import torch, and
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from relay.base.errors import Unavailable, UserError
+from relay.base.errors import UserError
 from relay.environments import login_node
-from relay.planning import segments, shapes
+from relay.planning import right_size, segments, shapes, starts
 from relay.planning.config import Config, Segment
+from relay.planning.earlier import Earlier
 from relay.planning.here import unfit_folders
+from relay.planning.right_size import Requests
 from relay.planning.stacks import Stacks
+from relay.planning.starts import ExpectedStart
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
-from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck
-from relay.spec.setting import Shape
 from relay.spec.site import Site
 
 RESULTS = Path("results")
@@ -51,17 +51,6 @@ class Skipped:
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ExpectedStart:
-    """A line for the user: when the queue would start a job of some shape if it were submitted now.
-
-    `refused` is true where Slurm would not accept the job; the line then has Slurm's reason.
-    """
-
-    line: str
-    refused: bool = False
-
-
 @dataclass
 class Plan:
     """All that a config asks for, in the order of submission.
@@ -73,6 +62,7 @@ class Plan:
     a setting, gate or reference to its preflight's.
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
+    `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
     """
 
     config: Config
@@ -81,6 +71,7 @@ class Plan:
     strategies: list[str]
     speeds: Path = SPEEDS
     stacks: Stacks = field(default_factory=lambda: Stacks("current"))
+    requests: Requests = field(default_factory=Requests)
     settings: list[PlannedSetting] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     gates: dict[str, Gate] = field(default_factory=dict)
@@ -93,6 +84,7 @@ class Plan:
     preflight_of: dict[str, str] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    over_budget: str = ""
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -115,8 +107,11 @@ class Plan:
 
     def job(self, specification: Specification) -> Job | None:
         """What a specification's job asks Slurm for; None where it runs on this machine."""
-        if self.site is None:
-            return None
+        return None if self.site is None else self.requests.applied(specification, self.declared(specification))
+
+    def declared(self, specification: Specification) -> Job:
+        """What a specification's job would ask Slurm for if nothing had been measured. Only for a plan with a site."""
+        assert self.site is not None
         minutes = self.preflight_minutes if isinstance(specification, Preflight) else self.config.runtime_minutes
         program = specification.kind if isinstance(specification, LibTorch) else None
         environment = self._environment(specification.stack, specification.shape.device, program)
@@ -133,8 +128,28 @@ class Plan:
             assert job is not None, "only jobs on a cluster have resources"
             assert self.site is not None
             counted = shapes.counted(specification.shape, self.site, self.config)
-            self._resources[known] = shapes.resources(job, self.site) | counted
+            asked = shapes.resources(replace(job, memory_mb=self.requests.memory_mb(specification, job)), self.site)
+            self._resources[known] = asked | counted
         return self._resources[known]
+
+    def more_memory(self, specification: Specification, had_mb: int) -> int | None:
+        """What a job asks for that was killed with `had_mb` of memory on each node; as much where no node has more.
+
+        None where no memory is asked for. All later jobs of its kind ask for it as well, also in later calls.
+        """
+        if self.site is None or not had_mb:
+            return None
+        partition, _ = shapes.partition_for(specification.shape, self.site, self.config)
+        known = self.requests.raised.get(right_size.name_of(specification), 0)
+        wanted = known if known > had_mb else had_mb * right_size.MORE
+        most = partition.memory_mb_per_node if partition else None
+        more = min(wanted, most) if most else wanted
+        if more > had_mb:
+            self.requests.raised[right_size.name_of(specification)] = more
+            self._resources.clear()
+            self.requests.write(RESULTS)
+            self._write_specifications()
+        return max(more, had_mb)
 
     @property
     def preflight_minutes(self) -> int:
@@ -150,6 +165,12 @@ class Plan:
         check_layout(RESULTS)
         if refused := self.refused:
             raise UserError(refused[0])
+        self.requests.write(RESULTS)
+        self._write_specifications()
+        for run in self.runs:
+            proofs.note(RESULTS / "runs" / run.id, self.gate(run))
+
+    def _write_specifications(self) -> None:
         kinds: list[tuple[str, str, Sequence[Specification]]] = [
             ("runs", "run", self.runs),
             ("equivalence/gates", "gate", list(self.gates.values())),
@@ -158,9 +179,9 @@ class Plan:
         ]
         for folder, name, specifications in kinds:
             for specification in specifications:
-                specification.write(RESULTS / folder / specification.id / f"{name}.json", self.job(specification))
-        for run in self.runs:
-            proofs.note(RESULTS / "runs" / run.id, self.gate(run))
+                path = RESULTS / folder / specification.id / f"{name}.json"
+                if not _ended(path, specification):
+                    specification.write(path, self.job(specification))
 
     @property
     def refused(self) -> list[str]:
@@ -170,25 +191,7 @@ class Plan:
     @cached_property
     def expected_starts(self) -> list[ExpectedStart]:
         """For a job of each shape: when the queue would start it if it were submitted now, or why Slurm refuses it."""
-        return list(self._asked_starts())
-
-    def _asked_starts(self) -> Iterator[ExpectedStart]:
-        if self.site is None or not commands.available():
-            return
-        now = datetime.now().astimezone()
-        for each in {self.preflight(run): run for run in self.runs}.values():
-            job = self.job(each)
-            assert job is not None
-            what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
-            try:
-                start = commands.expected_start(shapes.sbatch_flags(job, self.site))
-            except Unavailable as error:
-                yield ExpectedStart(f"expected start of {what}: not known: {error}")
-            except UserError as error:
-                yield ExpectedStart(f"Slurm refuses, for {self.site.file}, {what}: {error}", refused=True)
-            else:
-                minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
-                yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
+        return list(starts.expected(self))
 
     def _environment(self, stack: str, device: str, program: str | None) -> dict[str, Any]:
         """A stack's environment for the nodes. It is the same for all jobs, so that it is made once and kept."""
@@ -211,6 +214,11 @@ class Plan:
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
         missing += self.stacks.unrecorded
         return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
+
+    @cached_property
+    def earlier(self) -> Earlier:
+        """What runs of these strategies have measured in the folder of results."""
+        return Earlier(self.speeds.parent, self.strategies)
 
     @cached_property
     def _by_id(self) -> dict[str, PlannedSetting]:
@@ -291,8 +299,16 @@ class Plan:
             "least_efficiency": self.config.least_efficiency,
             "cores_per_gpu": site.cores_per_gpu if site else None,
             "least_minutes": site.min_minutes if site else None,
+            "most_minutes": self.config.runtime_minutes,
+            "site_flags": shapes.site_flags(site) if site else [],
         }
 
 
-def _words(shape: Shape) -> str:
-    return f"{shape.nodes} × {shape.devices_per_node} {shape.device}"
+def _ended(path: Path, specification: Specification) -> bool:
+    """Whether a run has ended. Its file then says what its jobs asked for, whatever later ones would."""
+    if not (path.parent / "summary.json").exists():
+        return False
+    try:
+        return Run.read(path) == specification
+    except (OSError, UserError):
+        return False

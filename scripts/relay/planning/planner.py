@@ -12,10 +12,23 @@ from typing import Any, Literal
 from relay.base.errors import UserError
 from relay.environments import login_node, overlay
 from relay.environments.locks import base, lock_of
-from relay.planning import batches, checks, settings, shapes, size, skips, software, stacks, user_limits
+from relay.planning import (
+    batches,
+    budget,
+    checks,
+    right_size,
+    settings,
+    shapes,
+    size,
+    skips,
+    software,
+    stacks,
+    user_limits,
+)
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
+from relay.planning.right_size import Requests
 from relay.planning.settings import Here, StrategyFile
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
@@ -43,7 +56,8 @@ def plan(
     `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
     this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
     cluster that the runs go to; None means this machine. `arithmetic` is the driver's; None means this process's.
-    `record` has pip asked for stacks whose lock is to be recorded; the driver does that.
+    `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need; the driver does
+    that.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
@@ -61,6 +75,11 @@ def plan(
     planner.add_settings()
     planner.add_checks()
     planner.add_runs()
+    results = speeds.parent
+    planner.plan.requests = Requests.read(results)
+    if record:
+        planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
+    budget.keep_to_it(planner.plan, driver=record)
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan

@@ -7,12 +7,9 @@ import math
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.planning.chain_lengths import SPARE_FRACTION, STARTUP_SECONDS, least_minutes, steps_in
 from relay.planning.config import Segment
-
-# An estimate of a job's start: the interpreter, torch, the processes, the data, the compiled kernels.
-STARTUP_SECONDS = 60.0
-# The part of a job's minutes that stays free for slower hours, evaluation and the last save.
-SPARE_FRACTION = 0.2
+from relay.run_folder.job_times import JobTimes
 
 
 def ends(total_steps: int, steps_in_a_job: int) -> list[int]:
@@ -52,12 +49,12 @@ def steps_per_job(
 
     Raises UserError where no step fits.
     """
-    steps = math.floor((minutes * 60 * (1 - margin) - startup_seconds) / seconds_per_step)
+    times = JobTimes(seconds_per_step=seconds_per_step, startup_seconds=startup_seconds)
+    steps = steps_in(times, minutes, margin)
     if steps < 1:
-        least = (startup_seconds + seconds_per_step) / (1 - margin) / 60
         raise UserError(
             f"segment.minutes: {minutes:g} leaves no time for a step of {seconds_per_step:g} seconds; "
-            f"allowed: at least {math.ceil(least * 10) / 10:g}"
+            f"allowed: at least {math.ceil(10 * least_minutes(times, margin)) / 10:g}"
         )
     return steps
 

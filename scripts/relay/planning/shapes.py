@@ -73,9 +73,7 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
     gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
     extra += [job.job_gpus] if job.job_gpus and not gres else []
-    extra += [f"--reservation={site.reservation}"] if site.reservation else []
-    extra += [f"--mail-type={','.join(site.mail_type)}"] if site.mail_type else []
-    extra += [f"--mail-user={site.mail_user}"] if site.mail_user else []
+    extra += site_flags(site)
     optional = {
         "slurm_partition": job.partition,
         "slurm_account": job.account,
@@ -94,6 +92,13 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
         "slurm_extra": " ".join(extra),
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+def site_flags(site: Site) -> list[str]:
+    """The flags of sbatch that are the same for every job of the site: its reservation, and its mail."""
+    flags = [f"--reservation={site.reservation}"] if site.reservation else []
+    flags += [f"--mail-type={','.join(site.mail_type)}"] if site.mail_type else []
+    return [*flags, *([f"--mail-user={site.mail_user}"] if site.mail_user else [])]
 
 
 def sbatch_flags(job: Job, site: Site) -> list[str]:

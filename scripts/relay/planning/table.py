@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.base.plain_text import plain_text
-from relay.planning import shapes
+from relay.planning import chains, costs, right_size
 from relay.planning.plan import Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
 from relay.spec.run import Preflight, Setting, setting_fields
 from relay.spec.setting import Shape
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A number of jobs, and the most that one attempt of each may cost: its time limit times its processors."""
-
-    jobs: int = 0
-    cpu_hours: float = 0.0
-    gpu_hours: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.jobs + other.jobs, self.cpu_hours + other.cpu_hours, self.gpu_hours + other.gpu_hours)
-
-
-def cost(plan: Plan) -> Cost:
-    """The cost of the whole plan, with gates, references and preflights, without settings of unknown speed."""
-    unmeasured = {run.setting_id for run in plan.unmeasured}
-    jobs: list[Shape] = [check.shape for check in (*plan.references.values(), *plan.gates.values())]
-    jobs += [check.shape for check in plan.spot_checks.values()]
-    jobs += [run.shape for run in plan.runs if run.setting_id not in unmeasured for _ in plan.segments(run)]
-    total = sum((_cost(plan, shape, plan.config.runtime_minutes) for shape in jobs), Cost())
-    looks = plan.preflights.values() if plan.site else ()
-    return sum((_cost(plan, look.shape, plan.preflight_minutes) for look in looks), total)
-
-
-def _cost(plan: Plan, shape: Shape, minutes: float) -> Cost:
-    """The most that one job of a shape may cost in `minutes`."""
-    hours, taken = minutes / 60, shapes.taken(shape, plan.site, plan.config)
-    return Cost(1, hours * taken["cpus"], hours * taken["gpus"])
 
 
 def render(plan: Plan, width: int = 80) -> str:
@@ -58,12 +28,15 @@ def render(plan: Plan, width: int = 80) -> str:
         table.add_row(*row)
     lines = [
         _totals(plan),
+        *costs.shown(plan),
         *plan.stacks.shown(plan.root),
         *(start.line for start in plan.expected_starts),
+        *right_size.shown(plan, _names(plan)),
         *skipped(plan),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    return plain_text(table, *(Text(line) for line in lines), width=width) + "\n"
+    forecasts = chains.shown(plan, _names(plan))
+    return plain_text(table, *forecasts, *(Text(line) for line in lines), width=width) + "\n"
 
 
 def _rows(plan: Plan) -> Iterator[list[str]]:
@@ -121,7 +94,7 @@ def _hours(hours: float) -> str:
 
 
 def _totals(plan: Plan) -> str:
-    total = cost(plan)
+    total = costs.planned(plan)
     line = (
         f"{total.jobs} jobs; at most {_hours(total.cpu_hours)} CPU-hours and {_hours(total.gpu_hours)} GPU-hours "
         f"per try (time limit of each job: {plan.config.runtime_minutes} minutes)"
@@ -133,10 +106,7 @@ def _totals(plan: Plan) -> str:
 
 def words_by_id(plan: Plan) -> dict[str, str]:
     """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
-    names = {}
-    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
-    for planned, label in zip(plan.settings, labels, strict=True):
-        names[planned.id] = f"{planned.setting.strategy.name} ({label})"
+    names = _names(plan)
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
@@ -148,6 +118,13 @@ def words_by_id(plan: Plan) -> dict[str, str]:
     for look, label in zip(looks, setting_labels([_looked_at(look) for look in looks]), strict=True):
         names[look.id] = label
     return names
+
+
+def _names(plan: Plan) -> dict[str, str]:
+    """A name for each setting of the plan, by id."""
+    labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
+    named = zip(plan.settings, labels, strict=True)
+    return {planned.id: f"{planned.setting.strategy.name} ({label})" for planned, label in named}
 
 
 def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:

@@ -15,7 +15,8 @@ from relay.spec.job import Job
 class BatchScript:
     """A job, or `jobs` of them in a chain, that runs `command` in `folder`.
 
-    `comments` are lines above the request. `output` is the log's pattern, in Slurm's notation.
+    `comments` are lines above the request. `output` is the log's pattern, in Slurm's notation. `site_flags` are flags
+    that every job of the site has: its reservation, and its mail.
     """
 
     name: str
@@ -25,6 +26,7 @@ class BatchScript:
     folder: Path
     output: Path
     comments: Sequence[str] = ()
+    site_flags: Sequence[str] = ()
 
     @property
     def block(self) -> str:
@@ -56,6 +58,7 @@ class BatchScript:
         for flag in ("partition", "account", "qos", "constraint"):
             if value := getattr(job, flag):
                 yield f"--{flag}={value}"
+        yield from self.site_flags
         yield f"--nodes={job.nodes}"
         yield f"--ntasks={job.tasks}"
         yield f"--ntasks-per-node={job.tasks_per_node}"

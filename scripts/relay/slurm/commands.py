@@ -41,6 +41,7 @@ class QueuedJob:
     """A job that waits, runs or is ending.
 
     `comment` comes from Snakemake's executor: the rule and its wildcards. `reason` is Slurm's reason why a job waits.
+    `start` is when it started, or is expected to, as Slurm prints it.
     """
 
     id: str
@@ -49,6 +50,12 @@ class QueuedJob:
     folder: str
     comment: str
     reason: str = ""
+    start: str = ""
+
+    @property
+    def starts_at(self) -> float | None:
+        """When it started, or is expected to, in seconds since 1970; None where Slurm does not say."""
+        return _seconds(self.start)
 
     @property
     def condition(self) -> str:
@@ -108,7 +115,7 @@ def jobs_named(prefix: str, folder: Path, tries: int = TRIES) -> list[QueuedJob]
 
 def jobs_of(folder: Path, tries: int = TRIES) -> list[QueuedJob]:
     """The user's unfinished jobs whose working directory is `folder`; oldest first."""
-    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r"])
+    fields = _SEPARATOR.join(["%i", "%j", "%T", "%Z", "%k", "%r", "%S"])
     # All states are asked for, because the names of unfinished states differ between versions.
     command = ["squeue", "--noheader", "--me", "--states=all", "--sort=i", f"--format={fields}"]
     lines = _call(command, tries=tries).stdout.splitlines()

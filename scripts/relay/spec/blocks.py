@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Natural = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 

@@ -19,6 +19,7 @@ from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
+from relay.spec.price import Price
 from relay.spec.versions import VERSION
 
 SITES = Path("config/sites")
@@ -109,6 +110,7 @@ class Site(Block):
         default=[], description="kinds of nodes; a job uses the first that it fits into"
     )
     limits: Limits = Field(default=Limits(), description="what one user may have at once on the whole cluster")
+    price: Price = Field(default=Price(), description="what an hour costs; the plan then shows the sum")
     min_minutes: Natural | None = Field(
         default=None,
         description="shortest job that the cluster wants, in minutes: the plan warns of shorter ones, and preflights "
@@ -247,7 +249,7 @@ class Site(Block):
         `device` is cpu or cuda. `gpus_per_node` (0 for cpu), `cpus_per_node` and `memory_mb` are per node.
         Where the job fits except for its `minutes`, the first such partition is returned, and `missing` reports it.
         """
-        kind = [p for p in self.partitions if p.device == device]
+        kind = self._of_device(device)
         if not kind:
             return None, f"{self.file}: partitions: none for device {device}; add one"
         misfits = [self._misfit(p, nodes, gpus_per_node, cpus_per_node, memory_mb) for p in kind]
@@ -255,6 +257,14 @@ class Site(Block):
         if not fitting:
             return None, f"{self.file}: no partition fits: {'; '.join(misfits)}"
         return next((p for p in fitting if (p.max_minutes or minutes) >= minutes), fitting[0]), ""
+
+    def time_limits(self, device: str, gpus_per_node: int, nodes: int, *, cpus_per_node: int = 1) -> list[int]:
+        """The longest jobs, in minutes, of each partition that a job fits into and whose limit is known."""
+        asked = (nodes, gpus_per_node, cpus_per_node, 0)
+        return [p.max_minutes for p in self._of_device(device) if p.max_minutes and not self._misfit(p, *asked)]
+
+    def _of_device(self, device: str) -> list[Partition]:
+        return [p for p in self.partitions if p.device == device]
 
     def _misfit(self, p: Partition, nodes: int, gpus_per_node: int, cpus_per_node: int, memory_mb: int) -> str:
         """What a job asks for beyond the partition and beyond a user's limits; '' where it fits."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.table import Table
 from rich.text import Text
 
-from relay.base.clock import duration
+from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
 from relay.base.plain_text import plain_text
 from relay.status.runs import Standing, State
 
 COLUMNS = ("state", "trained", "jobs", "samples/s", "training left")
+LIVE = ("state", "step", "jobs", "samples/s", "ends about")
 ORDER: tuple[State, ...] = ("running", "queued", "begun", "failed", "to do", "done")
 GATES, SPOT_CHECKS = "equivalence/gates", "equivalence/spot_checks"
 
@@ -27,31 +30,49 @@ def render(
     `proofs` are the ids of what proves the runs, by the folder of their verdicts (`GATES`, `SPOT_CHECKS`). `news` is a
     line on Slurm's queue, '' for none.
     """
-    table = Table(box=None, pad_edge=False)
-    table.add_column("run", overflow="fold")
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    lines = [*whys(standings), *verdicts(proofs, results), whole(standings), *filter(None, [news])]
+    return plain_text(table(standings), *(Text(line) for line in lines), width=width) + "\n"
+
+
+def table(
+    standings: Sequence[Standing],
+    columns: Sequence[str] = COLUMNS,
+    styles: Mapping[State, str] = MappingProxyType({}),
+) -> Table:
+    """A row for each run, in the order of their states. `styles` are rich's, by state."""
+    made = Table(box=None, pad_edge=False)
+    made.add_column("run", overflow="fold")
+    for name in columns:
+        made.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     for each in sorted(standings, key=lambda each: ORDER.index(each.state)):
-        table.add_row(*map(Text, _row(each)))
-    lines = [*_whys(standings), *_proofs(proofs, results), _whole(standings), *filter(None, [news])]
-    return plain_text(table, *(Text(line) for line in lines), width=width) + "\n"
+        cells = _cells(each)
+        made.add_row(Text(each.words), *(Text(cells[name]) for name in columns), style=styles.get(each.state))
+    return made
 
 
-def _row(each: Standing) -> list[str]:
-    jobs = "–" if each.jobs is None else f"{each.jobs_done} of {each.jobs}"
-    speed = "–" if each.samples_per_second is None else f"{each.samples_per_second:,.0f}"
-    left = "–" if each.seconds_left is None else duration(each.seconds_left)
-    return [each.words, each.state, f"{each.step / each.steps:.0%}", jobs, speed, left]
+def _cells(each: Standing) -> dict[str, str]:
+    """What is told of a run, by the names of columns. A dash stands for what is not known."""
+    left = each.seconds_left
+    ends = clock(time.time() + left) if left is not None and each.state == "running" else "–"
+    return {
+        "state": each.state,
+        "trained": f"{each.step / each.steps:.0%}",
+        "step": f"{each.step:,} of {each.steps:,}",
+        "jobs": "–" if each.jobs is None else f"{each.jobs_done} of {each.jobs}",
+        "samples/s": "–" if each.samples_per_second is None else f"{each.samples_per_second:,.0f}",
+        "training left": "–" if left is None else duration(left),
+        "ends about": ends,
+    }
 
 
-def _whys(standings: Sequence[Standing]) -> Iterator[str]:
+def whys(standings: Iterable[Standing]) -> Iterator[str]:
     """Why runs failed, or wait in the queue: a line for each."""
     for each in standings:
         if each.why:
             yield f"{each.state}: {each.words}: {each.why}"
 
 
-def _proofs(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str]:
+def verdicts(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str]:
     """How many gates and spot checks have given their verdict, and which are against a setting."""
     for folder, ids in proofs.items():
         if not ids:
@@ -70,7 +91,7 @@ def _passed(verdict: Mapping[str, object]) -> bool:
     return bool(verdict.get("equivalent"))
 
 
-def _whole(standings: Sequence[Standing]) -> str:
+def whole(standings: Sequence[Standing]) -> str:
     """How many runs are in each state, and how much of all training is done."""
     states = Counter(each.state for each in standings)
     told = ", ".join(f"{states[state]} {state}" for state in ORDER if states[state])

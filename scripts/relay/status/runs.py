@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from relay.base import lock
+from relay.base.clock import clock
 from relay.base.files import read_json_or
 from relay.run_folder import chain, faults, pace
 from relay.run_folder.places import Places
@@ -76,11 +77,16 @@ def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> t
         if lock.held(places.work):
             return "running", ""
     elif job := next((job for what, job in queue.items() if f"_{run.id}_" in what), None):
-        reason = "" if job.reason == "None" else job.reason  # Slurm has not looked at the job yet
-        return ("queued", reason) if waits(job.state) else ("running", "")
+        return ("queued", _why_queued(job)) if waits(job.state) else ("running", "")
     if fault := faults.recorded(places.work):
         return "failed", fault["error"]
     return ("begun" if chain.begun(places.run) else "to do"), ""
+
+
+def _why_queued(job: QueuedJob) -> str:
+    """Slurm's reason, and when it expects the job to start, as far as it says so."""
+    reason = "" if job.reason == "None" else job.reason  # Slurm has not looked at the job yet
+    return reason + (f", expected to start about {clock(job.starts_at)}" if job.starts_at else "")
 
 
 def _pace(places: Places) -> pace.Pace | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
-from relay.run_folder import faults
+from relay.run_folder import faults, job_times
 from relay.spec.job import Job
 from relay.spec.run import Run, changed
 from relay.training.job import Places, run_segment
@@ -16,8 +18,10 @@ from relay.training.summary import summarise
 MEASURED_STEPS = 100
 
 
-def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1) -> float:
-    """Seconds per step of the run's setting, from a short training that leaves nothing behind.
+def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1) -> dict[str, Any]:
+    """The times of a job of the run's setting, as `JobTimes` has them, from a short training that is then removed.
+
+    Its `seconds_per_step` are those of the steps that are timed in a run as well: warm-up and evaluation are not in it.
 
     Raises UserError where it fails; its output tells why. A retry (`attempt` > 1) only repeats a fault in words.
     """
@@ -36,7 +40,9 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
         speed = summarise(probe, places.work, segments=1)["samples_per_second"]
         if speed is None:
             raise UserError(f"setting {run.setting_id}: {steps} steps leave none to measure after the warm-up")
-        return float(run.batch.global_batch_size / speed)
+        (times,) = job_times.of_run(places.work)
+        measured = {"seconds_per_step": float(run.batch.global_batch_size / speed)}
+        return {"setting": run.setting_id, **asdict(times), **measured}
     finally:
         shutil.rmtree(places.run, ignore_errors=True)
         if faults.recorded(places.work) is None:
@@ -44,7 +50,7 @@ def measure(run: Run, results: Path, *, job: Job | None = None, attempt: int = 1
 
 
 def remember(measured: list[Path], speeds: Path) -> None:
-    """Add measurements, each {"setting": …, "seconds_per_step": …}, to the file that the planner reads."""
+    """Add measurements, each {"setting": …, "seconds_per_step": …, …}, to the file that the planner reads."""
     found = [read_json(path) for path in measured]
     if found:
         known = read_json(speeds) or {}

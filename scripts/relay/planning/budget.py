@@ -1,0 +1,66 @@
+"""A budget of device-hours: a plan that may exceed it is refused, or loses its last repeats.
+
+Repeats are left out as a whole, of all settings alike and the last ones first. Each setting then keeps as many as the
+others, and they are compared as before, only with wider intervals. A repeat that has begun is kept. Two always stay,
+because one has no interval.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from relay.planning import costs
+from relay.planning.plan import Plan
+
+KEPT = "TORCH_RELAY_REPEATS"  # the driver's decision, for the processes that plan again
+LEAST_REPEATS = 2
+
+
+def keep_to_it(plan: Plan, *, driver: bool) -> None:
+    """Leave repeats out of a plan where the config says so; otherwise, or where that does not do, say what is wrong.
+
+    `driver`: whether this process decides. Others do as the driver of their call has decided.
+    """
+    if not driver:
+        if kept := os.environ.get(KEPT):
+            _keep(plan, int(kept))
+        return
+    os.environ.pop(KEPT, None)
+    budget = plan.config.max_device_hours
+    if budget is None or (wanted := _hours(plan)) <= budget:
+        return
+    before = _rounds(plan)
+    if plan.config.over_budget == "drop_repeats":
+        while _hours(plan) > budget and (last := _rounds(plan)) > LEAST_REPEATS and not _has_begun(plan, last - 1):
+            _keep(plan, last - 1)
+    after, hours = _rounds(plan), _hours(plan)
+    asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
+    if after < before:
+        os.environ[KEPT] = str(after)
+        left_out = f"repeat {before}" if before - after == 1 else f"repeats {after + 1} to {before}"
+        plan.warnings.append(f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)")
+    if hours > budget:
+        with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
+        plan.over_budget = (
+            f"config: {asked} at most, by their time limits{with_fewer}; lower runtime_minutes or repeats, compare "
+            "fewer settings, or raise it"
+        )
+
+
+def _hours(plan: Plan) -> float:
+    """What the plan may cost in all: what its jobs have taken, and the time limits of those to do."""
+    return costs.used(plan).device_hours(plan) + costs.left(plan).device_hours(plan)
+
+
+def _rounds(plan: Plan) -> int:
+    return max((run.repeat for run in plan.runs), default=-1) + 1
+
+
+def _has_begun(plan: Plan, repeat: int) -> bool:
+    return any(costs.begun(plan, run) for run in plan.runs if run.repeat == repeat)
+
+
+def _keep(plan: Plan, repeats: int) -> None:
+    plan.runs = [run for run in plan.runs if run.repeat < repeats]
+    plan.settings = [replace(each, repeats=min(each.repeats, repeats)) for each in plan.settings]

@@ -1,0 +1,108 @@
+"""What each time limit would mean for each setting: how many jobs its training needs, and what goodput to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from relay.base.clock import duration
+from relay.base.files import read_json_or
+from relay.planning.chain_lengths import STARTUP_SECONDS, Chain, TooShort, chain
+from relay.planning.plan import Plan, PlannedSetting
+from relay.run_folder import job_times
+from relay.run_folder.job_times import JobTimes
+from relay.spec.labels import counted
+from relay.spec.setting import Shape
+
+COLUMNS = ("time limit", "jobs", "steps of each", "in all", "start-up", "useful", "between", "saving")
+NOTE = (
+    "Chains are reckoned from what was measured; a fifth of each time limit stays free. useful: steps (goodput); "
+    "between: evaluations and checkpoints on the way; in all: without the queue"
+)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a setting's training would be under each time limit, shortest first; `told` says what was measured."""
+
+    setting: PlannedSetting
+    told: str
+    chains: tuple[Chain | TooShort, ...]
+
+
+def forecasts(plan: Plan) -> Iterator[Forecast]:
+    """For each setting of which something was measured: its chain under each time limit.
+
+    Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
+    """
+    for planned in plan.settings:
+        if found := _times(plan, planned):
+            times, told = found
+            total, made = planned.setting.length.total_steps, []
+            for minutes in limits(plan, planned.setting.shape):
+                made.append(chain(times, total, minutes))
+                if isinstance(made[-1], Chain) and made[-1].jobs == 1:
+                    break
+            yield Forecast(planned, told, tuple(made))
+
+
+def limits(plan: Plan, shape: Shape) -> list[float]:
+    """The time limits to choose from, in minutes, shortest first: the config's, else those of the site's partitions
+    that jobs of this shape fit into, and `runtime_minutes`."""
+    if plan.config.time_limits:
+        return sorted({float(minutes) for minutes in plan.config.time_limits})
+    asked = (shape.device, shape.gpus_per_node, shape.nodes)
+    of_site = plan.site.time_limits(*asked, cpus_per_node=shape.cpus_per_node) if plan.site else []
+    return sorted({float(minutes) for minutes in (plan.config.runtime_minutes, *of_site)})
+
+
+def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str] | None:
+    """What to expect of a setting's jobs, and where that is from; None where nothing was measured."""
+    trained = plan.earlier.of(planned.id, planned.setting)
+    times = [each for run in trained for each in run.times]
+    if times:
+        alike = trained[0].run.setting_id != planned.id
+        told = counted(len(times), "job")
+        return job_times.mean(times), f"{told} of another length" if alike else told
+    probed = read_json_or(plan.speeds.parent / "speeds" / f"{planned.id}.json", None)
+    if isinstance(probed, dict) and "startup_seconds" in probed:
+        known = {each.name: probed[each.name] for each in fields(JobTimes)}
+        return JobTimes(**known), "a short measurement"
+    if seconds := plan.measured.get(planned.id):
+        return JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS), "a step; its start is estimated"
+    return None
+
+
+def shown(plan: Plan, names: Mapping[str, str]) -> Iterator[RenderableType]:
+    """The forecasts for the terminal: a table for each setting; nothing where nothing was measured.
+
+    `names` are the settings' by their ids.
+    """
+    found = list(forecasts(plan))
+    for forecast in found:
+        table = Table(box=None, pad_edge=False)
+        for name in COLUMNS:
+            table.add_column(name, justify="right")
+        for made in forecast.chains:
+            table.add_row(*_cells(made))
+        yield Text(f"chain of {names[forecast.setting.id]}, measured in {forecast.told}:")
+        yield table
+        for made in forecast.chains:
+            if isinstance(made, TooShort):
+                least = duration(60 * made.least_minutes)
+                yield Text(f"{made.limit_minutes:g} min is too short: a job needs at least {least} for one step")
+    if found:
+        yield Text(NOTE)
+
+
+def _cells(made: Chain | TooShort) -> list[str]:
+    limit = f"{made.limit_minutes:g} min"
+    if isinstance(made, TooShort):
+        return [limit, *["–"] * (len(COLUMNS) - 1)]
+    parts = (made.startup_seconds, made.useful_seconds, made.between_seconds, made.saving_seconds)
+    shares = [f"{part / made.allocated_seconds:.0%}" for part in parts]
+    return [limit, f"{made.jobs:,}", f"{made.steps_in_a_job:,}", duration(made.allocated_seconds), *shares]

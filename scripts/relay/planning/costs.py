@@ -1,0 +1,166 @@
+"""What a plan costs: the most that its jobs may take by their time limits, and what they have taken so far.
+
+A device-hour is an hour of a GPU. Of jobs without GPUs the CPU cores count: as many as the site shares out with a GPU
+are one device; without GPUs at the site, each core is one.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.files import read_json_or
+from relay.planning import shapes
+from relay.planning.plan import Plan
+from relay.run_folder import attempts, chain
+from relay.run_folder.places import Places
+from relay.spec.run import Run, Specification
+from relay.spec.setting import Shape
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A number of jobs, and the hours that they take: of CPUs, of GPUs, and of the CPUs of jobs without GPUs."""
+
+    jobs: int = 0
+    cpu_hours: float = 0.0
+    gpu_hours: float = 0.0
+    cpu_only_hours: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.jobs + other.jobs,
+            self.cpu_hours + other.cpu_hours,
+            self.gpu_hours + other.gpu_hours,
+            self.cpu_only_hours + other.cpu_only_hours,
+        )
+
+    def device_hours(self, plan: Plan) -> float:
+        """The same in device-hours."""
+        return self.gpu_hours + self.cpu_only_hours / cores_of_a_device(plan)
+
+    def price(self, plan: Plan) -> float | None:
+        """The same in the site's currency; None where the site says no price for what is used."""
+        if plan.site is None:
+            return None
+        of_gpus, of_cpus = plan.site.price.gpu_hour, plan.site.price.cpu_hour
+        if (self.gpu_hours and of_gpus is None) or (self.cpu_only_hours and of_cpus is None):
+            return None
+        return self.gpu_hours * (of_gpus or 0.0) + self.cpu_only_hours * (of_cpus or 0.0)
+
+
+def cores_of_a_device(plan: Plan) -> int:
+    """The CPU cores that count as a device in jobs without GPUs."""
+    return (plan.site.cores_per_gpu if plan.site else None) or 1
+
+
+def planned(plan: Plan) -> Cost:
+    """The most that one try of each job may take, without settings of unknown speed."""
+    return _sum(_limit(plan, specification) for specification, _ in _jobs(plan))
+
+
+def left(plan: Plan) -> Cost:
+    """The same of the jobs that are not done."""
+    return _sum(_limit(plan, specification) for specification, output in _jobs(plan) if not output.exists())
+
+
+def used(plan: Plan) -> Cost:
+    """What the plan's jobs have taken so far, as far as it was recorded; with retries."""
+    results = plan.speeds.parent
+    found = [_taken(plan, run.shape, _trained_seconds(Places(results, run.id))) for run in plan.runs]
+    for rule, name, specification in _proofs(plan):
+        seconds = _benchmark_seconds(results / "benchmarks" / rule / f"{name}.tsv")
+        found.append(_taken(plan, specification.shape, seconds))
+    return _sum(found)
+
+
+def begun(plan: Plan, run: Run) -> bool:
+    """Whether a run has trained."""
+    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None
+
+
+def _jobs(plan: Plan) -> Iterator[tuple[Specification, Path]]:
+    """All jobs of the plan, and the file of each that is there once it is done."""
+    results, unmeasured = plan.speeds.parent, {run.setting_id for run in plan.unmeasured}
+    outputs = {"gate": "verdict.json", "reference": "reference.pt", "spot_check": "verdict.json"}
+    for rule, name, specification in _proofs(plan):
+        if rule == "preflight":
+            yield specification, results / "preflight" / name / "facts.json"
+        else:
+            yield specification, results / "equivalence" / f"{rule}s" / name / outputs[rule]
+    for run in plan.runs:
+        if run.setting_id not in unmeasured:
+            for end in plan.segments(run):
+                yield run, Places(results, run.id).state(end)
+
+
+def _proofs(plan: Plan) -> Iterator[tuple[str, str, Specification]]:
+    """What is planned beside the runs, with the name of its rule and of its files."""
+    kinds: list[tuple[str, dict[str, Specification]]] = [
+        ("reference", dict(plan.references)),
+        ("gate", dict(plan.gates)),
+        ("spot_check", dict(plan.spot_checks)),
+        ("preflight", dict(plan.preflights) if plan.site else {}),
+    ]
+    for rule, specifications in kinds:
+        for name, specification in specifications.items():
+            yield rule, name, specification
+
+
+def _limit(plan: Plan, specification: Specification) -> Cost:
+    """What a job may take at most: its time limit."""
+    job = plan.job(specification)
+    minutes = job.minutes if job else plan.config.runtime_minutes
+    return _taken(plan, specification.shape, 60 * minutes)
+
+
+def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
+    taken = shapes.taken(shape, plan.site, plan.config)
+    cpus, gpus = taken["cpus"] * seconds / 3600, taken["gpus"] * seconds / 3600
+    return Cost(1 if seconds else 0, cpus, gpus, 0.0 if gpus else cpus)
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    return sum(costs, Cost())
+
+
+def _trained_seconds(places: Places) -> float:
+    """How long a run's jobs have been under way in all."""
+    if (places.work / chain.CHAIN).exists() and (known := chain.read(places.work)):
+        return sum(_seconds(places.work, entry) for entry in known["attempts"])
+    summary = read_json_or(places.run / "summary.json", None) or {}
+    return float(summary.get("allocated_seconds") or 0.0)
+
+
+def _seconds(work: Path, entry: dict[str, float]) -> float:
+    ended = entry.get("ended")
+    if ended is None:  # it runs, or was killed
+        lines = attempts.read(work, int(entry["number"]))
+        ended = lines[-1]["time"] if lines else entry["started"]
+    return float(max(0.0, ended - entry["started"]))
+
+
+def _benchmark_seconds(path: Path) -> float:
+    """What Snakemake has measured of a job; 0 where it has not."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return sum(float(row["s"]) for row in csv.DictReader(stream, delimiter="\t"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0.0
+
+
+def shown(plan: Plan) -> Iterator[str]:
+    """The cost in lines: device-hours planned, used and left, the price, and the budget."""
+    whole, so_far, to_do = planned(plan), used(plan), left(plan)
+    cores = cores_of_a_device(plan)
+    counted = (
+        f"; of jobs without GPUs, {cores} CPU cores count as a device" if whole.cpu_only_hours and cores > 1 else ""
+    )
+    hours = [f"{round(cost.device_hours(plan), 2):g}" for cost in (whole, so_far, to_do)]
+    yield f"device-hours: at most {hours[0]} planned, {hours[1]} used so far, at most {hours[2]} to do{counted}"
+    prices = [cost.price(plan) for cost in (whole, so_far, to_do)]
+    if plan.site and all(price is not None for price in prices) and whole.price(plan):
+        told = [f"{price:,.2f} {plan.site.price.currency}" for price in prices if price is not None]
+        yield f"price: at most {told[0]} planned, {told[1]} used so far, at most {told[2]} to do ({plan.site.file})"

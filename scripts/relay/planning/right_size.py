@@ -1,0 +1,133 @@
+"""Memory and time that jobs ask for: as declared, less where earlier runs needed less, more where they were killed.
+
+The driver decides it once for each call, and writes it down: its jobs plan again, and have to come to the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relay.base.errors import UserError
+from relay.base.files import read_json_or, write_json_over
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memory
+from relay.run_folder import job_times
+from relay.spec.job import Job
+from relay.spec.labels import counted
+from relay.spec.run import DIGESTED, Run, Specification
+
+if TYPE_CHECKING:
+    from relay.planning.plan import Plan, PlannedSetting
+
+FILE = "requests.json"
+MORE = 2  # times the memory of a job that was killed for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    """What a setting's training jobs ask for by measurement, and why. `memory_mb` is None where none is asked for."""
+
+    memory_mb: int | None
+    minutes: int
+    memory_why: str
+    time_why: str
+
+
+@dataclass
+class Requests:
+    """What jobs ask for beside what is declared.
+
+    `measured` is by settings' ids. `raised` has the memory in MB of jobs that were killed for less, by `name_of` them.
+    """
+
+    measured: dict[str, Sized] = field(default_factory=dict)
+    raised: dict[str, int] = field(default_factory=dict)
+
+    def applied(self, specification: Specification, job: Job) -> Job:
+        """A job as it is asked for. More memory is declared only in what the driver writes ahead for its jobs."""
+        if isinstance(specification, Run) and (sized := self.measured.get(specification.setting_id)):
+            job = replace(job, memory_mb=sized.memory_mb, minutes=sized.minutes)
+        if specification.kind in DIGESTED:
+            job = replace(job, memory_mb=self.memory_mb(specification, job))
+        return job
+
+    def memory_mb(self, specification: Specification, job: Job) -> int | None:
+        """A node's memory that is asked for, in MB; None where none is."""
+        return job.memory_mb and max(job.memory_mb, self.raised.get(name_of(specification), 0))
+
+    @classmethod
+    def read(cls, results: Path) -> Requests:
+        """What the driver has written down; nothing where it has not, or where the file is damaged."""
+        known = read_json_or(results / FILE, None)
+        try:
+            measured = {name: Sized(**values) for name, values in known["measured"].items()}
+            return cls(measured, {name: int(memory_mb) for name, memory_mb in known["raised"].items()})
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return cls()
+
+    def write(self, results: Path) -> None:
+        """Write it down for the jobs, and for later calls. Raises OSError."""
+        measured = {name: asdict(sized) for name, sized in self.measured.items()}
+        known = {"measured": measured, "raised": self.raised}
+        if read_json_or(results / FILE, None) != known:
+            write_json_over(results / FILE, known)
+
+
+def name_of(specification: Specification) -> str:
+    """What shares a memory that was raised: all repeats of a setting; a gate, a reference or another job for itself."""
+    return specification.setting_id if isinstance(specification, Run) else f"{specification.kind} {specification.id}"
+
+
+def measure(plan: Plan) -> dict[str, Sized]:
+    """What the training jobs of each setting need, where runs of it, or of another length of it, have been done.
+
+    Nothing without a cluster, and with `right_size: false`. Settings whose segments are not planned yet are left out.
+    """
+    if plan.site is None or not plan.config.right_size:
+        return {}
+    found = {planned.id: _sized(plan, planned) for planned in plan.settings}
+    return {name: sized for name, sized in found.items() if sized}
+
+
+def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
+    done = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary]
+    if not done:
+        return None
+    try:
+        steps = min(plan.steps_in_a_job(planned), planned.setting.length.total_steps)
+    except UserError:  # a segment in minutes whose speed is not measured
+        return None
+    declared = plan.declared(next(run for run in plan.runs if run.setting_id == planned.id))
+    summaries: list[Mapping[str, Any]] = [each.summary for each in done if each.summary]
+    had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
+    cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
+    memory_mb, memory_why = memory(done[0].run, summaries, cap)
+    times = job_times.slowest([each for run in done for each in run.times])
+    trained = steps * (times.seconds_per_step + times.between_seconds_per_step)
+    seconds = (times.startup_seconds + trained + times.saving_seconds) * (1 + MARGIN) + START_SECONDS
+    least = max(LEAST_MINUTES, (plan.site.min_minutes if plan.site else None) or 0)
+    minutes = min(declared.minutes, max(least, math.ceil(seconds / 60)))
+    time_why = (
+        f"{times.startup_seconds:.0f} s to start, {trained:.0f} s for {steps} steps and {times.saving_seconds:.0f} s "
+        f"to save in the slowest of {counted(times.jobs, 'job')}, {100 * MARGIN:.0f} % more, and "
+        f"{START_SECONDS:.0f} s for Slurm's start"
+    )
+    return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
+
+
+def shown(plan: Plan, names: Mapping[str, str]) -> Iterator[str]:
+    """What is asked for by declaration and by measurement, in lines. `names` are the settings' by their ids."""
+    first = {run.setting_id: run for run in reversed(plan.runs)}
+    for name, sized in plan.requests.measured.items():
+        declared = plan.declared(first[name])
+        asked = plan.job(first[name])
+        assert asked is not None
+        told = f"{asked.minutes} minutes (declared: {declared.minutes}; measured: {sized.time_why})"
+        if asked.memory_mb:
+            told = f"{asked.memory_mb} MB (declared: {declared.memory_mb}; measured: {sized.memory_why}), {told}"
+        yield f"asks for, by measurement: {names[name]}: {told}"
+    for name, memory_mb in plan.requests.raised.items():
+        yield f"asks for more: {names.get(name, name)}: {memory_mb} MB, because a job was killed for memory"

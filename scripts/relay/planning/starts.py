@@ -1,0 +1,51 @@
+"""When the queue would start a plan's jobs if they were submitted now, or why Slurm refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from relay.base.errors import Unavailable, UserError
+from relay.planning import shapes
+from relay.slurm import commands
+from relay.spec.setting import Shape
+
+if TYPE_CHECKING:
+    from relay.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class ExpectedStart:
+    """A line for the user: when the queue would start a job of some shape if it were submitted now.
+
+    `refused` is true where Slurm would not accept the job; the line then has Slurm's reason.
+    """
+
+    line: str
+    refused: bool = False
+
+
+def expected(plan: Plan) -> Iterator[ExpectedStart]:
+    """For a job of each shape: when the queue would start it, or why Slurm refuses it. Nothing without Slurm."""
+    if plan.site is None or not commands.available():
+        return
+    now = datetime.now().astimezone()
+    for each in {plan.preflight(run): run for run in plan.runs}.values():
+        job = plan.job(each)
+        assert job is not None
+        what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
+        try:
+            start = commands.expected_start(shapes.sbatch_flags(job, plan.site))
+        except Unavailable as error:
+            yield ExpectedStart(f"expected start of {what}: not known: {error}")
+        except UserError as error:
+            yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {what}: {error}", refused=True)
+        else:
+            minutes = max(0.0, (start - now).total_seconds() / 60) if start else 0.0
+            yield ExpectedStart(f"expected start of {what}: in {minutes:.0f} minutes, says sbatch --test-only")
+
+
+def _words(shape: Shape) -> str:
+    return f"{shape.nodes} × {shape.devices_per_node} {shape.device}"

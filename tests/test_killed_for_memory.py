@@ -1,0 +1,98 @@
+"""A job that is killed for memory is tried once with more, and the user is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_slurm import MiniSlurm, Node, Partition
+from relay.base import killed_for_memory
+from slurm_runs import PARTITIONS, site_file, slurm_snakemake
+
+HUNGRY = '''
+"""Needs more than a gigabyte of main memory."""
+
+import time
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class Hungry(Strategy):
+    requirements = Requirements(processes="one")
+
+    def build(self):
+        self.build_whole()
+        self.eaten = bytearray(b"x") * (1_000 * 2**20)
+        time.sleep(3)  # Slurm looks every second
+'''
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. ",
+        "slurmstepd-c1: error: StepId=2.0 exceeded memory limit (323440640 > 104857600), being killed",
+        "slurmstepd: error: Exceeded job memory limit",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=2.0. Some of the step tasks have been OOM Killed.",
+        "srun: error: node7: task 3: Out Of Memory",
+        killed_for_memory.TOLD.format(count=1),
+    ],
+)
+def test_words_that_say_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"a line\n{text}\nanother\n")
+    assert killed_for_memory.told_in(tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "run x: its processes ended without a word (status 1): killed, a lost node, out of memory?",
+        "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'. ",
+        "srun: error: c1: task 0: Killed",
+    ],
+)
+def test_words_that_do_not(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(text)
+    assert not killed_for_memory.told_in(tmp_path / "log")
+    assert not killed_for_memory.told_in(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("group", "file"),
+    [("0::/job/step", "job/step/memory.events"), ("9:memory:/job/step", "memory/job/step/memory.oom_control")],
+)
+def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text(f"3:cpu:/elsewhere\n{group}\n")
+    assert killed_for_memory.kills(tmp_path / "cgroup", tmp_path) is None
+    place = tmp_path / file
+    place.parent.mkdir(parents=True)
+    place.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert killed_for_memory.kills(tmp_path / "cgroup", tmp_path) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.timeout(400)
+def test_on_a_cluster_it_gets_twice_the_memory_and_later_jobs_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("memory")
+    (folder / "strategies").mkdir()
+    (folder / "strategies" / "hungry.py").write_text(HUNGRY)
+    config: dict[str, Any] = {"repeats": 1, "epochs": 1, "device": "cpu", "comparisons": [{"strategy": "hungry"}]}
+    config |= {"strategy_folders": [str(folder / "strategies")]}
+    site = site_file(folder, partitions=[PARTITIONS[0] | {"memory_mb_per_node": 16000}], node_disk="/tmp")
+    nodes, partitions = [Node("c1"), Node("c2")], [Partition("cpu", ("c1", "c2"), default=True)]
+    with MiniSlurm(folder / "cluster", nodes, partitions, namespaces=False, kills_for_memory=True) as cluster:
+        status, printed = slurm_snakemake(cluster, folder, config, "hungry", "--until", "segment", site=site)
+        jobs = [job for job in cluster.jobs() if "segment" in job.get("Comment", "")]
+    assert status == 0, printed
+    assert [job["MinMemoryNode"] for job in jobs] == ["900M", "1800M"], printed
+    assert "killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2" in printed
+    assert "FAILED" not in printed
+    assert json.loads((folder / "results" / "requests.json").read_text())["raised"] == {
+        json.loads(next(folder.glob("results/runs/*/run.json")).read_text())["setting_id"]: 1800
+    }

@@ -1,0 +1,63 @@
+"""The recommended script has what every job of the site has: its reservation, and its mail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mini_slurm import MiniSlurm
+from plans import ROOT
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.slurm.batch_script import BatchScript
+from relay.spec.job import Job
+from relay.spec.site import load_site
+from results_tree import Tree
+from slurm_runs import site_file
+
+pytest_plugins = ["plans", "results_tree"]
+
+DECLARED = {"reservation": "course", "mail_type": ["END", "FAIL"], "mail_user": "me@example.org"}
+FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
+
+
+@pytest.mark.parametrize(("declared", "expected"), [(DECLARED, FLAGS), ({}, [])])
+def test_the_plan_tells_the_comparison_what_every_job_of_the_site_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: dict, expected: list[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    site = load_site(str(site_file(tmp_path, **declared)), ROOT)
+    found = plan(load({"repeats": 1, "device": "cpu", "comparisons": [{"strategy": "cpu"}]}), root=ROOT, site=site)
+    assert found.to_json()["answer"]["site_flags"] == expected
+    extra = found.resources(found.runs[0])["slurm_extra"].split()
+    assert [flag for flag in extra if flag in FLAGS] == expected  # as its own jobs have them
+
+
+def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0])
+    tree.rules = {"site_flags": FLAGS}
+    assert tree.compare() == 0
+    lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
+    assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_slurm_takes_them(cluster: MiniSlurm, tmp_path: Path) -> None:
+    cluster.run(
+        *("scontrol", "create", "reservation", "reservationname=course", "starttime=now", "duration=10"),
+        *("users=root", "nodes=c1"),
+    )
+    try:
+        script = BatchScript(
+            name="x", job=Job(memory_mb=100, minutes=1, partition="cpu"), jobs=1, command=["true"], folder=tmp_path,
+            output=tmp_path / "log", site_flags=FLAGS,
+        )  # fmt: skip
+        (tmp_path / "job.sbatch").write_text(script.render())
+        job = cluster.run("sbatch", "--parsable", "--wait", tmp_path / "job.sbatch").stdout.strip()
+        told = cluster.job(job)
+        assert (told["JobState"], told["Reservation"], told["NodeList"]) == ("COMPLETED", "course", "c1")
+        assert (told["MailUser"], told["MailType"]) == ("me@example.org", "END,FAIL")
+    finally:
+        cluster.run("scontrol", "delete", "reservationname=course")

@@ -1,0 +1,149 @@
+"""Jobs ask for what finished runs needed, with a margin; jobs that were killed for memory ask for more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plans import CPU, ROOT
+from relay.planning import plan as plan_module
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.planning.right_size import Requests
+from relay.planning.table import render
+from relay.spec.job import Job
+from relay.spec.run import Run
+from relay.spec.site import load_site
+from slurm_runs import site_file
+from test_chain_forecasts import leave
+
+pytest_plugins = ["plans"]
+PEAK = 300 * 2**20
+NEEDED_MB = round((300 + 512) * 1.25)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(plan_module, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def made(results: Path, *, driver: bool = True, **keys: Any) -> Plan:
+    given = {"repeats": 2, "device": "cpu", "comparisons": [CPU | {"cpus_per_task": 2}], **keys}
+    site = load_site(str(site_file(results.parent)), ROOT)  # 900 MB for each CPU, nodes of unknown memory
+    return plan(load(given), root=ROOT, site=site, speeds=results / "speeds.json", record=driver)
+
+
+def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
+    """The run is done: 30 s to start, `seconds` for each of its steps, 8 s to save."""
+    leave(results, run, [(30.0, seconds, 8.0, run.length.total_steps)])
+    run.write(results / "runs" / run.id / "run.json", found.job(run))
+    summary = {"status": "done", "peak_main_memory_bytes": PEAK}
+    (results / "runs" / run.id / "summary.json").write_text(json.dumps(summary))
+
+
+def asked(found: Plan, run: Run) -> tuple[int | None, int]:
+    job = found.job(run)
+    assert job is not None
+    return job.memory_mb, job.minutes
+
+
+def test_without_a_measurement_jobs_ask_for_what_is_declared(results: Path) -> None:
+    found = made(results)
+    assert asked(found, found.runs[0]) == (1800, 60)
+    assert "by measurement" not in render(found)
+
+
+def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
+    """30 + 440 × 2 + 5 + 8 s are 923 s, a quarter more and 60 s: 21 minutes."""
+    before = made(results)
+    finish(results, before, before.runs[0])
+    found = made(results)
+    assert asked(found, found.runs[1]) == (NEEDED_MB, 21)
+    resources = found.resources(found.runs[1])
+    assert (resources["mem_mb"], resources["runtime"]) == (NEEDED_MB, 21)
+    printed = " ".join(render(found).split())
+    assert (
+        f"by measurement: cpu (1 proc, 2 threads, resident): {NEEDED_MB} MB (declared: 1800; measured: 300 MiB"
+        in printed
+    )
+    assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
+
+
+def test_proofs_ask_for_what_is_declared(results: Path) -> None:
+    before = made(results)
+    finish(results, before, before.runs[0])
+    found = made(results)
+    for specification in (*found.gates.values(), *found.references.values(), *found.preflights.values()):
+        assert found.job(specification) == found.declared(specification)
+
+
+def test_the_time_limit_is_never_more_than_declared_and_all_can_be_switched_off(results: Path) -> None:
+    before = made(results)
+    finish(results, before, before.runs[0], seconds=20.0)
+    found = made(results, memory_mb_per_node=700)
+    assert asked(found, found.runs[1]) == (NEEDED_MB, 60)  # the measured job had 1,800, and needed more than 700
+    assert asked(made(results, right_size=False), found.runs[1]) == (1800, 60)
+
+
+def test_the_drivers_jobs_come_to_the_same_and_a_finished_run_keeps_what_it_asked_for(results: Path) -> None:
+    before = made(results)
+    before.prepare()
+    finish(results, before, before.runs[0])
+    found = made(results)
+    found.prepare()
+    in_a_job = made(results, driver=False)
+    assert asked(in_a_job, in_a_job.runs[1]) == (NEEDED_MB, 21)
+    jobs = [Job.read(results / "runs" / run.id / "run.json") for run in found.runs]
+    assert [(job.memory_mb, job.minutes) for job in jobs if job] == [(1800, 60), (NEEDED_MB, 21)]
+
+
+def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(results: Path) -> None:
+    found = made(results)
+    found.prepare()
+    first, second = found.runs
+    assert found.more_memory(first, 1800) == 3600
+    assert [found.resources(run)["mem_mb"] for run in (first, second)] == [3600, 3600]
+    assert found.more_memory(second, 1800) == 3600  # it was submitted before
+    assert found.more_memory(second, 3600) == 7200
+    job = Job.read(results / "runs" / first.id / "run.json")
+    assert job is not None
+    assert job.memory_mb == 7200
+    later = made(results)
+    assert asked(later, later.runs[0])[0] == 7200
+    assert "7200 MB, because a job was killed for memory" in " ".join(render(later).split())
+    (gate,) = found.gates.values()
+    assert found.resources(gate)["mem_mb"] == 1800
+
+
+def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(results)
+    assert found.site is not None
+    (partition, *_) = found.site.partitions
+    small = partition.model_copy(update={"memory_mb_per_node": 3000})
+    found.site = found.site.model_copy(update={"partitions": [small]})
+    assert found.more_memory(found.runs[0], 1800) == 3000
+    assert found.more_memory(found.runs[0], 3000) == 3000
+    assert found.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself
+
+
+def test_a_preflights_text_does_not_change_with_more_memory(results: Path) -> None:
+    """It is a parameter of its rule: another one would be a reason to run it again."""
+    found = made(results)
+    (look,) = found.preflights.values()
+    before = found.job(look)
+    assert found.more_memory(look, 1800) == 3600
+    assert found.job(look) == before
+    assert found.resources(look)["mem_mb"] == 3600
+
+
+def test_a_damaged_note_counts_as_none(results: Path) -> None:
+    results.mkdir()
+    for text in ("{", "[]", '{"measured": {"x": {"minutes": 1}}, "raised": {}}', '{"measured": {}}'):
+        (results / "requests.json").write_text(text)
+        assert Requests.read(results) == Requests()
