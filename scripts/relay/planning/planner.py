@@ -12,7 +12,7 @@ from typing import Any, Literal
 from relay.base.errors import UserError
 from relay.environments import login_node, overlay
 from relay.environments.locks import base, lock_of
-from relay.planning import batches, checks, settings, shapes, size, skips, software, stacks, user_limits
+from relay.planning import batches, checks, settings, shapes, shrink, size, skips, software, stacks, user_limits
 from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
@@ -61,6 +61,7 @@ def plan(
     planner.add_settings()
     planner.add_checks()
     planner.add_runs()
+    planner.plan.warnings += [shrink.WARNING] if config.shrink else []
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan
