@@ -91,7 +91,7 @@ def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
         "247,400; 247,400",
     ):
         assert told in full.html
-    assert full.html.count("<svg") == 5  # speed, cost, memory, accuracy, loss
+    assert full.html.count("<svg") == 7  # speed, cost, CPUs, time to an accuracy, memory, accuracy, loss
 
 
 def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:

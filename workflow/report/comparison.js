@@ -75,3 +75,15 @@ for (const tools of document.querySelectorAll("[data-tools]")) {
   }
   narrow();
 }
+
+// A link into a folded part opens it; some browsers do so by themselves.
+function unfold() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = target && target.closest("details");
+  if (folded) {
+    folded.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", unfold);
+unfold();

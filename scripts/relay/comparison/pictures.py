@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from relay.comparison.candidates import Candidate
@@ -15,10 +14,12 @@ from relay.comparison.drawing import (
     MUTED,
     colour_of,
     figure_of,
+    named,
     styled,
     svg_of,
     two_lines,
 )
+from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
 
 MEBIBYTE = 2**20
@@ -107,7 +108,7 @@ def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         for place, setting in enumerate(known):
             size = setting.row["peak_memory_bytes"] / MEBIBYTE
             axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
-            _name(axes, place, setting)
+            named(axes, place, setting.name + setting.mark)
         axes.set_ylim(len(known) - 0.5, -0.75)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
@@ -115,19 +116,6 @@ def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         axes.locator_params(axis="x", nbins=4)
         axes.grid(axis="x")
         return svg_of(figure, name)
-
-
-def _name(axes: Axes, place: int, setting: SettingResult) -> None:
-    label = setting.name + setting.mark
-    axes.annotate(
-        label,
-        (0, place - 0.25),
-        xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * 88 / len(label)),
-        color=INK,
-        va="center",
-        annotation_clip=False,
-    )
 
 
 def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -143,8 +131,9 @@ def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
         figure.subplots_adjust(wspace=0.08, hspace=0.5)
         for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if place:
-                panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.8, alpha=0.5)
+            if (other := behind(setting, [each for each, _ in drawn])) is not None:
+                first = next(curves[0] for each, curves in drawn if each is other)
+                panel.plot(*first, color=MUTED, linewidth=0.8, alpha=0.5)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
             panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
@@ -180,11 +169,16 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         figure = figure_of(2.5 + 0.16 * len(lines), left=0.75, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
         for place, members in enumerate(lines):
+            colour, values = ACCENT if place == 0 else INK, [each.row[column] for each in members]
             axes.plot(
-                [each.row[column] for each in members], [speed(each) for each in members],
-                color=ACCENT if place == 0 else INK, label=members[0].name,
+                values, [speed(each) for each in members],
+                color=colour, label=members[0].name,
                 marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
             )  # fmt: skip
+            for value, each in zip(values, members, strict=True):
+                low, high = (each.row[f"{unit}_per_second{part}"] for part in ("_low", "_high"))
+                if low is not None:
+                    axes.plot([value, value], [low, high], color=colour, linewidth=1)
         axes.set_xlabel(label)
         axes.set_ylabel(f"{unit} per second")
         axes.set_ylim(bottom=0)
@@ -208,6 +202,8 @@ def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[S
         left = {column, *follows.get(column, ())}
         key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
                for name, value in vars(getattr(run, part)).items() if name not in left}  # fmt: skip
+        if run.feeding.data_workers == run.shape.cpus_per_task and column == "cpus_per_task":
+            key["data_workers"] = "one on each CPU"
         groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
     found = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
     return [members for members in found if len({each.row[column] for each in members}) > 1]

@@ -15,15 +15,15 @@ from relay.comparison.drawing import (
     colour_of,
     figure_of,
     marker_of,
+    named,
     styled,
     svg_of,
     two_lines,
 )
 from relay.comparison.inputs import Record
+from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
 from relay.datasets import kinds
-
-_LABEL_CHARACTERS = 88  # so many characters of the usual size fit into the width of a plot
 
 
 def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -60,7 +60,7 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
 def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Training loss over epochs as SVG, with a panel for each setting and a line for each repeat; None without losses.
 
-    All panels share their axes. The first setting's first repeat is drawn in grey in all other panels.
+    All panels share their axes. In grey behind is a repeat of the same training in one process (`learning.behind`).
     """
     drawn = [(setting, curves) for setting in settings if (curves := list(_curves(setting)))]
     if not drawn:
@@ -75,8 +75,9 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
         figure.subplots_adjust(wspace=0.08, hspace=0.42)
         for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if place:
-                panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.6, alpha=0.45)
+            if (other := behind(setting, [each for each, _ in drawn])) is not None:
+                first = next(curves[0] for each, curves in drawn if each is other)
+                panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, alpha=0.8)
             panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
@@ -109,16 +110,7 @@ def _speed(axes: Axes, place: int, setting: SettingResult) -> None:
     repeats = [speed * _units(record) for record in setting.records if (speed := record.speed)]
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **marker_of(setting, colour))
-    label = setting.name + setting.mark
-    axes.annotate(
-        label,
-        (0, place - 0.28),
-        xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * _LABEL_CHARACTERS / len(label)),
-        color=INK,
-        va="center",
-        annotation_clip=False,
-    )
+    named(axes, place, setting.name + setting.mark)
 
 
 def _measure(settings: Sequence[SettingResult]) -> tuple[str, float, str]:
