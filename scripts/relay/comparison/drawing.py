@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,6 +83,11 @@ def named(axes: Axes, place: int, text: str) -> None:
         va="center",
         annotation_clip=False,
     )
+
+
+def room_for(values: Iterable[float]) -> float:
+    """The end of an axis of speeds: half as much again as the largest, however far an interval reaches."""
+    return 1.5 * max(values)
 
 
 def two_lines(name: str, width: int = 42) -> str:

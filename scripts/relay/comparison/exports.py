@@ -39,7 +39,9 @@ def markdown(rows: Sequence[Row]) -> str:
     labels, parts = setting_labels(rows), []
     for task, headline in zip(dict.fromkeys(row["task"] for row in rows), headlines(rows), strict=True):
         named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
-        table = tabulate([_shown(row, label) for row, label in named], headers="keys", tablefmt="github")
+        table = tabulate(
+            [_shown(row, label) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
+        )
         lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
                  if row["reason"]]  # fmt: skip
         parts += [f"## {task}", table, _cell(headline.removeprefix(f"{task}: ")), "\n".join(map(_cell, lines))]

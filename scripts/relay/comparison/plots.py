@@ -16,6 +16,7 @@ from relay.comparison.drawing import (
     figure_of,
     marker_of,
     named,
+    room_for,
     styled,
     svg_of,
     two_lines,
@@ -39,12 +40,13 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
         speed, quality = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
+        end = room_for(s * _units(record) for each in timed for record in each.records if (s := record.speed))
         for place, setting in enumerate(timed):
-            _speed(speed, place, setting)
+            _speed(speed, place, setting, end)
         measure, factor, label = _measure(timed)
         for place, setting in enumerate(timed):
             _quality(quality, place, setting, measure, factor)
-        speed.set_xlim(left=0)
+        speed.set_xlim(0, end)
         speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
         quality.set_xlabel(label)
         speed.set_ylim(len(timed) - 0.5, -0.75)
@@ -101,12 +103,15 @@ def _units(record: Record) -> int:
     return kinds.load(record.run.dataset.kind).units_per_sample(record.run.dataset)
 
 
-def _speed(axes: Axes, place: int, setting: SettingResult) -> None:
+def _speed(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
+    """The speed's mark, its interval up to the `end` of the axis (cut there, with an arrow), and the repeats."""
     row, colour = setting.row, colour_of(setting)
     low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
     if low is not None:
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
-        axes.plot([low, high], [place, place], color=colour, linestyle="none", marker="|", markersize=7)
+        axes.plot([low, min(high, end)], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+        axes.plot([low], [place], color=colour, linestyle="none", marker="|", markersize=7)
+        last = "|" if high <= end else ">"
+        axes.plot([min(high, end)], [place], color=colour, linestyle="none", marker=last, markersize=7, clip_on=False)
     repeats = [speed * _units(record) for record in setting.records if (speed := record.speed)]
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **marker_of(setting, colour))

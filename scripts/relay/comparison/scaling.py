@@ -103,7 +103,8 @@ def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
     for task, kind in dict.fromkeys((row["task"], row["scaling"]) for row in rows):
         same = "the same global batch" if kind == "strong" else "the same batch per device"
         of = [shown(row) for row in rows if (row["task"], row["scaling"]) == (task, kind)]
-        parts.append(f"## {task}: {kind} scaling ({same})\n\n{tabulate(of, headers='keys', tablefmt='github')}\n")
+        table = tabulate(of, headers="keys", tablefmt="github", disable_numparse=True)
+        parts.append(f"## {task}: {kind} scaling ({same})\n\n{table}\n")
     for grid in grids:
         table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
         parts.append(f"## {grid.heading}\n\n{table}\n")
