@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.comparison import answer_words as words
-from relay.comparison.advice import Warned, warnings
+from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
@@ -23,6 +23,7 @@ from relay.comparison.inputs import Inputs, Record, log_of
 from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.page_words import HowLong, Warnings, WentWrong, how_long, together, went_wrong
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
@@ -87,7 +88,9 @@ class Section:
     not_measured: Sequence[str]
     block: str
     headline: str
-    warnings: Sequence[Warned]
+    how_long: HowLong | None
+    went_wrong: Sequence[WentWrong]
+    warnings: Sequence[Warnings]
     rows: Sequence[tuple[Row, str]]
     scaling: Sequence[dict[str, str]]
     grids: Sequence[Grid]
@@ -166,7 +169,9 @@ class Report:
             not_measured=words.not_measured(answer),
             block=found.script.block if found else "",
             headline=headlines(rows)[0],
-            warnings=warnings(planned),
+            how_long=how_long(answer.best),
+            went_wrong=went_wrong(planned),
+            warnings=together(warnings(planned)),
             rows=[(each.row, each.label) for each in results],
             scaling=[shown(row) for row in scaling_rows(rows)],
             grids=grids(rows),
