@@ -21,7 +21,7 @@ min_version("9.0")
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard, refused
 from relay.driver.view import View
-from relay.planning import here, largest_models, planner, probed, reading, table
+from relay.planning import here, largest_models, planner, probed, reading, shrink, table
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
@@ -43,9 +43,12 @@ except UserError as error:
 configfile: f"{workflow.basedir}/config/config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 # A mistake in the config is one line for each, before any job is queued.
 try:
-    CONFIG = load(reading.given_config(workflow, DEFAULTS))
+    CONFIG = shrink.applied(load(reading.given_config(workflow, DEFAULTS)))
     SITE_NAME = CONFIG.site or site_of(
         workflow.resource_settings.default_resources or {}
     )

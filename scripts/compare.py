@@ -1,8 +1,8 @@
 """Makes the comparison: python scripts/compare.py --plan results/plan.json --results results
 
-Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, runs.csv, scaling.csv, scaling.md)
-and the page (comparison.html) into the results folder. With --partial it does so whatever has failed, and a run
-without a result becomes a row `failed` with its error.
+Writes the answer (answer.json, recommendation.sbatch), the tables (comparison.csv, .parquet and .md, runs.csv,
+scaling.csv, scaling.md), the pictures (pictures/*.svg) and the page (comparison.html) into the results folder. With
+--partial it does so whatever has failed, and a run without a result becomes a row `failed` with its error.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import argparse
 from pathlib import Path
 
 from relay.base import entry, options
-from relay.comparison import answer_files, libtorch
+from relay.comparison import answer_files, exports, libtorch
 from relay.comparison.answer import answers
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
+from relay.comparison.grid import grids
 from relay.comparison.html import Report
 from relay.comparison.inputs import read_inputs
 from relay.comparison.scaling import COLUMNS as SCALING
@@ -28,12 +29,16 @@ def main(arguments: list[str] | None = None) -> int:
     rows = comparison_rows(inputs)
     found = answers(inputs, rows)
     scaled = scaling_rows(rows)
-    page = Report(inputs, rows, found, given.results, libtorch.found(given.results)).render()
+    report = Report(inputs, rows, found, given.results, libtorch.found(given.results))
+    page = report.render()
     write_csv(given.results / "runs.csv", RUNS, run_rows(inputs))
     write_csv(given.results / "comparison.csv", COMPARISON, rows)
+    exports.write_parquet(given.results / "comparison.parquet", COMPARISON, rows)
+    write_whole(given.results / "comparison.md", exports.markdown(rows))
     write_csv(given.results / "scaling.csv", SCALING, scaled)
-    write_whole(given.results / "scaling.md", markdown(scaled))
+    write_whole(given.results / "scaling.md", markdown(scaled, grids(rows)))
     answer_files.write(found, given.results, inputs.margin)
+    exports.write_pictures(given.results / "pictures", report.pictures)
     write_whole(given.results / "comparison.html", page)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0

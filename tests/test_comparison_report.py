@@ -91,7 +91,7 @@ def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
         "247,400; 247,400",
     ):
         assert told in full.html
-    assert full.html.count("<svg") == 5  # speed, cost, memory, accuracy, loss
+    assert full.html.count("<svg") == 7  # speed, cost, CPUs, time to an accuracy, memory, accuracy, loss
 
 
 def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
@@ -104,6 +104,33 @@ def test_the_page_begins_with_the_answer_and_its_block(full: Tree) -> None:
     text = full.html
     assert text.index("For lenet-digits ask for 1 node with 2 CPUs and no GPU") < text.index("#SBATCH --nodes=1")
     assert text.index("#SBATCH --nodes=1") < text.index('class="settings"')
+
+
+def test_the_page_says_what_went_wrong_with_each(full: Tree) -> None:
+    part = full.html.split("What went wrong</h3>")[1].split("</ul>")[0]
+    assert part.count("<li>") == 2
+    assert "struck out</strong>: ddp (2 procs" in part
+    assert "algorithm: losses differ by 0.25" in part
+    assert "failed</strong>: ddp (4 procs" in part
+
+
+def test_the_page_says_how_long_a_training_takes(tree: Tree) -> None:
+    """22 steps of 64 samples at 352 samples/s are 4 s an epoch; 2 epochs were trained."""
+    tree.setting("cpu", [352.0, 352.0], summary={"train_seconds": 8.0, "allocated_seconds": 11.5})
+    assert tree.compare() == 0
+    assert "An epoch of 22 steps takes 4.0 s" in tree.html
+    assert "took another 3.5 s of each training here" in tree.html
+    for told in ("2 epochs take 8.0 s (this comparison)", "20 epochs take 80 s", "200 epochs take 13 min"):
+        assert f"<li>{told}</li>" in tree.html
+
+
+def test_warnings_of_one_kind_stand_together(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 101.0], name="one")
+    tree.setting("cpu", [100.0, 101.0], name="two", threads=2, cpus_per_task=2)
+    assert tree.compare() == 0
+    assert tree.html.count("too few repeats</strong>") == 1
+    part = tree.html.split("too few repeats</strong>")[1].split("</ul>")[0]
+    assert part.count("<li>") == 2
 
 
 def test_what_is_struck_out_or_failed_links_to_what_says_why(full: Tree) -> None:

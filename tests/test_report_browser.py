@@ -129,11 +129,30 @@ def test_the_table_is_filtered_and_says_how_many_are_left(browser: Any, report: 
         everything = names(page)
         page.get_by_label("Filter").fill("ddp")
         assert names(page) == [name for name in everything if name.startswith("ddp")]
-        assert page.locator("output").inner_text() == f"{len(names(page))} of {len(everything)} settings"
+        assert page.locator("[data-tools] output").inner_text() == f"{len(names(page))} of {len(everything)} settings"
         page.get_by_label("Filter").fill("")
         page.get_by_label("Show").select_option(label="what was left out")
         assert {name.split()[0] for name in names(page)} == {"ddp", "fsdp", "single_gpu"}
         assert len(names(page)) == 3
+
+
+def test_the_time_of_any_number_of_epochs_is_computed(browser: Any, report: Path) -> None:
+    with Opened(browser, report, PHONE) as opened:
+        page = opened.page
+        seconds = float(page.locator("[data-epoch]").get_attribute("data-epoch"))
+        page.get_by_role("spinbutton", name="Epochs").fill(str(round(600 / seconds)))
+        assert page.locator("[data-epoch] output").inner_text() == "10 min of steps"
+
+
+def test_a_setting_leads_to_its_records(browser: Any, report: Path) -> None:
+    with Opened(browser, report, DESK) as opened:
+        page = opened.page
+        assert not page.get_by_text("record (summary.json)").first.is_visible()
+        page.locator(".identity a").first.click()
+        row = page.locator(page.evaluate("location.hash"))
+        assert row.is_visible()
+        row.get_by_text("record (summary.json)").first.click()
+        assert '"samples_per_second"' in page.inner_text("body")
 
 
 def test_what_failed_links_to_its_log(browser: Any, report: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from clusters_of_gpus import somewhere
 from plans import ROOT
 from relay.planning.config import Comparison, Config, load
 from relay.planning.plan import Plan
@@ -21,24 +22,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     text.splitlines()[0].removeprefix("# "): yaml.safe_load(text)
     for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 }
-# Where a config names none: nodes of four GPUs, and every stack in the driver's own environment.
-SITE = {
-    "name": "somewhere",
-    "description": "a cluster",
-    "verified": "never",
-    "partitions": [
-        {"name": "gpus", "device": "cuda", "gpus_per_node": 4, "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
-        {"name": "cpus", "device": "cpu", "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
-    ],
-    "environment": {"mode": "current"},
-}
 
 
-@pytest.fixture(scope="module")
-def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "somewhere.yaml").write_text(yaml.safe_dump(SITE))
-    return load_site(str(folder / "somewhere.yaml"), folder)
+@pytest.fixture(scope="module", name="somewhere")
+def a_cluster(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Where a config names none."""
+    return somewhere(tmp_path_factory.mktemp("site"))
 
 
 def planned(name: str, somewhere: Site) -> Plan:

@@ -75,3 +75,27 @@ for (const tools of document.querySelectorAll("[data-tools]")) {
   }
   narrow();
 }
+
+for (const tool of document.querySelectorAll("[data-epoch]")) {
+  const [input, said] = [tool.querySelector("input"), tool.querySelector("output")];
+  const told = (seconds) => {
+    const [length, unit] = seconds < 120 ? [1, "s"] : seconds < 7200 ? [60, "min"] : [3600, "h"];
+    return `${new Intl.NumberFormat("en", { maximumSignificantDigits: 2 }).format(seconds / length)} ${unit}`;
+  };
+  tool.hidden = false;
+  input.addEventListener("input", () => {
+    said.textContent = input.value ? `${told(input.value * tool.dataset.epoch)} of steps` : "";
+  });
+}
+
+// A link into a folded part opens it; some browsers do so by themselves.
+function unfold() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = target && target.closest("details");
+  if (folded) {
+    folded.open = true;
+    target.scrollIntoView();
+  }
+}
+addEventListener("hashchange", unfold);
+unfold();

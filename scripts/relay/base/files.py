@@ -12,15 +12,20 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text beside its place, make it durable, and rename it there: a reader sees all of it or none.
+    """Write text in UTF-8, as `write_bytes` does. Raises OSError."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file beside its place, make it durable, and rename it there: a reader sees all of it or none.
 
     The folder is made where there is none. Raises OSError, and leaves nothing of what could not be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
+        with temporary.open("wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

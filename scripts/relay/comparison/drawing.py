@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from relay.comparison.columns import category
@@ -20,6 +21,10 @@ from relay.comparison.measured import SettingResult
 # Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
+NAME_CHARACTERS = 88  # so many characters of the usual size fit into the width of a plot
+# The page's light colours, for pictures in files of their own.
+LIGHT = {"--ink": "#1c2321", "--muted": "#5b6562", "--line": "#d5dad7", "--accent": "#00695c", "--bad": "#b3261e"}
+PAPER = "#fdfdfc"
 WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -67,6 +72,24 @@ def marker_of(setting: SettingResult, colour: str) -> dict[str, Any]:
     return {"marker": "o", "markersize": 7, "color": colour}
 
 
+def named(axes: Axes, place: int, text: str) -> None:
+    """Write a setting's name above its mark, at the left; a long one in smaller letters."""
+    axes.annotate(
+        text,
+        (0, place - 0.25),
+        xycoords=("axes fraction", "data"),
+        fontsize=min(8, 8 * NAME_CHARACTERS / len(text)),
+        color=INK,
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def room_for(values: Iterable[float]) -> float:
+    """The end of an axis of speeds: half as much again as the largest, however far an interval reaches."""
+    return 1.5 * max(values)
+
+
 def two_lines(name: str, width: int = 42) -> str:
     """The name, in two lines if it is too long for a panel. It is broken at the comma nearest to the middle."""
     commas = [comma.end() for comma in re.finditer(", ", name)]
@@ -102,3 +125,12 @@ def svg_of(figure: Figure, name: str) -> str:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return svg
+
+
+def standalone(svg: str) -> str:
+    """A picture of the page as a file of its own: in the light colours, on paper, with a font that is everywhere."""
+    for variable, colour in LIGHT.items():
+        svg = svg.replace(f"var({variable})", colour)
+    svg = svg.replace("font-family: inherit", "font-family: sans-serif")
+    plain = re.sub(r' aria-hidden="true" focusable="false"', f' style="background: {PAPER}"', svg, count=1)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{plain}'

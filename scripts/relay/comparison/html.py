@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.comparison import answer_words as words
-from relay.comparison.advice import Warned, warnings
+from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
+from relay.comparison.drawing import standalone
+from relay.comparison.evidence import evidence
+from relay.comparison.grid import Grid, grids
 from relay.comparison.inputs import Inputs, Record, log_of
+from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.page_words import HowLong, Warnings, WentWrong, how_long, together, went_wrong
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
-from relay.comparison.table import by_setting, versions_text
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec.run import OwnBatch
 
@@ -59,6 +64,17 @@ class ShownRun:
     links: Sequence[Link]
 
 
+@dataclass(frozen=True)
+class ShownSetting:
+    """A setting in the list of evidence: its identity, its name, its gate with the link to the verdict ('': none)."""
+
+    id: str
+    name: str
+    gate: str
+    verdict: str
+    runs: Sequence[ShownRun]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """Everything that the report shows about one task. `links` are those of the settings that failed, by id."""
@@ -72,10 +88,13 @@ class Section:
     not_measured: Sequence[str]
     block: str
     headline: str
-    warnings: Sequence[Warned]
+    how_long: HowLong | None
+    went_wrong: Sequence[WentWrong]
+    warnings: Sequence[Warnings]
     rows: Sequence[tuple[Row, str]]
     scaling: Sequence[dict[str, str]]
-    runs: Sequence[ShownRun]
+    grids: Sequence[Grid]
+    runs: Sequence[ShownSetting]
     links: Mapping[str, Sequence[Link]]
     gates: Sequence[Gate]
     speed_plot: Markup | None
@@ -86,6 +105,8 @@ class Section:
     scaling_plot: Markup | None
     batch_plot: Markup | None
     workers_plot: Markup | None
+    cpus_plot: Markup | None
+    time_plot: Markup | None
 
 
 @dataclass(frozen=True)
@@ -109,17 +130,30 @@ class Report:
         )
         filters = (number, percent, small, whole, words.held, category, reason_title, mebibytes, told_speed)
         environment.filters.update({function.__name__: function for function in filters})
-        found = {"sections": self._sections(), "in_cpp": self.in_cpp, "method": _method(self.inputs)}
+        found = {"sections": self.sections, "in_cpp": self.in_cpp, "evidence": evidence(self.inputs, self.results)}
         # The script is this project's own file, so that it needs no escaping.
         script = Markup((TEMPLATES / "comparison.js").read_text(encoding="utf-8"))
         return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
 
-    def _sections(self) -> list[Section]:
+    @cached_property
+    def sections(self) -> list[Section]:
+        """What is shown of each task."""
         results = setting_results(self.inputs, self.rows)
         return [
             self._section(place, answer, [each for each in results if each.row["task"] == answer.task])
             for place, answer in enumerate(self.answers)
         ]
+
+    @property
+    def pictures(self) -> dict[str, str]:
+        """Every picture as an SVG file, by a name such as 'lenet-digits-speed'."""
+        plots = [each.name for each in fields(Section) if each.name.endswith("_plot")]
+        return {
+            f"{section.task}-{name.removesuffix('_plot')}": standalone(svg)
+            for section in self.sections
+            for name in plots
+            if (svg := getattr(section, name))
+        }
 
     def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
         rows = [each.row for each in results]
@@ -135,14 +169,27 @@ class Report:
             not_measured=words.not_measured(answer),
             block=found.script.block if found else "",
             headline=headlines(rows)[0],
-            warnings=warnings(planned),
+            how_long=how_long(answer.best),
+            went_wrong=went_wrong(planned),
+            warnings=together(warnings(planned)),
             rows=[(each.row, each.label) for each in results],
             scaling=[shown(row) for row in scaling_rows(rows)],
-            runs=[self._run(record, rows) for each in planned for record in each.records],
+            grids=grids(rows),
+            runs=[self._setting(each, rows) for each in planned],
             links={each.row["setting"]: self._of_failed(each) for each in planned},
             gates=_gates(planned),
-            **_pictures(planned, answer, place),
+            **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
+
+    def _setting(self, setting: SettingResult, rows: Sequence[Row]) -> ShownSetting:
+        runs = [self._run(record, rows) for record in setting.records]
+        verdict = self._verdict(setting)
+        return ShownSetting(setting.row["setting"], setting.name, setting.row["gate"], verdict, runs)
+
+    def _verdict(self, setting: SettingResult) -> str:
+        """The link to the verdict of a setting's gate; '' where there is none."""
+        path = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
+        return path.relative_to(self.results).as_posix() if path.is_file() else ""
 
     def _run(self, record: Record, rows: Sequence[Row]) -> ShownRun:
         row = next(row for row in rows if row["setting"] == record.run.setting_id)
@@ -160,7 +207,7 @@ class Report:
     def _links(self, record: Record) -> list[Link]:
         """The files of a run that are there, relative to the report."""
         folder = self.results / "runs" / record.run.id
-        files = {"specification": folder / "run.json", "record": folder / "summary.json"}
+        files = {"specification (run.json)": folder / "run.json", "record (summary.json)": folder / "summary.json"}
         logs = sorted((self.results / "logs" / "segment" / record.run.id).glob("*.log"), key=_newest)
         files["log"] = logs[-1] if logs else log_of(record.run.id, self.results)
         return [
@@ -171,9 +218,8 @@ class Report:
 
     def _of_failed(self, setting: SettingResult) -> list[Link]:
         """The logs of the repeats that failed, and the verdict of the gate that strikes a setting out."""
-        verdict = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
-        refused = setting.row["equivalent"] is False and verdict.is_file()
-        links = [Link(verdict.relative_to(self.results).as_posix(), "the gate's verdict")] if refused else []
+        verdict = self._verdict(setting) if setting.row["equivalent"] is False else ""
+        links = [Link(verdict, "the gate's verdict")] if verdict else []
         for record in setting.records:
             if not record.summary:
                 logs = [link.href for link in self._links(record) if link.text == "log"]
@@ -185,8 +231,10 @@ def _newest(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _pictures(results: Sequence[SettingResult], answer: Answer, place: int) -> dict[str, Markup | None]:
-    """All plots of a task, by their names in a section."""
+def _pictures(
+    results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
+) -> dict[str, Markup | None]:
+    """All plots of a task, by their names in a section. `accuracy` is the one to which the config asks for the time."""
     drawn = {
         "speed_plot": speed_plot(results, f"speed-{place}"),
         "loss_plot": loss_plot(results, f"loss-{place}"),
@@ -195,7 +243,9 @@ def _pictures(results: Sequence[SettingResult], answer: Answer, place: int) -> d
         "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
         "scaling_plot": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
         "batch_plot": axis_plot(results, "global_batch_size", "samples per step", answer.unit, f"batch-{place}"),
-        "workers_plot": axis_plot(results, "data_workers", "data workers", answer.unit, f"workers-{place}"),
+        "workers_plot": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
+        "cpus_plot": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
+        "time_plot": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
@@ -225,30 +275,3 @@ def _gates(results: Sequence[SettingResult]) -> list[Gate]:
             struck_out = any(not member.row["equivalent"] for member in members)
             gates.append(Gate([member.name for member in members], verdict, struck_out))
     return sorted(gates, key=lambda gate: not gate.struck_out)
-
-
-def _method(inputs: Inputs) -> dict[str, Any]:
-    """How the runs were measured, from their own records."""
-    summaries = [record.summary for record in inputs.records if record.summary]
-    return {
-        "runs": len(inputs.records),
-        "finished": len(summaries),
-        "repeats": _range(len(group) for group in by_setting(inputs.records).values()),
-        "segments": _range(record.segments for record in inputs.records),
-        "attempts": sum(summary["attempts"] for summary in summaries),
-        "warmup_steps": _range(record.run.length.warmup_steps for record in inputs.records),
-        "margin": inputs.margin,
-        "versions": sorted({versions_text(summary["versions"]) for summary in summaries}),
-        "variables": sorted({record.run.place.variables for record in inputs.records} - {""}),
-        "devices": sorted({str(summary["device_name"]) for summary in summaries}),
-        "hosts": sorted({str(host) for summary in summaries for host in summary["hosts"]}),
-        "codes": sorted({str(summary["code"])[:12] for summary in summaries}),
-        "dates": sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
-    }
-
-
-def _range(values: Any) -> str:
-    known = sorted(set(values))
-    if not known:
-        return MISSING
-    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"

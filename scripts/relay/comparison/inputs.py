@@ -35,7 +35,7 @@ class Record:
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
     what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
-    scheduler.
+    scheduler, and so is `preflight`, the id of the preflight of its shape.
     """
 
     run: Run
@@ -48,6 +48,7 @@ class Record:
     inherited: tuple[str, ...] = ()
     spot_check: SpotChecked = SpotChecked()
     job: Job | None = None
+    preflight: str | None = None
 
     @property
     def speed(self) -> float | None:
@@ -69,13 +70,15 @@ class Inputs:
     """All planned runs with their results, in the plan's order, and all skipped settings.
 
     `rules` are what the plan says of the answer: `least_efficiency`, `cores_per_gpu`, `least_minutes`,
-    `most_minutes`, `site_flags`.
+    `most_minutes`, `site_flags`. `config` is the whole config, with all defaults; empty where another version wrote
+    the plan.
     """
 
     records: Sequence[Record]
     skipped: Sequence[Skipped]
     margin: float
     rules: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
@@ -101,7 +104,8 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
             of = Skipped(setting=_setting(record.run), reasons=tuple(f"preflight: {reason}" for reason in stopped))
             if of not in skipped:  # once for all repeats
                 skipped.append(of)
-    return Inputs(records=records, skipped=skipped, margin=float(margin), rules=plan.get("answer") or {})
+    told = {"rules": plan.get("answer") or {}, "config": plan.get("config") or {}}
+    return Inputs(records=records, skipped=skipped, margin=float(margin), **told)
 
 
 def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
@@ -204,6 +208,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         inherited=tuple(inherited),
         spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks),
         job=job,
+        preflight=planned.get("preflight"),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from relay.comparison.candidates import Candidate
@@ -15,13 +16,18 @@ from relay.comparison.drawing import (
     MUTED,
     colour_of,
     figure_of,
+    named,
+    room_for,
     styled,
     svg_of,
     two_lines,
 )
+from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
 
 MEBIBYTE = 2**20
+CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
+BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
 MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
 
 
@@ -78,14 +84,6 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
         for place, (point, each) in enumerate(zip(points, candidates, strict=True)):
             colour = ACCENT if place == 0 else INK
             axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
-            axes.annotate(
-                str(place + 1),
-                point,
-                (5, -11 if place % 2 else 4),
-                textcoords="offset points",
-                fontsize=8,
-                color=colour,
-            )
             height = 0.06 + 0.16 * (len(candidates) - 1 - place)
             figure.text(0.02, height / figure.get_figheight(), f"{place + 1}  {each.name}", fontsize=7.5, color=colour)
         axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
@@ -93,7 +91,38 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.grid()
+        for place, offset in enumerate(_free_places(axes.transData.transform(points) * 72 / figure.dpi)):
+            axes.annotate(
+                str(place + 1),
+                points[place],
+                offset,
+                textcoords="offset points",
+                fontsize=8,
+                color=ACCENT if place == 0 else INK,
+                ha="center",
+                va="center",
+                annotation_clip=False,
+            )
         return svg_of(figure, name)
+
+
+def _free_places(points: Iterable[Sequence[float]]) -> list[tuple[float, float]]:
+    """Where each point's number goes beside it: the first place that is clear of all else, or the clearest one.
+
+    In 1/72 inch, as the `points` (x, y) are.
+    """
+    marks = [(float(x), float(y)) for x, y in points]
+    taken, found = list(marks), []
+    for mark in marks:
+        others = [other for other in taken if other != mark]
+
+        def clear(at: tuple[float, float], mark: tuple[float, float] = mark, others: Any = others) -> float:
+            return min((math.dist((mark[0] + at[0], mark[1] + at[1]), other) for other in others), default=math.inf)
+
+        offset = next((at for at in BESIDE if clear(at) > CLEAR), max(BESIDE, key=clear))
+        taken.append((mark[0] + offset[0], mark[1] + offset[1]))
+        found.append(offset)
+    return found
 
 
 def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -107,7 +136,7 @@ def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         for place, setting in enumerate(known):
             size = setting.row["peak_memory_bytes"] / MEBIBYTE
             axes.barh([place + 0.1], [size], height=0.3, color=colour_of(setting), alpha=0.85)
-            _name(axes, place, setting)
+            named(axes, place, setting.name + setting.mark)
         axes.set_ylim(len(known) - 0.5, -0.75)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
@@ -115,19 +144,6 @@ def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         axes.locator_params(axis="x", nbins=4)
         axes.grid(axis="x")
         return svg_of(figure, name)
-
-
-def _name(axes: Axes, place: int, setting: SettingResult) -> None:
-    label = setting.name + setting.mark
-    axes.annotate(
-        label,
-        (0, place - 0.25),
-        xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * 88 / len(label)),
-        color=INK,
-        va="center",
-        annotation_clip=False,
-    )
 
 
 def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -143,8 +159,9 @@ def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         panels = list(figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat)
         figure.subplots_adjust(wspace=0.08, hspace=0.5)
         for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if place:
-                panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.8, alpha=0.5)
+            if (other := behind(setting, [each for each, _ in drawn])) is not None:
+                first = next(curves[0] for each, curves in drawn if each is other)
+                panel.plot(*first, color=MUTED, linewidth=0.8, alpha=0.5)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
             panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
@@ -177,23 +194,35 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         return None
     speed: Callable[[SettingResult], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
     with styled(name):
-        figure = figure_of(2.5 + 0.16 * len(lines), left=0.75, bottom=0.5 + 0.16 * len(lines), top=0.15)
+        figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
         for place, members in enumerate(lines):
+            colour, values = ACCENT if place == 0 else INK, [each.row[column] for each in members]
             axes.plot(
-                [each.row[column] for each in members], [speed(each) for each in members],
-                color=ACCENT if place == 0 else INK, label=members[0].name,
+                values, [speed(each) for each in members],
+                color=colour, label=_common_name(members),
                 marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
             )  # fmt: skip
+            for value, each in zip(values, members, strict=True):
+                low, high = (each.row[f"{unit}_per_second{part}"] for part in ("_low", "_high"))
+                if low is not None:
+                    axes.plot([value, value], [low, high], color=colour, linewidth=1)  # cut at the end of the axis
         axes.set_xlabel(label)
         axes.set_ylabel(f"{unit} per second")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, room_for(speed(each) for members in lines for each in members))
         axes.set_xticks(sorted({each.row[column] for members in lines for each in members}))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
         axes.grid(axis="y")
         figure.legend(loc="lower left", fontsize=7.5, frameon=False, borderaxespad=0.1)
         return svg_of(figure, name)
+
+
+def _common_name(members: Sequence[SettingResult]) -> str:
+    """What the names of settings have in common, such as 'ddp (4 procs, dataloader)'."""
+    words = [each.label.split(", ") for each in members]
+    common = [word for word in words[0] if all(word in other for other in words)]
+    return f"{members[0].row['strategy']} ({', '.join(common)})" if common else str(members[0].row["strategy"])
 
 
 def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
@@ -208,6 +237,8 @@ def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[S
         left = {column, *follows.get(column, ())}
         key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
                for name, value in vars(getattr(run, part)).items() if name not in left}  # fmt: skip
+        if run.feeding.data_workers == run.shape.cpus_per_task and column == "cpus_per_task":
+            key["data_workers"] = "one on each CPU"
         groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
     found = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
     return [members for members in found if len({each.row[column] for each in members}) > 1]

@@ -15,15 +15,16 @@ from relay.comparison.drawing import (
     colour_of,
     figure_of,
     marker_of,
+    named,
+    room_for,
     styled,
     svg_of,
     two_lines,
 )
 from relay.comparison.inputs import Record
+from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
 from relay.datasets import kinds
-
-_LABEL_CHARACTERS = 88  # so many characters of the usual size fit into the width of a plot
 
 
 def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
@@ -39,12 +40,13 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
         speed, quality = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
+        end = room_for(s * _units(record) for each in timed for record in each.records if (s := record.speed))
         for place, setting in enumerate(timed):
-            _speed(speed, place, setting)
+            _speed(speed, place, setting, end)
         measure, factor, label = _measure(timed)
         for place, setting in enumerate(timed):
             _quality(quality, place, setting, measure, factor)
-        speed.set_xlim(left=0)
+        speed.set_xlim(0, end)
         speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
         quality.set_xlabel(label)
         speed.set_ylim(len(timed) - 0.5, -0.75)
@@ -60,7 +62,7 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
 def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """Training loss over epochs as SVG, with a panel for each setting and a line for each repeat; None without losses.
 
-    All panels share their axes. The first setting's first repeat is drawn in grey in all other panels.
+    All panels share their axes. In grey behind is a repeat of the same training in one process (`learning.behind`).
     """
     drawn = [(setting, curves) for setting in settings if (curves := list(_curves(setting)))]
     if not drawn:
@@ -75,8 +77,9 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         panels = figure.subplots(lines, 2, sharex=True, sharey=True, squeeze=False).flat
         figure.subplots_adjust(wspace=0.08, hspace=0.42)
         for place, ((setting, curves), panel) in enumerate(zip(drawn, panels, strict=False)):
-            if place:
-                panel.plot(*drawn[0][1][0], color=MUTED, linewidth=0.6, alpha=0.45)
+            if (other := behind(setting, [each for each, _ in drawn])) is not None:
+                first = next(curves[0] for each, curves in drawn if each is other)
+                panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, alpha=0.8)
             panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
@@ -100,25 +103,19 @@ def _units(record: Record) -> int:
     return kinds.load(record.run.dataset.kind).units_per_sample(record.run.dataset)
 
 
-def _speed(axes: Axes, place: int, setting: SettingResult) -> None:
+def _speed(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
+    """The speed's mark, its interval up to the `end` of the axis (cut there, with an arrow), and the repeats."""
     row, colour = setting.row, colour_of(setting)
     low, high, value = (told_speed(row, part) for part in ("_low", "_high", ""))
     if low is not None:
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
-        axes.plot([low, high], [place, place], color=colour, linestyle="none", marker="|", markersize=7)
+        axes.plot([low, min(high, end)], [place, place], color=colour, linewidth=1.6, solid_capstyle="butt")
+        axes.plot([low], [place], color=colour, linestyle="none", marker="|", markersize=7)
+        last = "|" if high <= end else ">"
+        axes.plot([min(high, end)], [place], color=colour, linestyle="none", marker=last, markersize=7, clip_on=False)
     repeats = [speed * _units(record) for record in setting.records if (speed := record.speed)]
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **marker_of(setting, colour))
-    label = setting.name + setting.mark
-    axes.annotate(
-        label,
-        (0, place - 0.28),
-        xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * _LABEL_CHARACTERS / len(label)),
-        color=INK,
-        va="center",
-        annotation_clip=False,
-    )
+    named(axes, place, setting.name + setting.mark)
 
 
 def _measure(settings: Sequence[SettingResult]) -> tuple[str, float, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from tabulate import tabulate
 
 from relay.comparison.columns import Row, told_speed
+from relay.comparison.grid import Grid
 from relay.comparison.wording import number, percent
 from relay.spec.labels import setting_labels
 
@@ -96,11 +97,15 @@ def shown(row: Row) -> dict[str, str]:
     return {heading: texts.get(name, str(row[name] or "")) for name, heading in HEADINGS.items()}
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The table in Markdown, with a heading for each kind of scaling of each task."""
+def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
+    """The table in Markdown, with a heading for each kind of scaling of each task; then the grids."""
     parts = []
     for task, kind in dict.fromkeys((row["task"], row["scaling"]) for row in rows):
         same = "the same global batch" if kind == "strong" else "the same batch per device"
         of = [shown(row) for row in rows if (row["task"], row["scaling"]) == (task, kind)]
-        parts.append(f"## {task}: {kind} scaling ({same})\n\n{tabulate(of, headers='keys', tablefmt='github')}\n")
+        table = tabulate(of, headers="keys", tablefmt="github", disable_numparse=True)
+        parts.append(f"## {task}: {kind} scaling ({same})\n\n{table}\n")
+    for grid in grids:
+        table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
+        parts.append(f"## {grid.heading}\n\n{table}\n")
     return "\n".join(parts) or "No setting was measured on several numbers of devices.\n"

@@ -173,6 +173,11 @@ class Comparison(_Axes):
     segment: Segment | None = Field(default=None, description="segment of these runs; null: the config's")
 
 
+def _alone(value: Any) -> Any:
+    """A list of one value as that value."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
 def _default_comparisons() -> list[Comparison]:
     """For two cores: threads, loaders, two processes as a chain of two jobs, and the GPU if any."""
     asked: list[dict[str, Any]] = [
@@ -267,6 +272,11 @@ class Config(Block):
         default=0.7,
         description="more devices are recommended where the speed grows by at least this fraction of what they cost",
     )
+    target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="the test accuracy to which the report tells each setting's time; null: the highest whole per cent "
+        "that all settings reach",
+    )
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     spot_checks: SpotChecks = Field(
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
@@ -278,10 +288,25 @@ class Config(Block):
         "{torch: [einops, transformers==4.57.1]}; the driver records their versions",
     )
     strategy_folders: list[Text] = Field(default=[], description="folders with strategies of your own, one per file")
+    shrink: bool = Field(
+        default=False,
+        description="whether to try the comparison out on a laptop: on CPUs of one machine, with at most 4 processes "
+        "of 2 CPUs, 2 repeats, an epoch and a gate of 40 steps, and with what `shrunk` says",
+    )
+    shrunk: dict[str, Any] = Field(
+        default={},
+        description="keys of this config that `shrink: true` replaces, such as {task: lenet-digits, epochs: 2}",
+    )
     comparisons: Annotated[list[Comparison], Field(min_length=1)] = Field(
         default_factory=_default_comparisons,
         description="what to compare: strategies with their axes",
     )
+
+    def written(self) -> dict[str, Any]:
+        """The config as one would write it, with every key; comparisons without what is left at its default."""
+        whole = self.model_dump(mode="json")
+        comparisons = [each.model_dump(mode="json", exclude_defaults=True) for each in self.comparisons]
+        return whole | {"comparisons": [{k: _alone(v) for k, v in each.items()} for each in comparisons]}
 
     @model_validator(mode="after")
     def _segments_fit_their_jobs(self) -> Config:

@@ -290,7 +290,7 @@ class Plan:
         ]
         skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
         told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks), "answer": self._answer_rules()}
-        return {"runs": runs, "skipped": skipped, **told}
+        return {"runs": runs, "skipped": skipped, **told, "config": self.config.written()}
 
     def _answer_rules(self) -> dict[str, Any]:
         """What the answer is made by, besides the margin."""

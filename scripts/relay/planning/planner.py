@@ -19,6 +19,7 @@ from relay.planning import (
     right_size,
     settings,
     shapes,
+    shrink,
     size,
     skips,
     software,
@@ -80,6 +81,7 @@ def plan(
     if record:
         planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
     budget.keep_to_it(planner.plan, driver=record)
+    planner.plan.warnings += [shrink.WARNING] if config.shrink else []
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan

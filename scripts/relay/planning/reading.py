@@ -12,6 +12,7 @@ from relay.spec.messages import show
 
 # Snakemake fills in templates (yte) in a file with this key; such a file is left to Snakemake.
 TEMPLATE = "__use_yte__"
+WORDS = {"true": True, "false": False, "null": None}
 
 
 def read_config(file: Path, shown: str | None = None) -> dict[str, Any]:
@@ -40,8 +41,13 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
     for file in [*own, *map(Path, settings.configfiles)]:
         strict = read_config(file, _short(file))
         update_config(found, load_configfile(file) if TEMPLATE in strict else strict)
-    update_config(found, dict(settings.config))
+    update_config(found, {name: _word(value) for name, value in settings.config.items()})
     return found
+
+
+def _word(value: Any) -> Any:
+    """A value of `--config`. Snakemake takes only `True` for true, and everything else that is no number for text."""
+    return WORDS.get(value, value) if isinstance(value, str) else value
 
 
 def check_arguments(files: Sequence[str | Path], values: Sequence[str]) -> None:

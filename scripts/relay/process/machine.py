@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import socket
 import sys
@@ -133,7 +134,18 @@ def versions(device: torch.device) -> dict[str, str | None]:
         "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None,
+        "driver": driver() if device.type == "cuda" else None,
     }
+
+
+def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
+    try:
+        text = told.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return found[1] if found else None
 
 
 def facts(device: torch.device) -> dict[str, Any]:

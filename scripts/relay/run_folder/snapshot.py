@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from relay.base.files import remove, sync_file
+from relay.base.files import remove, sync_file, write_json
 from relay.spec.requirements import declared_files
 
 PACKAGE = Path(__file__).parents[1]
+COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
+GIT_SECONDS = 10.0
 
 
 def _sources(strategy_file: Path | None) -> dict[str, Path]:
@@ -50,6 +53,8 @@ def freeze(strategy_file: Path | None, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         sync_file(path)
+    if told := _commit():
+        write_json(partial / COMMIT, told)
     # Looked at again: another job may have made it meanwhile, and may run it already.
     if frozen.exists() and (problem := changed_since(frozen)):
         print(f"warning: the snapshot {frozen} of the code {problem}; it is made again", file=sys.stderr, flush=True)
@@ -61,6 +66,21 @@ def freeze(strategy_file: Path | None, folder: Path) -> Path:
     except OSError:  # another job was first, with the same content
         shutil.rmtree(partial)
     return frozen
+
+
+def _commit() -> dict[str, object] | None:
+    """The commit of the package's checkout, and whether the package was changed since; None without git."""
+    try:
+        asked = [["rev-parse", "HEAD"], ["status", "--porcelain", "--", str(PACKAGE)]]
+        commit, changes = (
+            subprocess.run(
+                ["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, check=True, timeout=GIT_SECONDS
+            ).stdout.strip()
+            for words in asked
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changed": bool(changes)}
 
 
 def changed_since(frozen: Path) -> str | None:

@@ -50,7 +50,6 @@ _LENET: dict[str, Any] = {
 }
 _RESNET: dict[str, Any] = {
     "network": "resnet18",
-    "dataset": "cifar10",
     "input_shape": (3, 32, 32),
     "layers": 11,
     "matrices": False,
@@ -127,8 +126,10 @@ TASKS: dict[str, TaskSpec] = {
             global_batch_size=64,
             schedule={"kind": "step", "every_epochs": 1, "gamma": 0.7},
         ),
-        TaskSpec(name="resnet18-cifar10", network_options={"norm": "batch"}, **_RESNET),
-        TaskSpec(name="resnet18-group-cifar10", network_options={"norm": "group"}, **_RESNET),
+        TaskSpec(name="resnet18-cifar10", dataset="cifar10", network_options={"norm": "batch"}, **_RESNET),
+        TaskSpec(name="resnet18-group-cifar10", dataset="cifar10", network_options={"norm": "group"}, **_RESNET),
+        # As deep, with a quarter of the channels, and without a download: for trying things out.
+        TaskSpec(name="resnet18-tiny", dataset="synthetic", network_options={"norm": "batch", "width": 16}, **_RESNET),
         TaskSpec(
             name="linear-random10",
             network="linear",

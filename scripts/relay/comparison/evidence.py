@@ -1,0 +1,118 @@
+"""How the runs were measured, from their own records: what a reader needs to check a figure, or to make it again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.base.files import read_json_or
+from relay.comparison.inputs import Inputs, Record
+from relay.comparison.table import by_setting, versions_text
+from relay.comparison.wording import MISSING
+from relay.run_folder.snapshot import COMMIT
+
+DIGITS = 12  # of a digest, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the page says of the measurement; counts as texts, such as '2' or '1 to 3'. `config` is YAML, or ''."""
+
+    runs: int
+    finished: int
+    repeats: str
+    segments: str
+    attempts: int
+    warmup_steps: str
+    margin: float
+    versions: Sequence[str]
+    variables: Sequence[str]
+    devices: Sequence[str]
+    drivers: Sequence[str]
+    transports: Sequence[str]
+    hosts: Sequence[str]
+    codes: Sequence[str]
+    dates: Sequence[str]
+    config: str
+    shrunk: bool
+
+
+def evidence(inputs: Inputs, results: Path) -> Evidence:
+    """What the records below `results` say. What no record has is left out."""
+    summaries = [record.summary for record in inputs.records if record.summary]
+    looks = {record.preflight: _look(results, record.preflight) for record in inputs.records if record.preflight}
+    return Evidence(
+        runs=len(inputs.records),
+        finished=len(summaries),
+        repeats=_range(len(group) for group in by_setting(inputs.records).values()),
+        segments=_range(record.segments for record in inputs.records),
+        attempts=sum(summary["attempts"] for summary in summaries),
+        warmup_steps=_range(record.run.length.warmup_steps for record in inputs.records),
+        margin=inputs.margin,
+        versions=sorted({versions_text(summary["versions"]) for summary in summaries}),
+        variables=sorted({record.run.place.variables for record in inputs.records} - {""}),
+        devices=sorted({str(summary["device_name"]) for summary in summaries}),
+        drivers=sorted({driver for ranks in looks.values() for driver in _drivers(ranks)}),
+        transports=list(_transports(inputs.records, looks)),
+        hosts=sorted({str(host) for summary in summaries for host in summary["hosts"]}),
+        codes=[_code(code, results) for code in sorted({str(summary["code"]) for summary in summaries})],
+        dates=sorted(str(summary["started_at"]) for summary in summaries if summary.get("started_at")),
+        config=yaml.safe_dump(dict(inputs.config), sort_keys=False, width=100) if inputs.config else "",
+        shrunk=bool(inputs.config.get("shrink")),
+    )
+
+
+def _look(results: Path, preflight: str) -> list[Mapping[str, Any]]:
+    """What a preflight found on its ranks; nothing where there is no such file."""
+    facts = read_json_or(results / "preflight" / preflight / "facts.json", {})
+    return list(facts.get("ranks", [])) if isinstance(facts, dict) else []
+
+
+def _drivers(ranks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The GPUs' drivers."""
+    for rank in ranks:
+        if version := (rank.get("driver") or {}).get("version"):
+            yield str(version)
+
+
+def _transports(records: Sequence[Record], looks: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """What several processes communicated by, and whose they were: 'nccl over IB (NET/IB, P2P): ddp, fsdp'."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        shape = record.run.shape
+        if shape.world_size > 1:
+            backend, way = str(shape.backend), ""
+            if backend == "nccl" and record.preflight:
+                way = _way([rank["nccl"] for rank in looks[record.preflight] if rank.get("nccl")])
+            found.setdefault(f"{backend}{way}", set()).add(record.run.strategy.name)
+    for transport, strategies in sorted(found.items()):
+        yield f"{transport}: {', '.join(sorted(strategies))}"
+
+
+def _way(said: Sequence[Mapping[str, Any]]) -> str:
+    """The network that NCCL chose in the preflight, and by which ways its channels went; '' where its log is silent."""
+    networks = sorted({str(each["network"]) for each in said if each.get("network")})
+    ways = Counter(way for each in said for way in each.get("via") or {})
+    over = f" over {' and '.join(networks)}" if networks else ""
+    return over + (f" ({', '.join(sorted(ways))})" if ways else "")
+
+
+def _code(code: str, results: Path) -> str:
+    """A snapshot of the code, with the commit of the checkout that it was taken from, where that is known."""
+    origin = read_json_or(results / "code" / code / COMMIT, None)
+    if not isinstance(origin, dict) or not origin.get("commit"):
+        return code[:DIGITS]
+    changed = ", with changes that are not committed" if origin.get("changed") else ""
+    return f"{code[:DIGITS]} (git commit {str(origin['commit'])[:DIGITS]}{changed})"
+
+
+def _range(values: Iterable[int]) -> str:
+    known = sorted(set(values))
+    if not known:
+        return MISSING
+    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"

@@ -1,0 +1,128 @@
+"""The table of settings in further formats: Markdown for people's notes, Parquet for programs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from relay.base.errors import UserError
+from relay.base.files import write_bytes
+from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, write_whole
+from relay.comparison.wording import MISSING, headlines, number, percent, small, spread
+from relay.spec.labels import setting_labels
+from relay.spec.run import setting_fields
+
+MEBIBYTE = 2**20
+# The unit of a figure by the end of its name; the first that fits.
+UNITS = {
+    "samples_per_second": "samples/s",
+    "images_per_second": "images/s",
+    "tokens_per_second": "tokens/s",
+    "_seconds": "s",
+    "_bytes": "bytes",
+    "_bytes_written": "bytes",
+    "_bytes_read": "bytes",
+    "_hours": "h",
+}
+FRACTIONS = ("_fraction", "_efficiency", "_accuracy", "relative_speed", "goodput", "margin")
+PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95 % interval"}
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table of settings with a heading for each task, the finding, and why settings were left out."""
+    if not rows:
+        return "Nothing was measured.\n"
+    labels, parts = setting_labels(rows), []
+    for task, headline in zip(dict.fromkeys(row["task"] for row in rows), headlines(rows), strict=True):
+        named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
+        table = tabulate(
+            [_shown(row, label) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
+        )
+        lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
+                 if row["reason"]]  # fmt: skip
+        parts += [f"## {task}", table, _cell(headline.removeprefix(f"{task}: ")), "\n".join(map(_cell, lines))]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _shown(row: Row, label: str) -> dict[str, str]:
+    """A row's figures as texts, by heading. The speed of a setting that was struck out is struck out, too."""
+    speed = number(told_speed(row))
+    known = speed != MISSING
+    if known and row["equivalent"] is False:
+        speed = f"~~{speed}~~"
+    memory = row["peak_memory_bytes"]
+    texts = {
+        "strategy": row["strategy"],
+        "setting": label,
+        f"speed ({row['unit'] or 'samples'}/s)": " ".join(filter(None, [speed, spread(row) if known else ""])),
+        "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
+        "result": row["standing"] or category(row),
+        "per device": number(told_speed(row, "_per_device")),
+        "scaling efficiency": percent(row["scaling_efficiency"], 0),
+        "peak memory (MiB)": MISSING if memory is None else number(memory / MEBIBYTE),
+        "test accuracy": percent(row["test_accuracy"]),
+        "largest loss difference": small(row["max_loss_difference"]),
+        "goodput": percent(row["goodput"], 0),
+        "repeats": MISSING if row["repeats"] is None else f"{row['repeats']} of {row['repeats_planned']}",
+    }
+    return {heading: _cell(text) for heading, text in texts.items()}
+
+
+def _cell(text: str) -> str:
+    """A text that cannot end its cell or its line."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def write_parquet(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write the rows with typed columns, complete or not at all. A missing value and an empty text are null.
+
+    Each column has its unit and its meaning in the metadata of its field, where they are known. Raises UserError where
+    the file cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    schema = pa.schema([pa.field(name, kinds[kind], metadata=about(name)) for name, kind in columns.items()])
+    stream = io.BytesIO()
+    table = pa.Table.from_pylist(
+        [{name: None if row.get(name) == "" else row.get(name) for name in columns} for row in rows], schema=schema
+    )
+    parquet.write_table(table, stream)
+    try:
+        write_bytes(path, stream.getvalue())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:
+    """Write SVG files by their names, in place of those of a former comparison. Raises UserError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.svg"):
+            old.unlink()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
+    for name, svg in pictures.items():
+        write_whole(folder / f"{name}.svg", svg)
+
+
+def about(name: str) -> dict[str, str]:
+    """A column's `unit` and `meaning`, where they are known. A part of a whole has the unit 1."""
+    plain, part = name, ""
+    for end, words in PARTS.items():
+        if name.endswith(end):
+            plain, part = name.removesuffix(end), words
+    per_device = plain.endswith("_per_device")
+    plain = plain.removesuffix("_per_device")
+    unit = next((unit for end, unit in UNITS.items() if plain.endswith(end) or f"{end}_" in plain), None)
+    if plain.endswith(FRACTIONS):
+        unit = "1"
+    meanings = {each.name: each.about.means for each in setting_fields()}
+    meanings |= {each: measured.means for each, measured in MEASURED.items()}
+    told = meanings.get(name) or part or ("of each device" if per_device else "")
+    return {key: value for key, value in (("unit", unit), ("meaning", told)) if value}

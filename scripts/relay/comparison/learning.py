@@ -1,0 +1,106 @@
+"""What was learnt, and how fast: the training that a setting is shown beside, and the time to a stated accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from relay.comparison.columns import category
+from relay.comparison.drawing import MUTED, colour_of, figure_of, marker_of, named, styled, svg_of
+from relay.comparison.inputs import Record
+from relay.comparison.measured import SettingResult
+from relay.comparison.statistics import geometric_mean
+
+# Seconds, and the unit in which an axis up to twice as long is told.
+TIMES = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+
+
+def behind(setting: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
+    """The setting whose curve lies behind this one's: the same training in one process, and in fp32.
+
+    Where none was measured, the first setting that trains the same, else the first of all; None where that is itself.
+    """
+    alike = [each for each in settings if _trains(each) == _trains(setting)]
+    plain = [each for each in alike if _plain(each.records[0])]
+    found = (plain or alike or list(settings))[0]
+    return None if found is setting else found
+
+
+def _trains(setting: SettingResult) -> tuple[Any, ...]:
+    """What settings share that take the same steps."""
+    run = setting.records[0].run
+    return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.length.epochs
+
+
+def _plain(record: Record) -> bool:
+    return record.run.shape.world_size == 1 and record.run.computation.precision == "fp32"
+
+
+def stated_accuracy(settings: Sequence[SettingResult], asked: float | None) -> float | None:
+    """The accuracy to which the time is told: `asked`, else the highest whole per cent that all repeats reach.
+
+    Repeats of settings that are no result do not count. None for a task without classes, or where nothing was learnt.
+    """
+    best = [max(found) for each in settings if _counts(each) for record in each.records if (found := _reached(record))]
+    if asked is not None or not best:
+        return asked if best else None
+    return math.floor(100 * min(best)) / 100 or None
+
+
+def seconds_to(record: Record, accuracy: float) -> float | None:
+    """Seconds of training, at the measured speed, until an evaluation found that accuracy; None where none did.
+
+    Evaluations, saving and starts are left out, as in every speed.
+    """
+    steps = [e["step"] for e in _evaluations(record) if e["test_accuracy"] >= accuracy]
+    if not steps or not record.speed:
+        return None
+    return float(min(steps) * record.run.batch.global_batch_size / record.speed)
+
+
+def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: str) -> str | None:
+    """Seconds to an accuracy for each setting as SVG, the fewest first; None where no setting has reached it."""
+    if accuracy is None:
+        return None
+    known = [(each, seconds) for each in settings if _counts(each) and (seconds := _seconds(each, accuracy))]
+    if not known:
+        return None
+    known.sort(key=lambda pair: geometric_mean(pair[1]).value)
+    longest = max(max(seconds) for _, seconds in known)
+    length, unit = next((time for time in TIMES if longest >= 2 * time[0]), TIMES[-1])
+    with styled(name):
+        figure = figure_of(0.75 + 0.42 * len(known), left=0.1, bottom=0.5, top=0.1)
+        axes = figure.subplots()
+        for place, (setting, seconds) in enumerate(known):
+            values = [value / length for value in seconds]
+            missing = len(setting.records) - len(values)
+            note = f" – {missing} of {len(setting.records)} repeats did not reach it" if missing else ""
+            axes.plot(values, [place + 0.2] * len(values), linestyle="none", marker="o", markersize=2, color=MUTED)
+            mark = marker_of(setting, colour_of(setting)) | ({"markerfacecolor": "none"} if missing else {})
+            axes.plot([geometric_mean(values).value], [place + 0.05], linestyle="none", **mark)
+            named(axes, place, setting.name + note)
+        axes.set_ylim(len(known) - 0.5, -0.75)
+        axes.set_xlim(left=0)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"{unit} of training to a test accuracy of {100 * accuracy:.3g} %")
+        axes.locator_params(axis="x", nbins=4)
+        axes.grid(axis="x")
+        return svg_of(figure, name)
+
+
+def _counts(setting: SettingResult) -> bool:
+    return category(setting.row) == "done" and bool(setting.row["equivalent"])
+
+
+def _seconds(setting: SettingResult, accuracy: float) -> list[float]:
+    return [value for record in setting.records if (value := seconds_to(record, accuracy)) is not None]
+
+
+def _evaluations(record: Record) -> list[dict[str, Any]]:
+    return [e for e in (record.summary or {}).get("evaluations", []) if e.get("test_accuracy") is not None]
+
+
+def _reached(record: Record) -> list[float]:
+    return [e["test_accuracy"] for e in _evaluations(record)]

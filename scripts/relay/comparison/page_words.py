@@ -1,0 +1,77 @@
+"""What the page tells beside the answer: how long a training takes, what went wrong, warnings of a kind together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay.comparison.advice import Warned
+from relay.comparison.answer_words import seconds
+from relay.comparison.candidates import Candidate
+from relay.comparison.columns import category
+from relay.comparison.measured import SettingResult
+
+TIMES_AS_LONG = (1, 10, 100)  # as the trainings of the comparison
+
+
+@dataclass(frozen=True)
+class Warnings:
+    """Warnings of one kind with the same advice: what set each of them off, with its setting's name."""
+
+    kind: str
+    advice: str
+    found: Sequence[Warned]
+
+
+def together(warnings: Sequence[Warned]) -> list[Warnings]:
+    """The warnings of each kind and advice together, in the order of the first of each."""
+    groups: dict[tuple[str, str], list[Warned]] = {}
+    for each in warnings:
+        groups.setdefault((each.kind, each.advice), []).append(each)
+    return [Warnings(kind, advice, found) for (kind, advice), found in groups.items()]
+
+
+@dataclass(frozen=True)
+class HowLong:
+    """How long the recommended setting trains: `rows` are numbers of epochs, and the time of their steps."""
+
+    sentence: str
+    rows: Sequence[tuple[str, str]]
+    seconds_per_epoch: float
+
+
+def how_long(best: Candidate | None) -> HowLong | None:
+    """The time of longer trainings at the measured speed; None where nothing is recommended."""
+    if best is None:
+        return None
+    epoch, length = best.seconds_per_epoch, best.run.length
+    known = epoch.low is not None and epoch.high is not None
+    between = f" (95 % interval {seconds(epoch.low or 0)} to {seconds(epoch.high or 0)})" if known else ""
+    outside = max((each["allocated_seconds"] - (each["train_seconds"] or 0.0) for each in best.summaries), default=0.0)
+    sentence = (
+        f"An epoch of {length.steps_per_epoch:,} steps takes {seconds(epoch.value)}{between}. Starts, evaluations and "
+        f"saves took another {seconds(max(0.0, outside))} of each training here."
+    )
+    epochs = [length.epochs * times for times in TIMES_AS_LONG]
+    rows = [(f"{each:,.10g}", seconds(each * epoch.value)) for each in epochs]
+    return HowLong(sentence, rows, epoch.value)
+
+
+@dataclass(frozen=True)
+class WentWrong:
+    """A setting that was struck out or has failed: its name, its category, why, and its id."""
+
+    name: str
+    category: str
+    reason: str
+    setting: str
+
+
+def went_wrong(results: Sequence[SettingResult]) -> list[WentWrong]:
+    """The settings that were run and are no result."""
+    kinds = ("struck out", "failed")
+    return [
+        WentWrong(each.name, category(each.row), str(each.row["reason"] or ""), str(each.row["setting"]))
+        for each in results
+        if category(each.row) in kinds
+    ]

@@ -1,0 +1,87 @@
+"""A comparison shrunk to a laptop: the same settings on a few processes of one machine, to try the config out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.planning.config import AXES, Comparison, Config, load
+from relay.spec import requirements
+from relay.spec.requirements import Requirements
+
+REPEATS, EPOCHS, GATE_STEPS = 2, 1.0, 40
+# Of one machine. Four processes on two cores are slow, but they are what some strategies need at least.
+MOST = {"devices_per_node": 4, "processes_per_device": 4, "cpus_per_task": 2, "threads": 2, "data_workers": 2}
+WARNING = "shrink: true: the comparison is shrunk to a laptop, and its figures say nothing of the whole one"
+
+
+def applied(config: Config) -> Config:
+    """The config as it was given or, where it says `shrink: true`, shrunk.
+
+    Raises UserError for a mistake in `shrunk`, in either case.
+    """
+    if not config.shrink and not config.shrunk:
+        return config
+    small = _with(config, config.shrunk)
+    if not config.shrink:
+        return config
+    known = requirements.find([Path(folder) for folder in small.strategy_folders])
+    comparisons: list[Comparison] = []
+    for each in small.comparisons:
+        shrunk = _comparison(each, known)
+        if shrunk not in comparisons:  # such as one and two nodes, which are one machine now
+            comparisons.append(shrunk)
+    update: dict[str, Any] = {
+        "device": "cpu",
+        "repeats": min(small.repeats, REPEATS),
+        "gate": small.gate.model_copy(update={"steps": min(small.gate.steps, GATE_STEPS)}),
+        "comparisons": comparisons,
+    }
+    if "epochs" not in config.shrunk:
+        update["epochs"] = min(small.epochs, EPOCHS)
+    return small.model_copy(update=update)
+
+
+def _with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The config with these keys replaced; blocks are merged key by key."""
+    given = config.model_dump(exclude_unset=True)
+    for name, value in changes.items():
+        known = given.get(name)
+        given[name] = {**known, **value} if isinstance(known, dict) and isinstance(value, dict) else value
+    try:
+        return load(given)
+    except UserError as error:
+        raise UserError(str(error).replace("config: ", "config: shrunk: ")) from None
+
+
+def _comparison(given: Comparison, known: Mapping[str, Path]) -> Comparison:
+    """A comparison on one machine: nodes become processes, and a strategy for GPUs becomes the one that stands for it.
+
+    An unknown strategy stays, and is refused by the planner.
+    """
+    asked: dict[str, list[Any]] = {name: getattr(given, name) for name in AXES}
+    update: dict[str, Any] = {
+        name: _distinct(value if value is None else min(value, most) for value in asked[name])
+        for name, most in MOST.items()
+    }
+    sizes = (nodes * devices for nodes in asked["nodes"] for devices in asked["devices_per_node"])
+    update |= {"nodes": [1], "devices_per_node": _distinct(min(size, MOST["devices_per_node"]) for size in sizes)}
+    if given.repeats:
+        update["repeats"] = min(given.repeats, REPEATS)
+    if twin := _twin(given.strategy, known):
+        options = requirements.read(known[twin]).options
+        update["strategy"] = twin
+        update["options"] = {name: values for name, values in given.options.items() if name in options}
+    return given.model_copy(update=update)
+
+
+def _twin(strategy: str, known: Mapping[str, Path]) -> str | None:
+    """The strategy that stands for one that needs GPUs; None for others."""
+    needs: Requirements | None = requirements.read(known[strategy]) if strategy in known else None
+    return needs.twin if needs and "cpu" not in needs.devices else None
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))

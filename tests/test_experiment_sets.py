@@ -1,0 +1,98 @@
+"""The ready experiment sets: each is planned whole for a site with GPUs, and shrunk for a laptop."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from clusters_of_gpus import somewhere
+from plans import ROOT
+from relay.planning import planner, shrink, table
+from relay.planning.config import Config, load
+from relay.planning.plan import Plan
+
+pytest_plugins = ["plans"]
+SETS = {path.stem: path for path in sorted((ROOT / "config" / "sets").glob("*.yaml"))}
+PAGE = ROOT / "docs" / "experiment-sets.md"
+# Why a setting of a shrunk set may be left out: what a laptop cannot have.
+NOT_HERE = ("launcher srun needs a cluster profile", "is a mode of GPUs, device is cpu", "this machine has no libaio.h")
+EXPECTED = ("this machine has 2 CPUs", "runs once")
+STEPS = 1100  # of a shrunk run
+
+pytestmark = pytest.mark.usefixtures("in_the_project")
+
+
+def config_of(name: str, **more: Any) -> Config:
+    return shrink.applied(load(yaml.safe_load(SETS[name].read_text()) | more))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
+    """Every set on a cluster with GPUs."""
+    site = somewhere(tmp_path_factory.mktemp("site"))
+    return {name: planner.plan(config_of(name), site=site, root=ROOT, speeds=Path("none")) for name in SETS}
+
+
+def test_there_is_one_for_each_question_of_the_documents() -> None:
+    expected = "accuracy batch-and-workers cpu-or-gpu ddp-starters model-parallel mps-replicas resnet18 tf32 zero3"
+    assert list(SETS) == expected.split()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_nothing_of_it_is_skipped_on_a_cluster_with_gpus(name: str, whole: dict[str, Plan]) -> None:
+    plan = whole[name]
+    assert [(skipped.setting.strategy.name, skipped.reasons) for skipped in plan.skipped] == []
+    # The documents' own shapes: two GPUs of each node.
+    assert [warning for warning in plan.warnings if "fill a node first" not in warning] == []
+    assert {run.repeat for run in plan.runs} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str) -> None:
+    plan = planner.plan(config_of(name, shrink=True), gpus=0, cpus=2, root=ROOT, speeds=Path("none"))
+    left_out = [reason for skipped in plan.skipped for reason in skipped.reasons]
+    assert [reason for reason in left_out if not any(known in reason for known in NOT_HERE)] == []
+    assert shrink.WARNING in plan.warnings
+    others = [warning for warning in plan.warnings if warning != shrink.WARNING]
+    assert [warning for warning in others if not any(known in warning for known in EXPECTED)] == []
+    assert len(plan.settings) >= 2
+    for run in plan.runs:
+        assert (run.shape.device, run.shape.nodes) == ("cpu", 1)
+        assert run.dataset.name in ("synthetic", "digits", "relay-text")
+        assert run.shape.world_size <= 4
+        assert run.length.warmup_steps < run.length.total_steps <= STEPS
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shrunk_it_asks_the_same(name: str, whole: dict[str, Plan]) -> None:
+    """The same strategies, but for those that stand for a GPU's; and the same options and batches of a device."""
+    small = config_of(name, shrink=True).comparisons
+    twins = {"single_gpu": "cpu", "model_parallel_in_process": "model_parallel"}
+    asked = whole[name].config.comparisons
+    assert {each.strategy for each in small} == {twins.get(each.strategy, each.strategy) for each in asked}
+    for axis in ("batch_per_device", "global_batch_size", "precision", "launcher"):
+        assert {v for each in small for v in getattr(each, axis)} == {v for each in asked for v in getattr(each, axis)}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_an_editor_accepts_it(name: str) -> None:
+    schema = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
+    text = SETS[name].read_text()
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(text))
+    assert text.startswith("# yaml-language-server: $schema=../../workflow/schemas/config.schema.json\n")
+
+
+def test_the_page_has_a_line_for_each_with_what_it_costs(whole: dict[str, Plan]) -> None:
+    named = re.findall(r"(?m)^\| \[`([a-z0-9-]+)`\]\(\.\./config/sets/\1\.yaml\)", PAGE.read_text())
+    assert sorted(named) == list(SETS)
+    for name, plan in whole.items():
+        (line,) = re.findall(rf"(?m)^\| \[`{name}`\].*$", PAGE.read_text())
+        cost = table.cost(plan)
+        told = f"| {cost.jobs} jobs, {cost.gpu_hours:.0f} GPU-hours |"
+        assert told in line, told

@@ -1,0 +1,75 @@
+"""The time to a stated accuracy, and the curve that a setting is shown beside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.comparison.inputs import read_inputs
+from relay.comparison.learning import behind, seconds_to, stated_accuracy, time_plot
+from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.table import comparison_rows
+from results_tree import REFUSED, Tree
+
+pytest_plugins = ["results_tree"]
+
+
+def learnt(*accuracies: float) -> dict[str, Any]:
+    """A summary's evaluations: one after each epoch of 22 steps."""
+    return {
+        "evaluations": [
+            {"step": 22 * epoch, "test_loss": 0.1, "test_accuracy": value} for epoch, value in enumerate(accuracies, 1)
+        ]
+    }
+
+
+def plotted(tree: Tree) -> dict[str, SettingResult]:
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    return {each.row["setting"]: each for each in setting_results(inputs, comparison_rows(inputs))}
+
+
+def test_the_time_is_that_of_the_steps_to_the_first_evaluation_that_found_it(tree: Tree) -> None:
+    tree.setting("cpu", [640.0], name="one", summary=learnt(0.5, 0.91, 0.90, 0.95))
+    record = plotted(tree)["one"].records[0]
+    assert seconds_to(record, 0.9) == pytest.approx(2 * 22 * 64 / 640)
+    assert seconds_to(record, 0.95) == pytest.approx(4 * 22 * 64 / 640)
+    assert seconds_to(record, 0.96) is None
+
+
+def test_the_accuracy_is_what_all_reach_unless_the_config_states_one(tree: Tree) -> None:
+    tree.setting("cpu", [640.0], name="one", summary=learnt(0.5, 0.958))
+    tree.setting("ddp", [640.0], name="two", devices_per_node=2, summary=learnt(0.934, 0.92))
+    tree.setting("ddp", [640.0], name="wrong", devices_per_node=4, summary=learnt(0.1), verdict=REFUSED)
+    settings = list(plotted(tree).values())
+    assert stated_accuracy(settings, None) == 0.93
+    assert stated_accuracy(settings, 0.95) == 0.95
+
+
+def test_the_picture_names_settings_that_do_not_reach_it(tree: Tree) -> None:
+    tree.setting("cpu", [640.0, 650.0], name="one", summary=learnt(0.5, 0.958))
+    ids = tree.setting("ddp", [640.0, 650.0], name="two", devices_per_node=2, summary=learnt(0.96))
+    summary = tree.root / "runs" / ids[1] / "summary.json"
+    summary.write_text(summary.read_text().replace("0.96", "0.9"))
+    drawn = time_plot(list(plotted(tree).values()), 0.95, "time")
+    assert drawn is not None
+    assert ") – 1 of 2 repeats did not reach it" in drawn
+    assert "seconds of training to a test accuracy of 95 %" in drawn
+    assert time_plot(list(plotted(tree).values()), 0.99, "time") is None
+
+
+def test_text_without_classes_has_no_such_picture(tree: Tree) -> None:
+    tree.setting("cpu", [640.0], name="one", summary=learnt() | {"test_accuracy": None})
+    assert stated_accuracy(list(plotted(tree).values()), 0.9) is None
+
+
+def test_the_curve_behind_is_the_same_training_in_one_process(tree: Tree) -> None:
+    tree.setting("ddp", [900.0], name="fast", devices_per_node=2)
+    tree.setting("cpu", [500.0], name="plain")
+    tree.setting("cpu", [400.0], name="lower", precision="bf16")
+    tree.setting("ddp", [300.0], name="large", devices_per_node=2, global_batch_size=128)
+    settings = plotted(tree)
+    beside = {name: behind(each, list(settings.values())) for name, each in settings.items()}
+    assert beside["fast"] is beside["lower"] is settings["plain"]
+    assert beside["plain"] is None
+    assert beside["large"] is None  # nothing else takes its steps

@@ -1,0 +1,63 @@
+"""The report's pictures stay readable: wide intervals, points that lie close together, and names of lines."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from relay.comparison.inputs import read_inputs
+from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.pictures import BESIDE, CLEAR, _free_places, axis_plot
+from relay.comparison.plots import speed_plot
+from relay.comparison.table import comparison_rows
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+
+def results(tree: Tree) -> list[SettingResult]:
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    return setting_results(inputs, comparison_rows(inputs))
+
+
+def ticks(svg: str) -> list[float]:
+    """The numbers on a picture's axes."""
+    return [float(text.replace(",", "")) for text in re.findall(r">([\d,.]+)</text>", svg)]
+
+
+@pytest.mark.parametrize("axis", [False, True])
+def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axis: bool) -> None:
+    """Two repeats that differ by a factor of three have an interval up to a thousand times the mean."""
+    tree.setting("cpu", [1000.0, 3000.0], name="one", cpus_per_task=1)
+    tree.setting("cpu", [1100.0, 3300.0], name="two", cpus_per_task=2, threads=2)
+    found = results(tree)
+    assert found[0].row["images_per_second_high"] > 1e6
+    drawn = axis_plot(found, "cpus_per_task", "CPUs", "images", "x") if axis else speed_plot(found, "x")
+    assert drawn is not None
+    assert 1000 <= max(ticks(drawn)) <= 5000
+
+
+def test_a_line_has_the_name_that_its_settings_share(tree: Tree) -> None:
+    for workers in (0, 1, 2):
+        tree.setting("cpu", [1000.0], name=f"w{workers}", loader="dataloader", data_workers=workers)
+    drawn = axis_plot(results(tree), "data_workers", "workers", "images", "x")
+    assert drawn is not None
+    assert "cpu (1 proc, 1 thread, dataloader)" in drawn
+
+
+def test_cpus_are_compared_where_the_workers_follow_them(tree: Tree) -> None:
+    for cpus in (1, 2, 4):
+        both = {"cpus_per_task": cpus, "threads": cpus, "data_workers": cpus}
+        tree.setting("cpu", [1000.0], name=f"c{cpus}", loader="dataloader", **both)
+    assert axis_plot(results(tree), "cpus_per_task", "CPUs", "images", "x") is not None
+    assert axis_plot(results(tree), "data_workers", "workers", "images", "x") is None  # the CPUs differ, too
+
+
+def test_numbers_of_close_points_do_not_lie_on_each_other() -> None:
+    points = [(100.0, 100.0), (104.0, 98.0), (97.0, 103.0), (300.0, 10.0)]
+    offsets = _free_places(points)
+    numbers = [(x + dx, y + dy) for (x, y), (dx, dy) in zip(points, offsets, strict=True)]
+    assert min(math.dist(one, other) for place, one in enumerate(numbers) for other in numbers[:place]) > CLEAR / 2
+    assert offsets[3] == BESIDE[0]
