@@ -13,7 +13,7 @@ import yaml
 
 from clusters_of_gpus import somewhere
 from plans import ROOT
-from relay.planning import planner, shrink, table
+from relay.planning import costs, planner, shrink
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 
@@ -93,6 +93,6 @@ def test_the_page_has_a_line_for_each_with_what_it_costs(whole: dict[str, Plan])
     assert sorted(named) == list(SETS)
     for name, plan in whole.items():
         (line,) = re.findall(rf"(?m)^\| \[`{name}`\].*$", PAGE.read_text())
-        cost = table.cost(plan)
+        cost = costs.planned(plan)
         told = f"| {cost.jobs} jobs, {cost.gpu_hours:.0f} GPU-hours |"
         assert told in line, told
