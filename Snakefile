@@ -3,6 +3,7 @@
 #   snakemake --profile profiles/local -n         what would run
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
 #   snakemake --profile profiles/local ddp        one strategy only
+#   snakemake --profile profiles/local first_repeats   each setting once
 #   snakemake --profile profiles/local status     what is done, running, queued and still to do
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
 #   snakemake --profile profiles/local largest_model   the largest model that fits, for each setting
@@ -135,6 +136,16 @@ include: "workflow/rules/status.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/libtorch.smk"
+
+
+# The first repeat of every setting, with its proof. With `drop_slower_than` the next call leaves out what was clearly
+# slower.
+rule first_repeats:
+    input:
+        [f"results/runs/{run.id}/summary.json" for run in PLAN.runs if run.repeat == 0],
+        sorted({verdict_of(run) for run in PLAN.runs}),
+    conda:
+        no_environment
 
 
 rule all:

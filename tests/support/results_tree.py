@@ -41,6 +41,7 @@ class Tree:
     def __init__(self, root: Path, margin: float = 0.03) -> None:
         self.root, self.runs, self.skipped, self.margin = root / "results", [], [], margin
         self.rules: dict[str, Any] = {}  # of the answer, as the plan writes them
+        self.dropped: dict[str, str] = {}  # why settings got no further repeats
 
     def write(self, path: str, value: Any) -> Path:
         target = self.root / path
@@ -131,9 +132,8 @@ class Tree:
         return status(compare.main, "--plan", str(self.write_plan()), "--results", str(self.root), *arguments)
 
     def write_plan(self) -> Path:
-        return self.write(
-            "plan.json", {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "answer": self.rules}
-        )
+        told = {"margin": self.margin, "answer": self.rules, "dropped": self.dropped}
+        return self.write("plan.json", {"runs": self.runs, "skipped": self.skipped, **told})
 
     def rows(self, *, partial: bool = False) -> list[dict[str, Any]]:
         """comparison.csv, written and read again; without the report, whose plots take half a second."""

@@ -42,6 +42,12 @@ def certainty(answer: Answer) -> str:
     best = answer.best
     if best is None:
         return _nothing(answer.left_out)
+    dropped = [each.name for each in answer.left_out if each.category == "dropped"]
+    if answer.certainty == "alone" and dropped:
+        verb = "was" if len(dropped) == 1 else "were"
+        return (
+            f"{listing(dropped)} {verb} clearly slower in the first repeat, and got no further ones (drop_slower_than)."
+        )
     if answer.certainty == "alone":
         return "Nothing else was measured and shown equivalent to compare it with."
     if answer.certainty == "unclear":

@@ -193,7 +193,7 @@ def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def category(row: Mapping[str, Any]) -> str:
-    """The category of a row: 'done', 'struck out' (trained, but not equivalent), 'failed' or 'skipped'."""
+    """The category of a row: 'done', 'dropped', 'struck out' (trained, but not equivalent), 'failed' or 'skipped'."""
     if row["status"] == "done" and not row["equivalent"]:
         return "struck out"
     return str(row["status"])

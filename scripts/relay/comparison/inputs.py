@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,7 +35,8 @@ class Record:
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
     what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
-    scheduler, and so is `preflight`, the id of the preflight of its shape.
+    scheduler, and so is `preflight`, the id of the preflight of its shape. `dropped`: why its setting got no further
+    repeats; '' where it got them all.
     """
 
     run: Run
@@ -49,6 +50,7 @@ class Record:
     spot_check: SpotChecked = SpotChecked()
     job: Job | None = None
     preflight: str | None = None
+    dropped: str = ""
 
     @property
     def speed(self) -> float | None:
@@ -97,6 +99,7 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
         record = _record(planned, results, partial, spot_checks=plan.get("spot_checks", False))
+        record = replace(record, dropped=str((plan.get("dropped") or {}).get(record.run.setting_id, "")))
         stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)

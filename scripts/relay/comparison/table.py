@@ -20,7 +20,7 @@ from relay.spec import requirements
 from relay.spec.labels import flat, options_text
 from relay.spec.run import Run, Setting
 
-_CATEGORIES = ("done", "struck out", "failed", "skipped")
+_CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
 
 
 def run_rows(inputs: Inputs) -> list[Row]:
@@ -124,11 +124,12 @@ def _pooled(group: Sequence[Record]) -> Row:
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
     unchecked = by_repeat(group, lambda record: _spot_check(record, "not checked"))
-    reasons = [*refused, *faults, *by_repeat(group, _remark), *lossy_note, *unchecked]
+    dropped = [first.dropped] if first.dropped and not (refused or faults) else []
+    reasons = [*refused, *faults, *dropped, *by_repeat(group, _remark), *lossy_note, *unchecked]
     return row | {
         "spot_checks": summed_up(record.spot_check for record in group if record.summary),
         "lossy": lossy,
-        "status": "failed" if faults else "done",
+        "status": "failed" if faults else "dropped" if dropped else "done",
         "equivalent": not ungated and not refused,
         "reason": "; ".join(reasons) or None,
     }

@@ -16,7 +16,14 @@ from relay.comparison.columns import Row, category, reason_title, told_speed, to
 from relay.comparison.wording import MISSING, headlines, number, percent, spread
 from relay.spec.labels import setting_labels
 
-_STYLES = {"best": "bold green", "tie": "green", "struck out": "red", "failed": "red", "skipped": "dim"}
+_STYLES = {
+    "best": "bold green",
+    "tie": "green",
+    "struck out": "red",
+    "failed": "red",
+    "skipped": "dim",
+    "dropped": "dim",
+}
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 

@@ -264,6 +264,11 @@ class Config(Block):
         description="what is done with a plan beyond max_device_hours: refuse it, or leave out its last repeats, of "
         "all settings alike, down to two",
     )
+    drop_slower_than: Annotated[float, Field(ge=1.5, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="settings get no further repeats where, in the first one, another proven setting that costs no "
+        "more was this many times as fast; null: all get theirs",
+    )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"
     )

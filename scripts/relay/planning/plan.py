@@ -63,6 +63,7 @@ class Plan:
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
+    `dropped` says of settings why they get no further repeats.
     """
 
     config: Config
@@ -85,6 +86,7 @@ class Plan:
     skipped: list[Skipped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     over_budget: str = ""
+    dropped: dict[str, str] = field(default_factory=dict)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
     _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)
@@ -290,7 +292,8 @@ class Plan:
         ]
         skipped = [{"setting": asdict(each.setting), "reasons": each.reasons} for each in self.skipped]
         told = {"margin": self.config.margin, "spot_checks": bool(self.spot_checks), "answer": self._answer_rules()}
-        return {"runs": runs, "skipped": skipped, **told, "config": self.config.written()}
+        told |= {"dropped": self.dropped, "config": self.config.written()}
+        return {"runs": runs, "skipped": skipped, **told}
 
     def _answer_rules(self) -> dict[str, Any]:
         """What the answer is made by, besides the margin."""

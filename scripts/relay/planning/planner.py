@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from relay.planning import (
     batches,
     budget,
     checks,
+    dropping,
     right_size,
     settings,
     shapes,
@@ -24,6 +26,7 @@ from relay.planning import (
     skips,
     software,
     stacks,
+    table,
     user_limits,
 )
 from relay.planning.cautions import cautions
@@ -80,6 +83,7 @@ def plan(
     planner.plan.requests = Requests.read(results)
     if record:
         planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
+    dropping.drop(planner.plan, partial(table.setting_names, planner.plan), driver=record)
     budget.keep_to_it(planner.plan, driver=record)
     planner.plan.warnings += [shrink.WARNING] if config.shrink else []
     planner.plan.warnings += user_limits.warnings(planner.plan)

@@ -31,11 +31,12 @@ def render(plan: Plan, width: int = 80) -> str:
         *costs.shown(plan),
         *plan.stacks.shown(plan.root),
         *(start.line for start in plan.expected_starts),
-        *right_size.shown(plan, _names(plan)),
+        *right_size.shown(plan, setting_names(plan)),
         *skipped(plan),
+        *(f"dropped: {setting_names(plan)[name]} {why}" for name, why in plan.dropped.items()),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    forecasts = chains.shown(plan, _names(plan))
+    forecasts = chains.shown(plan, setting_names(plan))
     return plain_text(table, *forecasts, *(Text(line) for line in lines), width=width) + "\n"
 
 
@@ -106,7 +107,7 @@ def _totals(plan: Plan) -> str:
 
 def words_by_id(plan: Plan) -> dict[str, str]:
     """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
-    names = _names(plan)
+    names = setting_names(plan)
     for run in plan.runs:
         repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
@@ -120,7 +121,7 @@ def words_by_id(plan: Plan) -> dict[str, str]:
     return names
 
 
-def _names(plan: Plan) -> dict[str, str]:
+def setting_names(plan: Plan) -> dict[str, str]:
     """A name for each setting of the plan, by id."""
     labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
     named = zip(plan.settings, labels, strict=True)

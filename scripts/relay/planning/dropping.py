@@ -1,0 +1,119 @@
+"""Settings that get no further repeats, because their first one was clearly slower than another's.
+
+A setting is measured against those that cost no more than it: a slower one that is cheaper may be the answer. Only a
+setting that is proven may be the faster one, so that nothing is given up for a strategy that trains something else. One
+repeat of each decides, so that the factor has to be far beyond what repeats differ by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from relay.base.files import read_json_or
+from relay.comparison.candidates import cost, rules_of
+from relay.equivalence.verdict import of_batch
+from relay.run_folder import chain
+from relay.run_folder.places import Places
+from relay.spec.run import OwnBatch, Run
+
+if TYPE_CHECKING:
+    from relay.planning.plan import Plan
+
+DROPPED = "TORCH_RELAY_DROPPED"  # the driver's decision, for the processes that plan again
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    """The first repeat of a setting: its samples per second, what it costs, and whether nothing is known against it."""
+
+    setting: str
+    name: str
+    task: str
+    speed: float
+    cost: float
+    proven: bool
+
+
+def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
+    """The settings that another one of the task, which costs no more, was `factor` times as fast as; and why, by id."""
+    found = {}
+    for each in firsts:
+        faster = [
+            other
+            for other in firsts
+            if other.proven
+            and other.task == each.task
+            and other.cost <= each.cost
+            and other.speed >= factor * each.speed
+        ]
+        if faster:
+            best = max(faster, key=lambda other: other.speed)
+            found[each.setting] = (
+                f"after its first repeat: {best.name} was {best.speed / each.speed:.1f} times as fast, and costs no "
+                f"more (drop_slower_than: {factor:g})"
+            )
+    return found
+
+
+def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) -> None:
+    """Leave the repeats of clearly slower settings out of a plan, but for those that have begun.
+
+    `names` gives the settings' names by their ids. `driver`: whether this process decides. Others do as the driver of
+    their call has decided.
+    """
+    if driver:
+        os.environ.pop(DROPPED, None)
+        factor = plan.config.drop_slower_than
+        slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
+    else:
+        slower = json.loads(os.environ.get(DROPPED, "{}"))
+    kept = [run for run in plan.runs if run.repeat == 0 or run.setting_id not in slower or _begun(plan, run)]
+    stays = {run.id for run in kept}
+    left_out = {run.setting_id for run in plan.runs if run.id not in stays}
+    plan.runs = kept
+    plan.dropped = {setting: why for setting, why in slower.items() if setting in left_out}
+    counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
+    plan.settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
+    if driver and plan.dropped:
+        os.environ[DROPPED] = json.dumps(plan.dropped)
+
+
+def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
+    """The first repeats that have finished and were timed."""
+    rules = rules_of(plan.config.margin, {"cores_per_gpu": plan.site.cores_per_gpu if plan.site else None})
+    found = []
+    for run in plan.runs:
+        summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
+        done = run.repeat == 0 and isinstance(summary, dict) and summary.get("status") == "done"
+        if done and (speed := summary["samples_per_second"]):
+            found.append(
+                First(
+                    setting=run.setting_id,
+                    name=names[run.setting_id],
+                    task=run.task.name,
+                    speed=float(speed),
+                    cost=cost(run, rules),
+                    proven=_proven(plan, run),
+                )
+            )
+    return found
+
+
+def _proven(plan: Plan, run: Run) -> bool:
+    """Whether a run's gate has passed, and its spot check has not failed."""
+    proofs = plan.speeds.parent / "equivalence"
+    verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
+    checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
+    try:
+        passed = bool(verdict) and of_batch(verdict, OwnBatch.of(run))["equivalent"]
+        return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
+    except (KeyError, TypeError, AttributeError):  # of another version
+        return False
+
+
+def _begun(plan: Plan, run: Run) -> bool:
+    return chain.begun(Places(plan.speeds.parent, run.id).run) is not None

@@ -1,0 +1,160 @@
+"""Clearly slower settings get no further repeats, where the config says so; never the winner by luck."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plans import CPU, ROOT
+from relay.planning.config import load
+from relay.planning.dropping import DROPPED, First, clearly_slower
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.planning.table import render
+from relay.run_folder import chain
+from relay.run_folder.places import Places
+from results_tree import Tree
+from simulated_speeds import NOISES, speeds
+
+pytest_plugins = ["plans", "results_tree"]
+
+
+def first(name: str, speed: float, cost: float = 1.0, **more: Any) -> First:
+    return First(**{"setting": name, "name": name, "task": "t", "speed": speed, "cost": cost, "proven": True} | more)
+
+
+def test_only_what_is_slower_by_the_factor_is_dropped() -> None:
+    found = clearly_slower([first("fast", 200.0), first("near", 101.0), first("slow", 100.0)], 2.0)
+    assert found == {
+        "slow": "after its first repeat: fast was 2.0 times as fast, and costs no more (drop_slower_than: 2)"
+    }
+
+
+def test_a_cheaper_one_is_never_dropped_for_a_dearer_one() -> None:
+    """One core may be the answer, however much faster eight of them are."""
+    assert clearly_slower([first("one", 100.0, 1), first("eight", 700.0, 8)], 2.0) == {}
+    assert list(clearly_slower([first("one", 100.0, 1), first("eight", 40.0, 8)], 2.0)) == ["eight"]
+
+
+def test_nothing_is_dropped_for_what_is_not_proven_or_another_task() -> None:
+    slow = first("slow", 100.0)
+    assert clearly_slower([slow, first("wrong", 900.0, proven=False)], 2.0) == {}
+    assert clearly_slower([slow, first("other", 900.0, task="another")], 2.0) == {}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_the_winner_is_not_dropped_by_luck(noise: str) -> None:
+    """Two settings of the same cost, as fast or 5 % apart, with a spread of 5 %; and one that is three times slower."""
+    draws, wrong, right = 4000, 0, 0
+    for ratio in (1.0, 1.05):
+        for (one,), (other,) in speeds(noise, 1, ratio, 0.05, draws):
+            found = clearly_slower([first("winner", one), first("other", other), first("slow", other / 3)], 2.0)
+            wrong += "winner" in found
+            right += "slow" in found
+    assert wrong <= 2 * draws / 1000, wrong / (2 * draws)
+    assert right >= 0.99 * 2 * draws, right / (2 * draws)
+
+
+# In a plan
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv(DROPPED, raising=False)
+    yield
+    os.environ.pop(DROPPED, None)
+
+
+def made(results: Path, *, driver: bool = True, **keys: Any) -> Plan:
+    """Three repeats on one CPU, by two loaders."""
+    comparisons = [CPU | {"loader": ["resident", "dataloader"]}]
+    given = {"repeats": 3, "device": "cpu", "comparisons": comparisons, "drop_slower_than": 2.0, **keys}
+    return plan(load(given), root=ROOT, speeds=results / "speeds.json", record=driver, gpus=0, cpus=8)
+
+
+def measured(results: Path, found: Plan, *, equivalent: bool = True) -> None:
+    """The first repeats have finished; the data in memory is four times as fast."""
+    for run in found.runs:
+        if run.repeat == 0:
+            speed = 4000.0 if run.feeding.loader == "resident" else 1000.0
+            write(results / "runs" / run.id / "summary.json", {"status": "done", "samples_per_second": speed})
+    for run in found.runs:
+        own = {"global_batch_size": run.batch.global_batch_size, "learning_rate": run.task.learning_rate}
+        nothing: dict[str, Any] = {"parts": [], "problems": [], "notes": []}
+        verdict = {"equivalent": equivalent, "own_batches": [{**own, "equivalent": equivalent, **nothing}], **nothing}
+        write(results / "equivalence" / "gates" / found.gate(run) / "verdict.json", verdict)
+
+
+def write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def loaders(found: Plan) -> list[tuple[str, int]]:
+    return sorted((run.feeding.loader, run.repeat) for run in found.runs)
+
+
+ALL = [("dataloader", 0), ("dataloader", 1), ("dataloader", 2), ("resident", 0), ("resident", 1), ("resident", 2)]
+DROPPED_ONE = [ALL[0], *ALL[3:]]
+
+
+def test_the_next_call_leaves_its_further_repeats_out_and_says_so(tmp_path: Path) -> None:
+    before = made(tmp_path)
+    assert loaders(before) == ALL
+    measured(tmp_path, before)
+    found = made(tmp_path)
+    assert loaders(found) == DROPPED_ONE
+    (slow,) = [each for each in found.settings if each.setting.feeding.loader == "dataloader"]
+    assert (slow.repeats, list(found.to_json()["dropped"])) == (1, [slow.id])
+    assert "was 4.0 times as fast, and costs no more (drop_slower_than: 2)" in " ".join(render(found).split())
+    assert loaders(made(tmp_path, driver=False)) == DROPPED_ONE  # a job of this driver
+    assert loaders(made(tmp_path, drop_slower_than=None)) == ALL
+    assert DROPPED not in os.environ
+
+
+def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tmp_path: Path) -> None:
+    before = made(tmp_path)
+    measured(tmp_path, before, equivalent=False)
+    assert loaders(made(tmp_path)) == ALL
+    measured(tmp_path, before)
+    (fast,) = {run.setting_id for run in before.runs if run.feeding.loader == "resident"}
+    path = tmp_path / "equivalence" / "spot_checks" / fast / "verdict.json"
+    write(path, {"runs": [{"status": "failed"}]})
+    assert loaders(made(tmp_path)) == ALL
+    write(path, {"runs": [{"status": "passed"}]})
+    assert loaders(made(tmp_path)) == DROPPED_ONE
+
+
+def test_a_repeat_that_has_begun_goes_on(tmp_path: Path) -> None:
+    before = made(tmp_path)
+    measured(tmp_path, before)
+    (begun,) = [run for run in before.runs if (run.feeding.loader, run.repeat) == ("dataloader", 1)]
+    chain.note_begun(Places(tmp_path, begun.id).run, "a-start")
+    assert loaders(made(tmp_path)) == [*ALL[:2], *ALL[3:]]
+
+
+# In the comparison
+
+
+def test_a_dropped_setting_is_shown_as_such_and_is_neither_recommended_nor_a_doubt(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")
+    tree.setting("cpu", [250.0], name="slow", loader="dataloader")
+    why = "after its first repeat: fast was 4.0 times as fast, and costs no more (drop_slower_than: 2)"
+    tree.dropped = {"slow": why}
+    assert tree.compare() == 0
+    rows = {row["setting"]: row for row in tree.rows()}
+    assert (rows["slow"]["status"], rows["slow"]["reason"], rows["slow"]["repeats"]) == ("dropped", why, 1)
+    assert rows["fast"]["status"] == "done"
+    (told,) = json.loads((tree.root / "answer.json").read_text())["answers"]
+    assert (told["certainty"], told["recommended"]["setting"]) == ("alone", "fast")
+    assert [(each["category"], each["reason"]) for each in told["left_out"]] == [("dropped", why)]
+    assert told["certainty_in_words"].startswith(
+        "cpu (1 proc, 1 thread, dataloader) was clearly slower in the first repeat"
+    )
+    assert f"Dropped: {why}" in tree.html
