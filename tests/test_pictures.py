@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 
+from relay.comparison.drawing import below, figure_of
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.pictures import BESIDE, CLEAR, _free_places, axis_plot
@@ -61,3 +63,22 @@ def test_numbers_of_close_points_do_not_lie_on_each_other() -> None:
     numbers = [(x + dx, y + dy) for (x, y), (dx, dy) in zip(points, offsets, strict=True)]
     assert min(math.dist(one, other) for place, one in enumerate(numbers) for other in numbers[:place]) > CLEAR / 2
     assert offsets[3] == BESIDE[0]
+
+
+@pytest.mark.parametrize("height_inches", [3.0, 30.0])
+def test_the_label_below_all_panels_keeps_clear_of_their_numbers(height_inches: float) -> None:
+    """The numbers lie in the upper half of the half inch below the panels."""
+    figure = figure_of(height_inches, left=0.5, bottom=0.5, top=0.1)
+    below(figure, "epochs")
+    assert figure._supxlabel.get_position()[1] * height_inches < 0.1
+
+
+def test_batches_that_are_doubled_have_equal_distances(tree: Tree) -> None:
+    batches = (64, 128, 256, 2048)
+    for batch in batches:
+        tree.setting("cpu", [1000.0], name=f"b{batch}", global_batch_size=batch)
+    drawn = axis_plot(results(tree), "global_batch_size", "samples", "images", "x")
+    assert drawn is not None
+    places = {text: float(x) for x, text in re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>([\d,]+)</text>', drawn)}
+    steps = [places[f"{more:,}"] - places[f"{less:,}"] for less, more in pairwise(batches)]
+    assert steps == pytest.approx([steps[0]] * 3, rel=0.05)

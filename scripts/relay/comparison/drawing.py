@@ -72,6 +72,11 @@ def marker_of(setting: SettingResult, colour: str) -> dict[str, Any]:
     return {"marker": "o", "markersize": 7, "color": colour}
 
 
+def below(figure: Figure, text: str) -> None:
+    """Write what all panels have on their horizontal axis at the lower edge, however high the figure is."""
+    figure.supxlabel(text, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
+
+
 def named(axes: Axes, place: int, text: str) -> None:
     """Write a setting's name above its mark, at the left; a long one in smaller letters."""
     axes.annotate(

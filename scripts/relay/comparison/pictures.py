@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import Row
@@ -14,6 +14,7 @@ from relay.comparison.drawing import (
     ACCENT,
     INK,
     MUTED,
+    below,
     colour_of,
     figure_of,
     named,
@@ -28,6 +29,7 @@ from relay.comparison.measured import SettingResult
 MEBIBYTE = 2**20
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
 BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
+WIDE = 8  # costs that differ by more are drawn by their logarithms
 MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
 
 
@@ -88,8 +90,16 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             figure.text(0.02, height / figure.get_figheight(), f"{place + 1}  {each.name}", fontsize=7.5, color=colour)
         axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
         axes.set_ylabel("seconds for an epoch")
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
+            for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+                scale("log")
+                axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axis.set_major_formatter(lambda value, position: f"{value:,.10g}")
+                axis.set_minor_locator(NullLocator())
+            axes.margins(0.08)
+        else:
+            axes.set_xlim(left=0)
+            axes.set_ylim(bottom=0)
         axes.grid()
         for place, offset in enumerate(_free_places(axes.transData.transform(points) * 72 / figure.dpi)):
             axes.annotate(
@@ -170,7 +180,7 @@ def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 panel.tick_params(labelbottom=True)
         for panel in panels[len(drawn) :]:
             panel.set_axis_off()
-        figure.supxlabel("epochs", fontsize=9, color=MUTED, y=0.02, va="bottom")
+        below(figure, "epochs")
         figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
         return svg_of(figure, name)
 
@@ -186,18 +196,20 @@ def _evaluated(setting: SettingResult, measure: str, factor: float) -> Iterator[
 def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:
     """Speed over the values of one axis, such as the batch size, as SVG.
 
-    Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone.
+    Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone. The
+    values stand at equal distances, as batches and CPUs are usually doubled.
     """
     timed = [each for each in settings if each.row["samples_per_second"] and each.row["equivalent"]]
     lines = _differing_in(timed, column)
     if not lines:
         return None
+    ticks = sorted({each.row[column] for members in lines for each in members})
     speed: Callable[[SettingResult], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
     with styled(name):
         figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
         for place, members in enumerate(lines):
-            colour, values = ACCENT if place == 0 else INK, [each.row[column] for each in members]
+            colour, values = ACCENT if place == 0 else INK, [ticks.index(each.row[column]) for each in members]
             axes.plot(
                 values, [speed(each) for each in members],
                 color=colour, label=_common_name(members),
@@ -210,7 +222,8 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         axes.set_xlabel(label)
         axes.set_ylabel(f"{unit} per second")
         axes.set_ylim(0, room_for(speed(each) for members in lines for each in members))
-        axes.set_xticks(sorted({each.row[column] for members in lines for each in members}))
+        axes.set_xticks(range(len(ticks)), [f"{tick:,}" for tick in ticks])
+        axes.set_xlim(-0.3, len(ticks) - 0.7)
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
         axes.grid(axis="y")

@@ -12,6 +12,7 @@ from relay.comparison.columns import told_speed, told_unit
 from relay.comparison.drawing import (
     INK,
     MUTED,
+    below,
     colour_of,
     figure_of,
     marker_of,
@@ -93,7 +94,7 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 panel.tick_params(labelbottom=True)  # with an odd number of panels, there is none below this one
         for panel in panels:
             panel.set_axis_off()
-        figure.supxlabel("epochs", fontsize=9, color=MUTED, y=0.02, va="bottom")
+        below(figure, "epochs")
         figure.supylabel("training loss", fontsize=9, color=MUTED, x=0.01)
         return svg_of(figure, name)
 

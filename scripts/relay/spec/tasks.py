@@ -128,8 +128,8 @@ TASKS: dict[str, TaskSpec] = {
         ),
         TaskSpec(name="resnet18-cifar10", dataset="cifar10", network_options={"norm": "batch"}, **_RESNET),
         TaskSpec(name="resnet18-group-cifar10", dataset="cifar10", network_options={"norm": "group"}, **_RESNET),
-        # As deep, with a quarter of the channels, and without a download: for trying things out.
-        TaskSpec(name="resnet18-tiny", dataset="synthetic", network_options={"norm": "batch", "width": 16}, **_RESNET),
+        # As deep, with an eighth of the channels, and without a download: for trying things out.
+        TaskSpec(name="resnet18-tiny", dataset="synthetic", network_options={"norm": "batch", "width": 8}, **_RESNET),
         TaskSpec(
             name="linear-random10",
             network="linear",
