@@ -41,7 +41,7 @@ def product(run: Run, ranks: Ranks, dataset: Path, work: Path) -> float:
     """Seconds for the same steps in the product's loop, the save at its end left out as the product leaves it out."""
     trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
     blocks = []
-    trainer.recorder.flush = blocks.extend  # type: ignore[method-assign]
+    trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
     with redirect_stdout(sys.stderr):  # stdout is for the figures alone
         trainer.train(0, run.length.total_steps)
     return sum(block.seconds for block in blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut, WrongChoice
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.request import Request
@@ -71,7 +72,9 @@ def _reasons(answer: Answer) -> Iterator[str]:
     yield from _other_kind(answer, best)
     if runner_up := answer.runner_up:
         wrong = next(each for each in answer.wrong if each.name == runner_up.other.name)
-        yield f"The runner-up is {runner_up.other.name}: {times(runner_up.ratio)} as fast. {wrong_choice(wrong)}"
+        told = f"The runner-up is {runner_up.other.name}: {times(runner_up.ratio)} as fast. {wrong_choice(wrong)}"
+        why = because.difference(best, runner_up.other) if runner_up.relation not in ("tie", "unclear") else ""
+        yield f"{told} {why}".rstrip()
 
 
 def _speed(answer: Answer, best: Candidate) -> str:
@@ -112,11 +115,12 @@ def _more_devices(answer: Answer, best: Candidate) -> Iterator[str]:
     share = percent(found.ratio.value * best.size / found.other.size, 0)
     unsure = found.relation == "unclear"
     verb = "may not pay" if unsure else f"{'does' if best.size == 1 else 'do'} not pay"
-    yield (
+    told = (
         f"More than {counted(best.size, thing)} {verb}: {counted(found.other.size, thing)} ({found.other.name}) train "
         f"{times(found.ratio)} as fast. That is {share} of the speed that so many could have; at least "
         f"{percent(answer.rules.least_efficiency, 0)} is wanted (least_efficiency)."
     )
+    yield f"{told} {because.overhead(found.other)}".rstrip()
 
 
 def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:

@@ -49,8 +49,27 @@ MEASURED: dict[str, Measured] = {
     "step_seconds_median": Measured(float, "median of a step's seconds"),
     "step_seconds_p95": Measured(float, "95th percentile of a step's seconds"),
     "data_wait_fraction": Measured(float, "part of the measured time spent waiting for data", mean),
+    # The parts of a step's time, which add up to 1: of a few steps that were observed, the mean over the processes.
+    "step_data_fraction": Measured(float, "part of an observed step spent waiting for data", mean),
+    "step_compute_fraction": Measured(float, "part of an observed step spent computing", mean),
+    "step_communication_fraction": Measured(
+        float,
+        "part of an observed step spent waiting for other processes, or for what is sent",
+        mean,
+    ),
+    "step_optimizer_fraction": Measured(float, "part of an observed step spent updating the parameters", mean),
+    "step_no_cpu_fraction": Measured(float, "part of an observed step in which it was ready, and no CPU free", mean),
+    "step_idle_fraction": Measured(float, "part of an observed step in which a GPU had nothing to do", mean),
+    "observed_step_ratio": Measured(float, "seconds of an observed step over the median of those timed", mean),
     "train_seconds": Measured(float, "time spent on steps that were kept"),
     "allocated_seconds": Measured(float, "wall time of all attempts"),
+    "queue_seconds": Measured(float, "wait in the queue, before that time", mean),
+    "startup_seconds": Measured(float, "of that time: until a job's processes are started on prepared nodes", mean),
+    "loading_seconds": Measured(float, "of that time: imports, joining, data, model and checkpoint", mean),
+    "repeated_seconds": Measured(float, "of that time: steps that were done again after a kill", mean),
+    "evaluation_seconds": Measured(float, "of that time: evaluations", mean),
+    "saving_seconds": Measured(float, "of that time: waits for checkpoints and records", mean),
+    "idle_seconds": Measured(float, "of that time: the rest, mostly the ends of jobs", mean),
     "peak_memory_bytes": Measured(int, "peak memory of the process, or device, that used most", max),
     "peak_main_memory_bytes": Measured(
         int, "peak main memory of the process that used most, whatever it computed on", max
@@ -59,6 +78,18 @@ MEASURED: dict[str, Measured] = {
         int, "bytes that the strategy has written to the nodes' disks, checkpoints apart", max
     ),
     "disk_bytes_read": Measured(int, "bytes that the strategy has read from the nodes' disks", max),
+    "cpu_utilisation": Measured(float, "CPU time that the run's processes spent, of what its CPUs had", mean),
+    "peak_node_memory_bytes": Measured(
+        int, "peak memory of all of a node's processes together, data workers included", max
+    ),
+    "gpu_utilisation": Measured(float, "part of the time in which a GPU computed anything", mean),
+    "gpu_sm_activity": Measured(float, "mean part of a GPU's multiprocessors that was busy", mean),
+    "gpu_tensor_activity": Measured(float, "mean part of a GPU's tensor cores that was busy", mean),
+    "gpu_sm_clock_mhz": Measured(float, "mean clock of a GPU's multiprocessors", mean),
+    "peak_gpu_memory_bytes": Measured(int, "peak memory of the GPU that had most in use, as its driver tells", max),
+    "gpu_power_watts": Measured(float, "mean power of all GPUs together", mean),
+    "gpu_energy_joules": Measured(float, "energy that all GPUs took while the run trained", mean),
+    "gpu_energy_joules_per_epoch": Measured(float, "that energy for an epoch", mean),
     "test_accuracy": Measured(float, "accuracy on the test set at the end", mean),
     "test_loss": Measured(float, "loss on the test set at the end", mean),
     "train_loss": Measured(float, "training loss of the last step"),

@@ -25,6 +25,9 @@ NAME_CHARACTERS = 88  # so many characters of the usual size fit into the width 
 # The page's light colours, for pictures in files of their own.
 LIGHT = {"--ink": "#1c2321", "--muted": "#5b6562", "--line": "#d5dad7", "--accent": "#00695c", "--bad": "#b3261e"}
 PAPER = "#fdfdfc"
+# For parts of a whole: Okabe's and Ito's hues, which colour-blind people tell apart, light enough for black text.
+PARTS = ("#56b4e9", "#e69f00", "#33b894", "#f08050", "#d998bf", "#e8d94a", "#b8bdbb")
+ON_PARTS = "#111111"
 WIDTH_INCHES = 5.6  # on a phone, text in a wider plot would be too small to read
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

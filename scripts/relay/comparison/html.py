@@ -28,6 +28,7 @@ from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memor
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
+from relay.comparison.time_pictures import step_plot, timeline_plot, usage_plot
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec.run import OwnBatch
 
@@ -107,6 +108,9 @@ class Section:
     workers_plot: Markup | None
     cpus_plot: Markup | None
     time_plot: Markup | None
+    step_plot: Markup | None
+    timeline_plot: Markup | None
+    usage_plot: Markup | None
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,9 @@ def _pictures(
         "workers_plot": axis_plot(results, "data_workers", "data workers per process", answer.unit, f"workers-{place}"),
         "cpus_plot": axis_plot(results, "cpus_per_task", "CPU cores per process", answer.unit, f"cpus-{place}"),
         "time_plot": time_plot(results, stated_accuracy(results, accuracy), f"time-{place}"),
+        "step_plot": step_plot(results, f"step-{place}"),
+        "timeline_plot": timeline_plot(results, f"timeline-{place}"),
+        "usage_plot": usage_plot(results, f"usage-{place}"),
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}

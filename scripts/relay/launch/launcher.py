@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from relay.launch import warm
 from relay.launch.command_lines import command
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
+from relay.run_folder.attempts import LAUNCHED
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
 from relay.spec.run import Specification
@@ -50,6 +52,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)
         environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
+        environment |= {LAUNCHED: str(time.time())}
         python = [sys.executable] if role in PLAIN else interpreter(asked(None, run.stack, ROOT), Path())
         served = python == [sys.executable] and warm.may_serve(run, role, environment)
         return _understood(_wait_for(command(run, python, program), environment, warm_server=served), work)
@@ -88,7 +91,8 @@ def _launch_steps(specification: Path, job: Job, program: list[str], work: Path,
         if status != 0:
             return status
     tasks = allocation.srun(job, job.tasks_per_node, job.cpus_per_task)
-    return _wait_for([*tasks, *step, "start", str(specification), *program], environment)
+    launched = {**environment, LAUNCHED: str(time.time())}
+    return _wait_for([*tasks, *step, "start", str(specification), *program], launched)
 
 
 def _popen(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -238,6 +238,15 @@ class Config(Block):
         "alone), group (also the members of their group), everyone",
     )
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
+    observed_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=20,
+        description="steps at the end of each run's first job that are observed instead of timed, to show what a "
+        "step's time goes to: at most a tenth of the job's; 0: none",
+    )
+    monitor_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = Field(
+        default=1.0,
+        description="seconds between two looks at the CPUs, memory and GPUs that a run uses, while it trains; 0: none",
+    )
     evaluate_every_epochs: Epochs = Field(default=1.0, description="epochs between evaluations on the test set")
     runtime_minutes: Natural = Field(default=60, description="time limit declared for each job")
     time_limits: list[Natural] = Field(

@@ -283,6 +283,8 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
         checkpoint_minutes=config.checkpoint_minutes,
         checkpoint_every_steps=max(1, round(saved * steps_per_epoch)) if saved else None,
         checkpoint_writers=config.checkpoint_writers,
+        observed_steps=config.observed_steps,
+        monitor_seconds=config.monitor_seconds,
     )
 
 

@@ -1,9 +1,10 @@
 """The records that a run's attempts leave behind: one file of lines for each.
 
 A line is a JSON object with a checksum of its own. The first of an attempt has its run, `start`, the step it went on
-from, and the ranks' facts; the last one `end`, the step it reached; those between have the losses of the steps that
-follow `after`. An attempt that was killed has no last line. Steps after the checkpoint from which the next attempt went
-on were trained again: they do not count.
+from, when its processes were `launched`, and the ranks' facts; the last one `end`, the step it reached; those between
+have the losses of the steps that follow `after`. `paused` has the seconds since the line before that were not training,
+by what was done. An attempt that was killed has no last line. Steps after the checkpoint from which the next attempt
+went on were trained again: they do not count.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+# The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
+LAUNCHED = "TORCH_RELAY_LAUNCHED"
 FRUITLESS_ATTEMPTS = 2  # in a row without a newer checkpoint: a run is then given up
 
 

@@ -149,14 +149,21 @@ def expected_start(flags: Sequence[str]) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
 
 
-def show_job(job_id: str) -> dict[str, str]:
+def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
     """The values of `scontrol show job` by name: NumNodes, NumTasks, CPUs/Task, MinMemoryNode, TresPerNode, …"""
     jobs = [
         dict(word.split("=", 1) for word in line.split() if "=" in word)
-        for line in _output(["scontrol", "--oneliner", "show", "job", job_id]).splitlines()
+        for line in _call(["scontrol", "--oneliner", "show", "job", job_id], tries=tries).stdout.splitlines()
     ]
     # One job of an array has the array's id too: Slurm then shows all of them.
     return next((job for job in jobs if job.get("JobId") == job_id), jobs[0] if jobs else {})
+
+
+def waited(job_id: str) -> dict[str, float]:
+    """When a job that runs was `submitted` and `started`, in seconds since 1970, as far as Slurm tells. Tried once."""
+    shown = show_job(job_id, tries=1)
+    known = {"submitted": _seconds(shown.get("SubmitTime", "")), "started": _seconds(shown.get("StartTime", ""))}
+    return {name: seconds for name, seconds in known.items() if seconds is not None}
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:

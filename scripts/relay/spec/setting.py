@@ -324,3 +324,9 @@ class Length:
     checkpoint_writers: Writers = declare(
         "owner", means="who may be able to write to the folders of checkpoints", bears_on=""
     )
+    observed_steps: int = declare(
+        20, means="steps at the end of a run's first job that show what a step's time goes to", bears_on="", ge=0
+    )
+    monitor_seconds: float = declare(
+        1.0, means="seconds between two looks at the CPUs, memory and GPUs that a run uses; 0: none", bears_on="", ge=0
+    )

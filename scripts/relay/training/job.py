@@ -28,9 +28,11 @@ from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import changed_since, freeze
 from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
+from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
 from relay.training.changed_code import how_anew, may_change, source_today
+from relay.training.job_start import job_start
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -55,6 +57,7 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     verified.check(dataset)
     number = chain.next_number(places.work, known)
     entry = {"number": number, "first": first, "last": last, "started": time.time(), **_of_slurm(places.work)}
+    entry |= job_start(Job.read(places.run / "run.json"))
     if problem := _no_progress(known["attempts"], entry):
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     known["attempts"].append(entry)

@@ -12,7 +12,7 @@ import torch
 from relay.base.errors import Diverged, UserError
 from relay.process import machine
 from relay.process.ranks import Ranks
-from relay.run_folder.attempts import attempt_path, gone, line_of, not_finite
+from relay.run_folder.attempts import LAUNCHED, attempt_path, gone, line_of, not_finite
 from relay.strategies.base import Replica
 from relay.training.timing import Block
 
@@ -42,7 +42,9 @@ class Recorder:
         self._step = step
         if self.ranks.rank == 0:
             self.path.parent.mkdir(exist_ok=True)
-        self._write(run=self.path.parents[1].name, start=step, ranks=self.ranks.gather(facts))
+        launched = os.environ.get(LAUNCHED)
+        known = {"launched": float(launched)} if launched else {}
+        self._write(run=self.path.parents[1].name, start=step, ranks=self.ranks.gather(facts), **known)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Keep a step's loss where it is: reading it would wait for the device. Raises TypeError for what is none."""
@@ -57,32 +59,40 @@ class Recorder:
         """Keep what the evaluation after a step found."""
         self._evaluations.append({"step": step, "test_loss": loss, "test_accuracy": accuracy})
 
-    def flush(self, blocks: list[Block]) -> None:
+    def flush(self, blocks: list[Block], paused: dict[str, float]) -> None:
         """Write what has gathered; a step's loss is the mean over the replicas. Collective.
 
+        `paused` are the seconds that were not training, by what was done.
         Raises Diverged, on all ranks, where a loss among it is not finite.
         """
         mine = torch.stack(self._losses).double().tolist() if self._losses else []
         reported = [losses for losses in self.ranks.gather(mine) if losses]
         means = [sum(step) / len(step) for step in zip(*reported, strict=True)]
         rows = [block.row() for block in blocks]
-        self._write(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations)
+        self._write(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations, paused=paused)
         losses = list(enumerate(means, self._step + 1))
         wrong = not_finite(losses, self._evaluations)
         self._step, self._losses, self._evaluations = self._step + len(means), [], []
         if wrong:
             raise Diverged(wrong)
 
-    def end(self, step: int, stopped: str | None, peak_memory_bytes: int, counted: dict[str, int]) -> None:
+    def end(
+        self,
+        step: int,
+        stopped: str | None,
+        peak_memory_bytes: int,
+        counted: dict[str, int],
+        paused: dict[str, float],
+    ) -> None:
         """Note how far the attempt came, and why it stopped if it was cut short. Collective.
 
-        `counted` is what this rank's strategy has counted; the ranks' counts are added up.
+        `paused` is as in `flush`. `counted` is what this rank's strategy has counted; the ranks' counts are added up.
         """
         told = self.ranks.gather((peak_memory_bytes, machine.peak_main_memory_bytes(), counted))
         totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
         peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
         peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}
-        self._write(end=step, stopped=stopped, **peaks, counted=totals)
+        self._write(end=step, stopped=stopped, **peaks, counted=totals, paused=paused)
 
 
 def _kind(value: object) -> str:

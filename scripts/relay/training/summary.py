@@ -11,8 +11,11 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.run_folder import chain as chains
+from relay.run_folder.step_split import StepSplit, figures
 from relay.spec.run import Run
+from relay.training.goodput import Spent, spent, split
 from relay.training.no_result import no_result
+from relay.training.utilisation import used
 
 KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
 
@@ -28,18 +31,24 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
     counted = _counted(lines)
     blocks = [block for attempt in counted for block in attempt["blocks"]]
+    seen, numbers = StepSplit.read(work), [entry["number"] for entry in chain["attempts"]]
+    recorded = [number for number, found in zip(numbers, lines, strict=True) if found]
     measured = [
-        b for attempt in counted for b in attempt["blocks"] if b[0] >= attempt["start"] + run.length.warmup_steps
+        block
+        for number, attempt in zip(recorded, counted, strict=True)
+        for block in attempt["blocks"]
+        if block[0] >= attempt["start"] + run.length.warmup_steps and not (seen and seen.within(number, block))
     ]
     seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
-    allocated = sum(_allocated(entry, found) for entry, found in zip(chain["attempts"], lines, strict=True))
-    trained = sum(b[2] for b in blocks)
+    held = _held(chain["attempts"], lines, counted)
+    allocated, trained = sum(each.seconds for each in held), sum(b[2] for b in blocks)
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
     facts = [found[0]["ranks"] for found in lines if found]
     threads, cpus = _threads_and_cpus(facts[-1])
     adopted = chain.get("adopted_from")
     refused = no_result(run, losses, evaluations, began=(adopted or {}).get("step", 0))
+    quantiles = _quantiles(measured)
     return {
         "run": run.id,
         "setting": run.setting_id,
@@ -50,14 +59,17 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
         "warmup_steps": run.length.warmup_steps,
-        **_quantiles(measured),
+        **quantiles,
+        **figures(seen, quantiles["step_seconds_median"]),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
         "train_seconds": trained,
         "allocated_seconds": allocated,
         "goodput": trained / allocated if allocated else None,
+        **split(held),
         "peak_memory_bytes": _peak(lines, "peak_memory_bytes"),
         "peak_main_memory_bytes": _peak(lines, "peak_main_memory_bytes"),
         **_counted_by_strategy(lines),
+        **used(work, list(zip(numbers, lines, strict=True)), run.length.steps_per_epoch),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
@@ -115,14 +127,12 @@ def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
     return {name: sum(each.get(name, 0) for each in counts) for name in sorted(set().union(*counts))}
 
 
-def _allocated(entry: dict[str, Any], found: list[dict[str, Any]]) -> float:
-    """Seconds that an attempt held its job; of a job that was killed whole, those until its last sign of life.
-
-    No fewer than it trained: a clock that was set back says less.
-    """
-    ended = entry.get("ended") or (found[-1]["time"] if found else entry["started"])
-    trained = sum(block[2] for line in found for block in line.get("blocks", []))
-    return max(float(ended - entry["started"]), trained)
+def _held(
+    entries: list[dict[str, Any]], lines: list[list[dict[str, Any]]], counted: list[dict[str, Any]]
+) -> list[Spent]:
+    """What each attempt's time went to. `counted` has what counts of those that left records."""
+    seconds = iter(sum(block[2] for block in attempt["blocks"]) for attempt in counted)
+    return [spent(entry, found, next(seconds) if found else 0.0) for entry, found in zip(entries, lines, strict=True)]
 
 
 def _quantiles(blocks: list[list[float]]) -> dict[str, float | None]:

@@ -37,6 +37,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device, step: int) -> None:
         self.device, self.step, self.waited = device, step, 0.0
+        self._paused: dict[str, float] = {}
         self._closed: list[tuple[Block, torch.cuda.Event | None, torch.cuda.Event | None]] = []
         self.resume()
 
@@ -70,11 +71,18 @@ class Stopwatch:
             self._close()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """What is done within does not count."""
+    def paused(self, what: str) -> Iterator[None]:
+        """What is done within does not count. Its seconds are kept under the name of what is done."""
         self.pause()
+        began = time.perf_counter()
         yield
+        self._paused[what] = self._paused.get(what, 0.0) + time.perf_counter() - began
         self.resume()
+
+    def take_paused(self) -> dict[str, float]:
+        """The seconds of the pauses that ended since the last call, by what was done in them."""
+        taken, self._paused = self._paused, {}
+        return {what: round(seconds, 6) for what, seconds in taken.items()}
 
     def take(self) -> list[Block]:
         """The blocks closed since the last call; waits for the device's events."""

@@ -27,6 +27,8 @@ from relay.task.task import Task
 from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
+from relay.training.monitor import monitored
+from relay.training.observer import Observer
 from relay.training.records import Recorder
 from relay.training.spots import Keeper
 from relay.training.timing import Stopwatch
@@ -53,6 +55,7 @@ class Trainer:
         self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
+        self.observer = Observer(run.length, work, attempt, ranks)
         self.spots = Keeper(run, work, ranks, self.strategy, self.checkpoints)
 
     def train(self, first: int, last: int) -> None:
@@ -68,19 +71,25 @@ class Trainer:
         agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
         stopwatch = Stopwatch(self.ranks.device, step)
         strategy.set_learning_rate(task.learning_rate(step))
-        with stopwatch.paused():
+        with stopwatch.paused("saving"):
             self.spots.begin(step, last)
-        with closing(strategy.train_steps(stopwatch.waiting(self._batches(step, last)))) as losses:
+        self.observer.begin(step, last)
+        with closing(strategy.train_steps(self.observer.fed(self._batches(step, last), stopwatch))) as losses:
             for loss in losses:  # fetches the next batch, and trains one step with it
                 step += 1
+                self.observer.stepped()
                 self.spots.after(step)
                 recorder.loss(loss)
                 stopwatch.tick()
                 if step % length.evaluate_every_steps == 0 or step == length.total_steps:
-                    with stopwatch.paused():
+                    with stopwatch.paused("evaluation"):
                         self._evaluate(step)
+                if self.observer.due(step):
+                    with stopwatch.paused("observing"):
+                        self.checkpoints.finish()  # nothing is written beside the steps that are observed
+                        self.observer.turn(step)
                 if self.spots.due(step):
-                    with stopwatch.paused():
+                    with stopwatch.paused("saving"):
                         self.spots.save(step)
                 if step == last or agreement.due(step):
                     decision = agreement.reach(step)
@@ -98,8 +107,10 @@ class Trainer:
                 self.spots.before(step + 1)
         if step < last and not stopped:
             raise RuntimeError(f"the strategy's `train_steps` ended after step {step}; there are batches up to {last}")
-        self.spots.end(step)
-        recorder.end(step, stopped, machine.peak_memory_bytes(self.ranks.devices), strategy.counted())
+        with stopwatch.paused("saving"):
+            self.spots.end(step)
+        peak = machine.peak_memory_bytes(self.ranks.devices)
+        recorder.end(step, stopped, peak, strategy.counted(), stopwatch.take_paused())
 
     def _resume(self, first: int, last: int) -> int:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
@@ -126,15 +137,15 @@ class Trainer:
 
     def _flush(self, step: int, stopwatch: Stopwatch, agreement: Agreement) -> None:
         """Write what was recorded since the last time, outside the measured time. Collective."""
-        with stopwatch.paused():
-            self.recorder.flush(stopwatch.take())
+        with stopwatch.paused("saving"):
+            self.recorder.flush(stopwatch.take(), stopwatch.take_paused())
         agreement.flushed = Moment.now(step)
 
     def _save(self, step: int, stopwatch: Stopwatch, agreement: Agreement, *, wait: bool = False) -> None:
         """Begin a checkpoint of this step, outside the measured time; `wait` for it, and for the one before."""
         # The records come first: whoever goes on from the checkpoint does not record these steps again.
         self._flush(step, stopwatch, agreement)
-        with stopwatch.paused():
+        with stopwatch.paused("saving"):
             if wait:
                 self.checkpoints.finish()
             if step > agreement.saved.step:
@@ -155,10 +166,11 @@ def main(arguments: list[str]) -> None:
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()
         measured = read_measured(given.spec.parent, given.work)
-        trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, measured)
-        ranks.barrier()  # all have read it
-        if ranks.rank == 0:
-            write_measured(trainer.strategy.measured, given.spec.parent, given.work)
-        trainer.train(given.first, given.last)
+        with monitored(run, ranks, given.work, given.attempt):
+            trainer = Trainer(run, ranks, given.dataset, given.work, given.attempt, measured)
+            ranks.barrier()  # all have read it
+            if ranks.rank == 0:
+                write_measured(trainer.strategy.measured, given.spec.parent, given.work)
+            trainer.train(given.first, given.last)
         if held:
             held.close()

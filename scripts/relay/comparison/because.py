@@ -1,0 +1,47 @@
+"""Why one setting is slower than another: the part of a step that takes longer, where steps were observed."""
+
+from __future__ import annotations
+
+from relay.comparison.candidates import Candidate
+from relay.comparison.wording import number, percent
+from relay.run_folder.step_split import COLUMNS
+
+MOST = 0.5  # of the difference: a part that takes less of it is not the reason
+WORTH_TELLING = 0.1  # of a step's time
+WORDS = {
+    "data": "waiting for data",
+    "compute": "computing",
+    "communication": "communication that no computing hides",
+    "optimizer": "updating the parameters",
+    "no_cpu": "being ready while no CPU is free",
+    "idle": "GPUs that wait for work",
+}
+
+
+def difference(one: Candidate, other: Candidate) -> str:
+    """A sentence on the part of a step that makes the slower of two slower; '' where no part is most of it."""
+    quick, slow = sorted((one, other), key=lambda each: -each.speed.value)
+    if any(each.row[COLUMNS["compute"]] is None for each in (quick, slow)):
+        return ""
+    longer = {part: _seconds(slow, part) - _seconds(quick, part) for part in COLUMNS}
+    whole = sum(longer.values())
+    part = max(longer, key=lambda each: longer[each])
+    if whole <= 0 or longer[part] < MOST * whole:
+        return ""
+    share, its = (percent(each.row[COLUMNS[part]], 0) for each in (slow, quick))
+    return (
+        f"For an epoch, {slow.name} needs {number(whole, 2)} s more, and {number(longer[part], 2)} s more of "
+        f"{WORDS[part]}: {share} of its steps' time, {its} of the other's."
+    )
+
+
+def overhead(candidate: Candidate) -> str:
+    """A sentence on what a setting's steps do most besides computing; '' where that is little, or not known."""
+    shares = {part: candidate.row[name] or 0.0 for part, name in COLUMNS.items() if part != "compute"}
+    part = max(shares, key=lambda each: shares[each])
+    return f"Of its steps' time {percent(shares[part], 0)} is {WORDS[part]}." if shares[part] >= WORTH_TELLING else ""
+
+
+def _seconds(candidate: Candidate, part: str) -> float:
+    """The seconds of a part in an epoch's steps."""
+    return candidate.seconds_per_epoch.value * float(candidate.row[COLUMNS[part]] or 0.0)

@@ -1,0 +1,155 @@
+"""GPUs as NVIDIA's driver sees them, by NVML: how busy they are, their memory, power, clocks and energy.
+
+`nvidia-ml-py` (the module `pynvml`) is part of the stacks for CUDA alone. Where it, the driver or a reading is missing,
+there is no figure, and never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from relay.run_folder.samples import Reading
+
+
+def uuids(devices: Sequence[torch.device]) -> list[str]:
+    """The UUIDs of these devices' GPUs, by which the driver knows them whatever CUDA_VISIBLE_DEVICES shows."""
+    found: list[str] = []
+    for device in devices:
+        if device.type == "cuda":
+            with suppress(Exception):  # old versions of torch do not tell it
+                found.append(str(torch.cuda.get_device_properties(device).uuid))
+    return found
+
+
+class Gpus:
+    """Some GPUs of this node. `close` it at the end; a GPU that NVML does not find is left out."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._nvml = _started() if known else None
+        opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(known)] if self._nvml else []
+        self._gpus = [gpu for gpu in opened if gpu is not None]
+
+    @property
+    def names(self) -> list[str]:
+        """The kind of each GPU."""
+        return [gpu.name for gpu in self._gpus]
+
+    def look(self) -> list[Reading]:
+        """For each GPU, the values of `READINGS`; None for what it does not tell."""
+        return [gpu.look() for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if self._nvml:
+            for gpu in self._gpus:
+                gpu.close()
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+
+
+def _started() -> Any:
+    """The module `pynvml` with a connection to the driver; None where one of them is missing."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    return nvml
+
+
+class _Gpu:
+    """One GPU. What it refuses to tell once is not asked for again."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._activity = nvml, _Activity.of(nvml, handle)
+        self.name = _text(self._tried(lambda: nvml.nvmlDeviceGetName(handle)))
+        # NVML tells percent, milliwatts and millijoules.
+        self._asked: dict[str, Callable[[], float] | None] = {
+            "utilisation": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "energy_joules": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+        }
+
+    @classmethod
+    def opened(cls, nvml: Any, uuid: str) -> _Gpu | None:
+        """The GPU with this UUID, or the part of one (MIG); None where NVML does not know it."""
+        for prefix in ("", "GPU-", "MIG-"):
+            with suppress(nvml.NVMLError):
+                return cls(nvml, nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}".encode()))
+        return None
+
+    def look(self) -> Reading:
+        """The values of `READINGS`."""
+        found: Reading = []
+        for name, ask in self._asked.items():
+            value = self._tried(ask) if ask else None
+            if value is None:
+                self._asked[name] = None
+            found.append(value)
+        return [*found, *(self._activity.look() if self._activity else (None, None))]
+
+    def close(self) -> None:
+        if self._activity:
+            self._activity.close()
+
+    def _tried(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except self._nvml.NVMLError:
+            return None
+
+
+class _Activity:
+    """How busy multiprocessors and tensor cores were between two looks (NVML's GPM, from Hopper on)."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        nvml.nvmlGpmSampleGet(handle, self._before)
+
+    @classmethod
+    def of(cls, nvml: Any, handle: Any) -> _Activity | None:
+        """That of a GPU; None where it, its driver or this version of `pynvml` has none."""
+        try:
+            if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                return cls(nvml, handle)
+        except (nvml.NVMLError, AttributeError):
+            pass
+        return None
+
+    def look(self) -> tuple[float | None, float | None]:
+        """The parts, from 0 to 1, of multiprocessors and of tensor cores that were busy since the last look."""
+        nvml = self._nvml
+        try:
+            nvml.nvmlGpmSampleGet(self._handle, self._now)
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 2
+            asked.sample1, asked.sample2 = self._before, self._now
+            asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            asked.metrics[1].metricId = nvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL
+            nvml.nvmlGpmMetricsGet(asked)
+        except nvml.NVMLError:
+            return None, None
+        self._before, self._now = self._now, self._before
+        return asked.metrics[0].value / 100, asked.metrics[1].value / 100
+
+    def close(self) -> None:
+        for sample in (self._before, self._now):
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlGpmSampleFree(sample)
+
+
+def _text(name: Any) -> str:
+    """A name as text; old versions of `pynvml` give bytes."""
+    return name.decode() if isinstance(name, bytes) else str(name or "GPU")

@@ -1,0 +1,73 @@
+"""What a run's processes used of their nodes, looked at again and again while they trained. Needs no torch.
+
+One file for each attempt and node, of lines with checksums as records have. The first line tells of the node; each
+other one has the looks of some seconds. A look is [time, CPU seconds, resident bytes, a list for each GPU].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relay.run_folder.attempts import parsed
+
+FOLDER = "usage"  # beside the records
+# What one look at a GPU gives, in this order. Fractions are from 0 to 1. `utilisation` is the part of the time in which
+# any kernel ran; `sm_activity` and `tensor_activity` are the mean part of the multiprocessors, and of their tensor
+# cores, that were busy (from Hopper on). `energy_joules` counts from the driver's start (from Volta on).
+READINGS = (
+    "utilisation", "memory_bytes", "power_watts", "sm_clock_mhz", "memory_clock_mhz", "energy_joules", "sm_activity",
+    "tensor_activity",
+)  # fmt: skip
+Reading = list[float | None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a node: when (seconds since 1970), and what its processes and GPUs had used by then, or used then."""
+
+    time: float
+    cpu_seconds: float
+    resident_bytes: int
+    gpus: Sequence[Reading]
+
+    def row(self) -> list[Any]:
+        """As it is recorded."""
+        gpus = [[None if value is None else round(value, 3) for value in gpu] for gpu in self.gpus]
+        return [round(self.time, 3), round(self.cpu_seconds, 2), self.resident_bytes, gpus]
+
+
+@dataclass(frozen=True)
+class Node:
+    """The looks at one node during one attempt. `cpus` are those that the run declares there."""
+
+    host: str
+    cpus: int
+    seconds: float
+    looks: Sequence[Look]
+
+
+def samples_path(work: Path, attempt: int, rank: int) -> Path:
+    """Where the looks at a node lie; `rank` is that of its first process."""
+    return work / FOLDER / f"attempt-{attempt:04}-{rank}.jsonl"
+
+
+def read(work: Path, attempt: int) -> list[Node]:
+    """The looks at each node during an attempt, without lines that are damaged or cut off."""
+    return [
+        node for path in sorted((work / FOLDER).glob(f"attempt-{attempt:04}-*.jsonl")) if (node := _node(path, work))
+    ]
+
+
+def _node(path: Path, work: Path) -> Node | None:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError:
+        return None
+    first, *others = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))] or [{}]
+    if first.get("run") != work.name or "cpus" not in first:
+        return None
+    looks = [Look(*row) for line in others for row in line.get("looks", ())]
+    return Node(str(first["host"]), int(first["cpus"]), float(first["seconds"]), looks)

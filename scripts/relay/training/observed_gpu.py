@@ -1,0 +1,131 @@
+"""What a step's time goes to on GPUs: from what torch's profiler saw of their kernels.
+
+Communication is exposed where kernels of NCCL run, or data moves between GPUs, and no other kernel does. It was never
+run on a GPU: its reckoning was tested on made-up traces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+
+from relay.training.intervals import Interval, common, length, union, without
+
+SENT = ("nccl", "memcpy ptop", "memcpy p2p")
+# What CPUs send for GPUs whose processes share one, or that have no NCCL.
+SENT_BY_CPUS = ("gloo:", "mpi:")
+UPDATE = "Optimizer.step#"
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Something that the profiler saw: its name, whether on a device (and which), and when (seconds)."""
+
+    name: str
+    device: int | None
+    begin: float
+    end: float
+
+    @property
+    def interval(self) -> Interval:
+        return self.begin, self.end
+
+
+def parts(traced: Sequence[Traced], waits: Iterable[Interval], window: Interval) -> dict[str, float]:
+    """The seconds of each part of a window, the mean over its devices; they add up to it.
+
+    `waits` are the times in which the process waited for data.
+    """
+    on_cpu = {each.name for each in traced if each.device is None}
+    sent_by_cpu = [each.interval for each in traced if each.device is None and each.name.startswith(SENT_BY_CPUS)]
+    devices = sorted({each.device for each in traced if each.device is not None}) or [0]
+    found = [
+        _of_device([each for each in traced if each.device == device], on_cpu, sent_by_cpu, list(waits), window)
+        for device in devices
+    ]
+    return {part: sum(each[part] for each in found) / len(found) for part in found[0]}
+
+
+def _of_device(
+    traced: Sequence[Traced],
+    on_cpu: set[str],
+    sent_by_cpu: Sequence[Interval],
+    waits: Sequence[Interval],
+    window: Interval,
+) -> dict[str, float]:
+    # The profiler shows annotations on the device too, over the kernels that were queued within: no kernels.
+    updates = [each.interval for each in traced if each.name.startswith(UPDATE)]
+    kernels = [each for each in traced if each.name not in on_cpu]
+    sending = [each.interval for each in kernels if each.name.lower().startswith(SENT)]
+    others = [each.interval for each in kernels if not each.name.lower().startswith(SENT)]
+    updating = common(union(others), union(updates))
+    computing = without(others, updating)
+    exposed = without([*sending, *sent_by_cpu], others)
+    whole = [window]
+    idle = without(whole, [*others, *exposed])
+    data = common(idle, union(waits))
+    return {
+        "data": length(data),
+        "compute": length(common(union(computing), whole)),
+        "communication": length(common(exposed, whole)),
+        "optimizer": length(common(updating, whole)),
+        "idle": length(idle) - length(data),
+    }
+
+
+class OnGpu:
+    """Observes steps on GPUs. `fetched` and `stepped` are called in each of them."""
+
+    method = "torch.profiler"
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self.devices, self._waits = list(dict.fromkeys(devices)), list[Interval]()
+        self._profiler = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], **_all_threads()
+        )
+        self._synchronise()
+        self._profiler.start()
+        self._began = time.time()
+
+    def fetched(self, waited: float) -> None:
+        """A batch has come, for which the thread that calls this has waited so many seconds."""
+        now = time.time()
+        self._waits.append((now - waited, now))
+
+    def stepped(self) -> None:
+        """The step with that batch is queued."""
+
+    def end(self) -> dict[str, float]:
+        """The seconds of each part."""
+        self._synchronise()
+        ended = time.time()
+        self._profiler.stop()
+        results: Any = self._profiler.profiler.kineto_results  # type: ignore[union-attr]  # it has run
+        zero = results.trace_start_ns() / 1e9
+        traced = [_traced(event, zero) for event in self._profiler.events() or ()]
+        return parts(traced, self._waits, (self._began, ended))
+
+    def _synchronise(self) -> None:
+        for device in self.devices:
+            torch.cuda.synchronize(device)
+
+
+def _traced(event: Any, zero: float) -> Traced:
+    on_device = event.device_type == DeviceType.CUDA
+    span = event.time_range
+    return Traced(event.name, event.device_index if on_device else None, zero + span.start / 1e6, zero + span.end / 1e6)
+
+
+def _all_threads() -> dict[str, Any]:
+    """An argument of the profiler by which it sees all threads: Lightning trains in one of its own."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
+    except (ImportError, TypeError):  # an older version
+        return {}

@@ -1,0 +1,186 @@
+"""What a run used of its CPUs and GPUs, from the looks at its nodes: figures for its summary, and courses over time.
+
+Figures are of the time in which the attempts trained, evaluations and saves included: from their first record to their
+last one. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from relay.run_folder import samples
+from relay.run_folder.samples import READINGS, Look, Node, Reading
+
+KEPT_LOOKS = 200  # points of each course: enough for a plot
+# Means over all GPUs and looks, by their names in a summary.
+MEANS = {
+    "gpu_utilisation": "utilisation",
+    "gpu_sm_activity": "sm_activity",
+    "gpu_tensor_activity": "tensor_activity",
+    "gpu_sm_clock_mhz": "sm_clock_mhz",
+}
+COURSES = ("cpu_utilisation", "gpu_utilisation", "gpu_power_watts")
+Point = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that was looked at: its nodes, from when to when it trained, and how many steps."""
+
+    nodes: Sequence[Node]
+    began: float
+    ended: float
+    steps: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+    def looks(self, node: Node) -> list[Look]:
+        """The looks at a node while it trained; of a shorter training the one after it."""
+        later = [look for look in node.looks if look.time > self.began]
+        return [look for look in later if look.time <= self.ended] or later[:1]
+
+    def grown(self, node: Node, counter: Callable[[Look], float | None]) -> float | None:
+        """How much a counter has grown while it trained; None where it was not told."""
+        known = [(look.time, value) for look in node.looks if (value := counter(look)) is not None]
+        return _at(known, self.ended) - _at(known, self.began) if known else None
+
+    def joules(self) -> float | None:
+        """The energy of all GPUs: by their own counters, or else by their power. None where neither is told."""
+        found = [
+            joules
+            for node in self.nodes
+            for place in range(len(node.looks[0].gpus))
+            if (joules := self._joules(node, place)) is not None
+        ]
+        return fsum(found) if found else None
+
+    def _joules(self, node: Node, place: int) -> float | None:
+        counted = self.grown(node, lambda look: look.gpus[place][READINGS.index("energy_joules")])
+        if counted is not None:
+            return counted
+        power = _mean(_told([look.gpus[place] for look in self.looks(node)], "power_watts"))
+        return None if power is None else power * self.seconds
+
+
+def used(
+    work: Path, attempts: Sequence[tuple[int, Sequence[Mapping[str, Any]]]], steps_per_epoch: int
+) -> dict[str, Any]:
+    """The figures of a summary, and the `course`; empty where nothing was looked at.
+
+    `attempts` are their numbers and records.
+    """
+    known = [found for number, lines in attempts if (found := _attempt(work, number, lines))]
+    if not known:
+        return {}
+    looks = [look for each in known for node in each.nodes for look in node.looks]
+    figures = {
+        "cpu_utilisation": _cpu_utilisation(known),
+        "peak_node_memory_bytes": max(look.resident_bytes for look in looks),
+        **_of_gpus(known, steps_per_epoch),
+    }
+    return {name: value for name, value in figures.items() if value is not None} | {"course": _course(known)}
+
+
+def _attempt(work: Path, number: int, lines: Sequence[Mapping[str, Any]]) -> Attempt | None:
+    nodes = [node for node in samples.read(work, number) if node.looks]
+    if not lines or not nodes:
+        return None
+    steps = sum(len(line.get("losses", ())) for line in lines)
+    return Attempt(nodes, lines[0]["time"], lines[-1]["time"], steps)
+
+
+def _cpu_utilisation(attempts: Sequence[Attempt]) -> float | None:
+    pairs = [(each, node) for each in attempts for node in each.nodes]
+    spent = fsum(each.grown(node, lambda look: look.cpu_seconds) or 0.0 for each, node in pairs)
+    had = fsum(node.cpus * each.seconds for each, node in pairs)
+    return spent / had if had > 0 else None
+
+
+def _of_gpus(attempts: Sequence[Attempt], steps_per_epoch: int) -> dict[str, float | None]:
+    """Figures of all GPUs together; None for what no look has told."""
+    told = [gpu for each in attempts for node in each.nodes for look in each.looks(node) for gpu in look.gpus]
+    found = {name: _mean(_told(told, reading)) for name, reading in MEANS.items()}
+    found["peak_gpu_memory_bytes"] = max(_told(told, "memory_bytes"), default=None)
+    known = [(each, joules) for each in attempts if (joules := each.joules()) is not None]
+    seconds, steps = fsum(each.seconds for each, _ in known), sum(each.steps for each, _ in known)
+    if known:
+        joules = fsum(joules for _, joules in known)
+        found["gpu_energy_joules"] = joules
+        found["gpu_power_watts"] = joules / seconds if seconds > 0 else None
+        found["gpu_energy_joules_per_epoch"] = joules * steps_per_epoch / steps if steps else None
+    return found
+
+
+def _course(attempts: Sequence[Attempt]) -> dict[str, list[float | None]]:
+    """What all nodes used together, over the seconds since the first look: at most KEPT_LOOKS points, and a gap (None)
+    between two attempts."""
+    started = min(node.looks[0].time for node in attempts[0].nodes)
+    points: list[Point | None] = []
+    for each in attempts:
+        points += [None] * bool(points)
+        of_nodes = zip(*(list(_points(node)) for node in each.nodes), strict=False)
+        points += [_together(at_once, started) for at_once in of_nodes]
+    stride = -(-len(points) // KEPT_LOOKS) or 1
+    kept = [_middle(points[place : place + stride]) for place in range(0, len(points), stride)]
+    names = [name for name in COURSES if any(point[name] is not None for point in kept)]
+    return {name: [_rounded(point[name]) for point in kept] for name in ("seconds", *names)}
+
+
+def _points(node: Node) -> Iterator[Point]:
+    """What a node used between two looks."""
+    for before, look in pairwise(node.looks):
+        passed = max(look.time - before.time, 1e-6)
+        power = _told(look.gpus, "power_watts")
+        yield {
+            "seconds": look.time,
+            "cpu_utilisation": (look.cpu_seconds - before.cpu_seconds) / (node.cpus * passed),
+            "gpu_utilisation": _mean(_told(look.gpus, "utilisation")),
+            "gpu_power_watts": fsum(power) if power else None,
+        }
+
+
+def _together(points: Sequence[Point], started: float) -> Point:
+    """All nodes at one time: the mean of what they used, and the sum of their power."""
+    found: Point = {name: _mean([p for point in points if (p := point[name]) is not None]) for name in COURSES}
+    if found["gpu_power_watts"] is not None:
+        found["gpu_power_watts"] *= len(points)
+    return found | {"seconds": (points[0]["seconds"] or started) - started}
+
+
+def _middle(points: Sequence[Point | None]) -> Point:
+    """The mean of neighbouring points; all None where a gap is among them."""
+    known = [point for point in points if point is not None]
+    if len(known) < len(points):
+        return dict.fromkeys(("seconds", *COURSES))
+    return {name: _mean([p for point in known if (p := point[name]) is not None]) for name in ("seconds", *COURSES)}
+
+
+def _told(gpus: Sequence[Reading], reading: str) -> list[float]:
+    """A reading of each GPU that tells it."""
+    place = READINGS.index(reading)
+    return [value for gpu in gpus if (value := gpu[place]) is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fsum(values) / len(values) if values else None
+
+
+def _at(known: Sequence[tuple[float, float]], moment: float) -> float:
+    """A counter's value at a moment, on the line between two looks; beyond them, that of the nearest."""
+    place = bisect_left(known, (moment,))
+    if place in (0, len(known)):
+        return known[min(place, len(known) - 1)][1]
+    (t0, v0), (t1, v1) = known[place - 1], known[place]
+    return v0 + (v1 - v0) * (moment - t0) / max(t1 - t0, 1e-9)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

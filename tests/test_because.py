@@ -1,0 +1,62 @@
+"""The answer says why a setting is slower, where observed steps show it, and says nothing where they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relay.comparison.answer import answers
+from relay.comparison.answer_words import reasons
+from relay.comparison.inputs import read_inputs
+from relay.comparison.table import comparison_rows
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+FAST, SLOW = [1000.0, 1001.0, 999.0], [500.0, 501.0, 499.0]
+PARTS = ("data", "compute", "communication", "optimizer", "no_cpu", "idle")
+
+
+def split(**shares: float) -> dict[str, Any]:
+    return {f"step_{part}_fraction": shares.get(part, 0.0) for part in PARTS}
+
+
+def told(tree: Tree, about: str) -> str:
+    inputs = read_inputs(tree.write_plan(), tree.root)
+    (answer,) = answers(inputs, comparison_rows(inputs))
+    (line,) = [line for line in reasons(answer) if line.startswith(about)]
+    return line
+
+
+def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
+    """An epoch has 22 steps of 64 samples: 1.408 s and 2.816 s. Communication takes 0.07 and 1.408 s of it."""
+    tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
+    tree.setting("mps", SLOW, processes_per_device=2, summary=split(compute=0.5, communication=0.5))
+    found = told(tree, "The runner-up is mps")
+    assert "needs 1.4 s more, and 1.3 s more of communication that no computing hides: 50 % of its steps' time" in found
+    assert found.endswith("5 % of the other's.")
+
+
+def test_no_part_is_named_where_none_is_most_of_the_difference(tree: Tree) -> None:
+    tree.setting("cpu", FAST, summary=split(compute=1.0))
+    even = split(compute=0.6, communication=0.15, data=0.15, optimizer=0.1)
+    tree.setting("mps", SLOW, processes_per_device=2, summary=even)
+    assert "steps' time" not in told(tree, "The runner-up is mps")
+
+
+def test_without_observed_steps_and_in_a_tie_nothing_is_said(tree: Tree) -> None:
+    tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
+    tree.setting("mps", SLOW, processes_per_device=2)
+    assert "steps' time" not in told(tree, "The runner-up is mps")
+
+
+def test_more_devices_do_not_pay_because_of_what_they_do_besides_computing(tree: Tree) -> None:
+    tree.setting("cpu", FAST, summary=split(compute=1.0))
+    tree.setting("ddp", [1100.0, 1101.0, 1099.0], devices_per_node=2, summary=split(compute=0.69, communication=0.31))
+    found = told(tree, "More than 1 CPU core does not pay")
+    assert found.endswith("Of its steps' time 31 % is communication that no computing hides.")
+
+
+def test_little_besides_computing_is_not_worth_a_sentence(tree: Tree) -> None:
+    tree.setting("cpu", FAST, summary=split(compute=1.0))
+    tree.setting("ddp", [1100.0, 1101.0, 1099.0], devices_per_node=2, summary=split(compute=0.95, communication=0.05))
+    assert "steps' time" not in told(tree, "More than 1 CPU core does not pay")

@@ -1,0 +1,174 @@
+"""What a run uses of its nodes is looked at while it trains, and summed up: CPUs for real, GPUs by a stand-in of NVML.
+
+GPUs' figures come from `fake_nvml`, which is no driver: what real GPUs answer was never seen (docs/untested.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from chain_runs import Bench
+from fake_nvml import FakeNvml
+from relay.process.gpus import Gpus
+from relay.process.usage import Usage
+from relay.run_folder import samples
+from relay.run_folder.attempts import line_of
+from relay.run_folder.samples import READINGS
+from relay.training.utilisation import KEPT_LOOKS, used
+
+pytest_plugins = ["chain_runs"]
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
+    fake = FakeNvml(("GPU-a", "GPU-b", "MIG-c"))
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    yield fake
+    assert fake.opened == 0, "NVML was not let go"
+    assert fake.samples == 0, "samples of NVML were not freed"
+
+
+def seen(*uuids: str) -> list[dict[str, float | None]]:
+    gpus = Gpus(uuids)
+    found = [dict(zip(READINGS, reading, strict=True)) for _ in range(2) for reading in gpus.look()]
+    gpus.close()
+    return found[len(found) // 2 :]
+
+
+def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
+    (found,) = seen("a")
+    assert found == {
+        "utilisation": 0.75, "memory_bytes": 3 * 2**30, "power_watts": 250.5, "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1593, "energy_joules": 9000.5, "sm_activity": 0.6, "tensor_activity": 0.125,
+    }  # fmt: skip
+
+
+def test_processes_that_share_a_gpu_look_at_it_once_and_parts_of_gpus_are_found(nvml: FakeNvml) -> None:
+    assert len(seen("a", "b", "a", "c", "unknown")) == 3
+
+
+def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> None:
+    nvml.refused, nvml.hopper = ("GetPowerUsage", "GetUtilizationRates"), False
+    (found,) = seen("a")
+    assert {name for name, value in found.items() if value is None} == {
+        "utilisation", "power_watts", "sm_activity", "tensor_activity"
+    }  # fmt: skip
+    assert nvml.asked.count("GetPowerUsage") == 1
+    assert nvml.asked.count("GetMemoryInfo") == 2
+
+
+@pytest.mark.parametrize("missing", ["the module", "the driver"])
+def test_without_nvml_there_are_no_figures_and_no_error(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = None if missing == "the module" else FakeNvml(("GPU-a",), refused=("Init",))
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    gpus = Gpus(["a"])
+    assert (gpus.look(), gpus.names) == ([], [])
+    gpus.close()
+
+
+BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
+PARENT = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {BUSY!r}]); child.wait()"
+
+
+def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert parent.stdout
+        parent.stdout.readline()  # the child has spent its time
+        with_workers, alone = Usage([parent.pid], 1), Usage([parent.pid])
+        (spent, resident), (own, its) = with_workers.look(), alone.look()
+        assert spent >= own + 0.28
+        assert resident > its > 0
+        parent.communicate(b"\n")
+        assert with_workers.look() == (pytest.approx(spent, abs=0.2), 0)
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+def test_a_process_that_is_gone_is_no_error() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert Usage([gone.pid]).look() == (0.0, 0)
+
+
+def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]], *, cpus: int = 2, tail: str = "") -> None:
+    path = samples.samples_path(work, attempt, rank)
+    path.parent.mkdir(exist_ok=True)
+    first = {"run": work.name, "host": f"node{rank}", "cpus": cpus, "seconds": 1.0, "gpus": []}
+    path.write_text(line_of(first) + line_of({"looks": rows}) + tail)
+
+
+def gpu(busy: float | None, watts: float | None, joules: float | None) -> list[float | None]:
+    return [busy, 10.0, watts, 1000.0, None, joules, None, None]
+
+
+def attempt(began: float, ended: float, steps: int) -> list[dict[str, Any]]:
+    return [{"time": began, "start": 0}, {"time": ended, "losses": [1.0] * steps}]
+
+
+def test_figures_are_of_the_time_in_which_the_run_trained(tmp_path: Path) -> None:
+    """Two CPUs: idle while it loaded, from 0 to 10; one of them busy from 10 to 20; another one's looks beside it."""
+    rows = [[0.0, 0.0, 50, [gpu(0, 100, 0)]], [10.0, 0.0, 60, [gpu(0, 100, 1000)]]]
+    rows += [[15.0, 5.0, 900, [gpu(0.5, 300, 2500)]], [20.0, 10.0, 70, [gpu(1.0, 300, 4000)]]]
+    looks(tmp_path, 1, 0, rows)
+    found = used(tmp_path, [(1, attempt(10, 20, 40)), (2, [])], steps_per_epoch=20)
+    assert found["cpu_utilisation"] == pytest.approx(0.5)
+    assert found["peak_node_memory_bytes"] == 900
+    assert found["gpu_utilisation"] == pytest.approx(0.75)
+    assert found["gpu_power_watts"] == pytest.approx(300)
+    assert found["gpu_energy_joules"] == pytest.approx(3000)
+    assert found["gpu_energy_joules_per_epoch"] == pytest.approx(1500)
+    assert found["peak_gpu_memory_bytes"] == 10
+    assert "gpu_sm_activity" not in found
+
+
+def test_nodes_and_attempts_are_put_together(tmp_path: Path) -> None:
+    for number, rank in ((1, 0), (1, 4), (2, 0), (2, 4)):
+        looks(tmp_path, number, rank, [[10.0 * number, 0.0, 5, [gpu(0.5, 100, None)] * 2],
+                                       [10.0 * number + 5, 10.0, 5, [gpu(0.5, 100, None)] * 2]])  # fmt: skip
+    found = used(tmp_path, [(n, attempt(10.0 * n, 10.0 * n + 5, 10)) for n in (1, 2)], steps_per_epoch=10)
+    assert found["cpu_utilisation"] == pytest.approx(1.0)
+    assert found["gpu_power_watts"] == pytest.approx(400), "two nodes with two GPUs each"
+    assert found["gpu_energy_joules"] == pytest.approx(4000), "from the power, without a counter of energy"
+    assert found["course"] == {
+        "seconds": [5.0, None, 15.0], "cpu_utilisation": [1.0, None, 1.0], "gpu_utilisation": [0.5, None, 0.5],
+        "gpu_power_watts": [400.0, None, 400.0],
+    }  # fmt: skip
+
+
+def test_a_long_course_is_thinned_and_what_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+    looks(tmp_path, 1, 0, [[float(n), n / 2, 5, []] for n in range(1001)], cpus=1, tail='{"looks": [[20')
+    found = used(tmp_path, [(1, attempt(0, 1000, 10))], steps_per_epoch=10)
+    assert len(found["course"]["seconds"]) == KEPT_LOOKS
+    assert set(found["course"]["cpu_utilisation"]) == {0.5}
+    assert "gpu_power_watts" not in found["course"]
+
+
+def test_another_runs_looks_and_none_at_all_give_no_figures(tmp_path: Path) -> None:
+    looks(tmp_path, 1, 0, [[0.0, 0.0, 5, []]])
+    path = samples.samples_path(tmp_path, 1, 0)
+    path.write_text(path.read_text().replace(json.dumps(tmp_path.name), '"another"'))
+    assert used(tmp_path, [(1, attempt(0, 1, 1))], 1) == {}
+
+
+def test_a_run_is_looked_at_on_all_its_ranks_and_can_do_without(bench: Bench) -> None:
+    shape = {"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun", "total_steps": 12}
+    chain = bench.chain("results", **shape, monitor_seconds=0.05).train(forked=True)
+    (node,) = samples.read(chain.work, 1)
+    assert (node.cpus, node.host) == (2, os.uname().nodename)
+    assert len(node.looks) >= 2
+    spent = node.looks[-1].cpu_seconds - node.looks[0].cpu_seconds
+    assert spent > 0.05, "two processes that train"
+    assert node.looks[-1].resident_bytes > 1.5 * psutil.Process().memory_info().rss / 4
+    without = chain.planned("without", **shape, monitor_seconds=0.0).train(forked=True)
+    assert samples.read(without.work, 1) == []

@@ -1,0 +1,163 @@
+"""What a step's time goes to: planted waits are found where they were planted, and nothing that is trained changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain_runs import Bench, Chain
+from relay.run_folder import attempts
+from relay.run_folder.step_split import FILE, PARTS, StepSplit, figures
+from relay.spec.tasks import task
+from relay.training.intervals import common, length, union, without
+from relay.training.observed_gpu import Traced, parts
+from relay.training.summary import summarise
+
+pytest_plugins = ["chain_runs"]
+
+SLOW_LOADER = """
+from relay.task import data
+
+quick = data.Resident.batches
+
+
+def slow(self, lists):
+    for batch in quick(self, lists):
+        time.sleep(0.02)
+        yield batch
+
+
+data.Resident.batches = slow
+"""
+SLOW_OPTIMIZER = """
+import torch
+from relay.task import task as tasks
+
+
+class Slow(torch.optim.SGD):
+    def step(self, *given):
+        time.sleep(0.02)
+        return super().step(*given)
+
+
+tasks.OPTIMIZERS["sgd"] = Slow
+"""
+LARGE = "import torch; torch.distributed.all_reduce(torch.ones(8_000_000))"
+BUSY = """
+        end = time.thread_time() + 0.02 * self.ranks.rank
+        while time.thread_time() < end:
+            pass
+"""
+SHORT = {"total_steps": 62, "evaluate_every_steps": 62, "warmup_steps": 0, "checkpoint_minutes": 60.0}
+PAIR = {"devices_per_node": 2, "launcher": "torchrun"}
+
+
+def seen(bench: Bench, planted: str, before: str = "pass", *, imports: str = "", **values: Any) -> StepSplit:
+    """What is seen of a strategy in which something was planted; all of its steps' time is in some part."""
+    base = "ddp" if "launcher" in values else "cpu"
+    own = bench.strategy(planted, before, imports=imports, base=base)
+    chain = bench.chain(f"results-{planted}", task("lenet-digits"), **SHORT, **own, **values).train(forked=True)
+    found = StepSplit.read(chain.work)
+    assert found
+    assert (found.first, found.last) == (56, 62)
+    assert sum(found.fractions().values()) == pytest.approx(1)
+    return found
+
+
+def test_a_loader_that_sleeps_is_waiting_for_data(bench: Bench) -> None:
+    (rank,) = seen(bench, "slow_loader", imports=SLOW_LOADER).ranks
+    assert rank["data"] >= 0.02
+    assert rank["communication"] == 0, "it is alone"
+
+
+def test_a_slow_optimizer_is_the_optimizer_also_where_it_sleeps(bench: Bench) -> None:
+    ranks = seen(bench, "slow_optimizer", imports=SLOW_OPTIMIZER, **PAIR).ranks
+    assert all(rank["optimizer"] >= 0.02 for rank in ranks)
+
+
+def test_a_large_all_reduce_is_exposed_communication(bench: Bench) -> None:
+    """64 MB pass through each process: no machine does that in 3 ms."""
+    ranks = seen(bench, "large", LARGE, **PAIR).ranks
+    assert all(rank["communication"] >= 0.003 for rank in ranks)
+
+
+def test_who_is_quick_waits_for_who_computes(bench: Bench) -> None:
+    quick, busy = seen(bench, "busy", BUSY, **PAIR).ranks
+    assert quick["communication"] >= 0.015
+    assert busy["compute"] >= 0.02
+    assert busy["communication"] < quick["communication"]
+
+
+def records(chain: Chain) -> list[float]:
+    return [loss for line in attempts.read(chain.work, 1) for loss in line.get("losses", ())]
+
+
+def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench) -> None:
+    observed = bench.chain("results", **SHORT).train(forked=True)
+    plain = observed.planned("plain", **SHORT, observed_steps=0).train(forked=True)
+    assert records(observed) == records(plain)
+    with_it, without_it = (summarise(chain.run, chain.work, 1) for chain in (observed, plain))
+    assert (with_it["measured_steps"], without_it["measured_steps"]) == (56, 62)
+    assert with_it["test_loss"] == without_it["test_loss"]
+    assert sum(with_it[f"step_{part}_fraction"] for part in PARTS) == pytest.approx(1, abs=1e-3)
+    assert with_it["observed_step_ratio"] > 0
+    assert "step_data_fraction" not in without_it
+    assert not (plain.work / FILE).exists()
+
+
+def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
+    chain = bench.chain("results", **SHORT | {"total_steps": 130, "evaluate_every_steps": 130})
+    for first, last in ((0, 65), (65, 130)):
+        assert chain.forked(first, last).status == 0
+    found = StepSplit.read(chain.work)
+    assert found
+    assert (found.attempt, found.first, found.last) == (1, 59, 65)
+    assert summarise(chain.run, chain.work, 2)["measured_steps"] == 130 - 6
+
+
+def test_too_short_a_job_is_not_observed_and_damage_is_no_error(bench: Bench) -> None:
+    chain = bench.chain("results", **SHORT | {"total_steps": 49, "evaluate_every_steps": 49}).train(forked=True)
+    assert StepSplit.read(chain.work) is None
+    (chain.work / FILE).write_text("{")
+    assert figures(StepSplit.read(chain.work), 0.01) == {}
+
+
+def test_intervals() -> None:
+    assert union([(3, 4), (0, 2), (1, 2.5), (5, 5)]) == [(0, 2.5), (3, 4)]
+    assert length([(0, 2), (1, 3)]) == 3
+    assert without([(0, 10)], [(1, 2), (3, 4), (9, 12)]) == [(0, 1), (2, 3), (4, 9)]
+    assert without([(0, 1)], [(0, 1)]) == []
+    assert common([(0, 5), (6, 8)], [(4, 7)]) == [(4, 5), (6, 7)]
+
+
+def kernel(name: str, begin: float, end: float, device: int | None = 0) -> Traced:
+    return Traced(name, device, begin, end)
+
+
+MADE_UP = [
+    kernel("sgemm", 1, 4),
+    kernel("ncclDevKernel_AllReduce_Sum_f32", 3, 6),  # from 3 to 4 behind the product
+    kernel("elementwise", 7, 8),
+    kernel("Optimizer.step#SGD.step", 7, 9),  # an annotation, over the kernel within and a gap
+    kernel("Optimizer.step#SGD.step", 2, 3, None),
+]
+
+
+def test_a_gpus_time_is_told_apart_by_its_kernels() -> None:
+    """A made-up trace of 10 seconds: no GPU was ever traced (docs/untested.md)."""
+    assert parts(MADE_UP, [(0, 0.5)], (0, 10)) == pytest.approx(
+        {"data": 0.5, "compute": 3, "communication": 2, "optimizer": 1, "idle": 3.5}
+    )
+
+
+def test_several_gpus_of_a_process_count_alike_and_what_cpus_send_is_communication() -> None:
+    both = [*MADE_UP, kernel("sgemm", 0, 10, 1), kernel("gloo:all_reduce", 8, 10, None)]
+    assert parts(both, [], (0, 10)) == pytest.approx(
+        {"data": 0, "compute": (3 + 10) / 2, "communication": (2 + 2) / 2, "optimizer": 0.5, "idle": 2 / 2}
+    )
+
+
+def test_an_annotation_on_a_device_is_no_kernel() -> None:
+    inside = [kernel("forward", 0, 10), kernel("forward", 0, 1, None), kernel("sgemm", 4, 5)]
+    assert parts(inside, [], (0, 10))["compute"] == 1
