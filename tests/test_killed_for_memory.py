@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mini_slurm import MiniSlurm, Node, Partition
 from relay.base import killed_for_memory
+from relay.driver.retries import Retries
+from relay.driver.terminal import Terminal
 from slurm_runs import PARTITIONS, site_file, slurm_snakemake
 
 HUNGRY = '''
@@ -75,6 +78,58 @@ def test_the_kernels_count(group: str, file: str, tmp_path: Path) -> None:
     assert killed_for_memory.kills(tmp_path / "cgroup", tmp_path) == 2
 
 
+class Killed:
+    """A gate's job that Slurm has killed for memory, as Snakemake asks about it."""
+
+    def __init__(self, folder: Path, asks: int | None) -> None:
+        self.asks = asks
+        self.log = folder / "gate.log"
+        self.retries = Retries(Terminal(), lambda job, had_mb: self.asks)
+
+    def tried_again(self, attempt: int, had_mb: int) -> bool:
+        self.log.write_text("slurmstepd: error: Exceeded job memory limit\n")
+        rule = SimpleNamespace(name="gate", restart_times=2)
+        resources = {"mem_mb": had_mb}
+        job = SimpleNamespace(jobid=1, attempt=attempt, log=[str(self.log)], rule=rule, resources=resources)
+        job.message = "Gate: is it the same?"
+        return self.retries.times(job) >= attempt
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the driver says, in a folder of its own."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    for name in ("info", "error"):
+        monkeypatch.setattr(f"relay.driver.retries.logger.{name}", lines.append)
+    return lines
+
+
+def test_it_is_tried_once_with_more_and_then_given_up(tmp_path: Path, said: list[str]) -> None:
+    job = Killed(tmp_path, asks=1800)
+    assert job.tried_again(1, 900)
+    assert said[-1].endswith("killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2")
+    job.asks = 3600
+    assert not job.tried_again(2, 1800)
+    assert "killed for memory with 1800 MB a node\n  given up  twice in a row" in said[-1]
+    assert "the same call tries with 3600 MB; or let it need less" in said[-1]
+
+
+def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: list[str]) -> None:
+    assert not Killed(tmp_path, asks=16000).tried_again(1, 16000)
+    assert "given up  no node has more" in said[-1]
+    assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
+
+
+def test_where_no_memory_is_asked_for_it_is_tried_once_more(tmp_path: Path, said: list[str]) -> None:
+    job = Killed(tmp_path, asks=None)
+    assert job.tried_again(1, 0)
+    assert not job.tried_again(2, 0)
+    assert "killed for memory: it needed more main memory than it could have\n  given up  twice in a row" in said[-1]
+
+
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm
 @pytest.mark.timeout(400)

@@ -53,6 +53,13 @@ def asked(found: Plan, run: Run) -> tuple[int | None, int]:
     return job.memory_mb, job.minutes
 
 
+def declared(results: Path, run: Run) -> int | None:
+    """The memory that a run's jobs find declared, and check against what Slurm granted."""
+    job = Job.read(results / "runs" / run.id / "run.json")
+    assert job is not None
+    return job.memory_mb
+
+
 def test_without_a_measurement_jobs_ask_for_what_is_declared(results: Path) -> None:
     found = made(results)
     assert asked(found, found.runs[0]) == (1800, 60)
@@ -108,12 +115,12 @@ def test_a_job_killed_for_memory_asks_for_twice_as_much_and_so_do_its_repeats(re
     found.prepare()
     first, second = found.runs
     assert found.more_memory(first, 1800) == 3600
+    assert declared(results, first) == 3600
+    assert declared(results, second) == 1800  # it may be in the queue, and has what its file says
     assert [found.resources(run)["mem_mb"] for run in (first, second)] == [3600, 3600]
     assert found.more_memory(second, 1800) == 3600  # it was submitted before
     assert found.more_memory(second, 3600) == 7200
-    job = Job.read(results / "runs" / first.id / "run.json")
-    assert job is not None
-    assert job.memory_mb == 7200
+    assert declared(results, second) == 7200
     later = made(results)
     assert asked(later, later.runs[0])[0] == 7200
     assert "7200 MB, because a job was killed for memory" in " ".join(render(later).split())

@@ -64,7 +64,7 @@ def guard(
     Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
     so this wraps `workflow.execute`. An `onstart:` in the Snakefile would replace the one that is set here.
     """
-    # Snakemake tells of no job whether its rule is a local one where all run on this machine.
+    # Snakemake tells of no job whether its rule is a local one where all run on this machine. The rules come later.
     execute, terminal = workflow.execute, Terminal(getattr(workflow, "_localrules", ()))
     # In a job, Snakemake's executor begins by removing SLURM_CONF.
     at_start: list[Callable[[], None]] = [commands.restore_configuration]

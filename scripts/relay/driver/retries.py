@@ -59,7 +59,7 @@ class Retries:
 
     terminal: Terminal
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
-    enlarged: set[int] = field(default_factory=set)  # jobs that were tried again with more memory
+    enlarged: set[int] = field(default_factory=set)  # jobs that were tried again after they were killed for memory
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
     decided: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -116,9 +116,10 @@ class Retries:
         had = int(job.resources.get("mem_mb", 0) or 0)
         asks = self.more_memory(job, had)
         if asks is None:  # of this machine, or of a partition that gives memory by itself
-            what = f"{FOR_MEMORY}: it needs more main memory than it can have here"
-            reason = self._no_progress(job) if job.rule.name == SEGMENT else ""
-            return replace(told, what=what, remedy=LESS_MEMORY), reason
+            what = f"{FOR_MEMORY}: it needed more main memory than it could have"
+            again = "twice in a row" if job.jobid in self.enlarged else None  # others may have used it
+            self.enlarged.add(job.jobid)
+            return replace(told, what=what, remedy=LESS_MEMORY), again
         what = f"{FOR_MEMORY} with {had} MB a node"
         if asks <= had:
             return Ending(told.status, what, LESS_MEMORY), "no node has more"

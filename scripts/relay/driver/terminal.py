@@ -37,12 +37,13 @@ class Terminal(logging.Filter):
 
     `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
     on a terminal its view, if it has one, takes the place of Snakemake's lines about each job. `refused` tells of gates
-    that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run.
+    that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
+    may be added later.
     """
 
     def __init__(self, local: Collection[str] = ()) -> None:
         super().__init__()
-        self.local = frozenset(local)
+        self.local = local
         self.said_of: dict[int, str] = {}
         self.progress = Progress()
         self.refused = Refused()
@@ -97,7 +98,7 @@ class Terminal(logging.Filter):
         job = self.progress.jobs.pop(number, None)
         if done and job and not job.local and self.progress.drawn:
             now = time.time()
-            self.progress.say(f"{clock(now)} done in {duration(now - job.since)}: {job.words}")
+            self.progress.say(f"{clock(now)} done after {duration(now - job.since)}: {job.words}")
 
     @contextmanager
     def installed(self, view: View | None = None) -> Iterator[None]:

@@ -150,7 +150,8 @@ class Plan:
             self.requests.raised[right_size.name_of(specification)] = more
             self._resources.clear()
             self.requests.write(RESULTS)
-            self._write_specifications()
+            # Not those of other repeats: they may be in the queue, with the memory that their files declare.
+            self._write_specifications(only=specification)
         return max(more, had_mb)
 
     @property
@@ -172,7 +173,7 @@ class Plan:
         for run in self.runs:
             proofs.note(RESULTS / "runs" / run.id, self.gate(run))
 
-    def _write_specifications(self) -> None:
+    def _write_specifications(self, only: Specification | None = None) -> None:
         kinds: list[tuple[str, str, Sequence[Specification]]] = [
             ("runs", "run", self.runs),
             ("equivalence/gates", "gate", list(self.gates.values())),
@@ -182,7 +183,7 @@ class Plan:
         for folder, name, specifications in kinds:
             for specification in specifications:
                 path = RESULTS / folder / specification.id / f"{name}.json"
-                if not _ended(path, specification):
+                if only in (None, specification) and not _ended(path, specification):
                     specification.write(path, self.job(specification))
 
     @property
