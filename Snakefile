@@ -98,27 +98,29 @@ if workflow.is_main_process:
     # One driver for these results, which waits for a killed one's jobs, and cancels its own when it is ended.
     guard.guard(
         workflow,
-        reading={"status"} if PLAN.unmeasured else {"status", "plan"},
-        missing=[*PLAN.unready, *filter(None, [PLAN.over_budget])],
-        refused=lambda targets: [
-            *probed.refusals(CONFIG, targets),
-            *largest_models.refusals(PLAN, targets),
-        ],
-        cluster=SITE_NAME,
-        before=PLAN.prepare,
-        notes=[*table.skipped(PLAN)],
-        nothing_for=lambda targets: table.nothing_for(PLAN, targets),
-        concluding=lambda targets: refused.nothing_usable(
-            [
-                (run.id, PLAN.gate(run))
-                for run in PLAN.runs
-                if targets <= {"all", "comparison"} or run.strategy.name in targets
-            ]
-        ),
-        more_memory=lambda job, had_mb: more_memory(job, had_mb),
-        afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
-        view=View(
-            watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
+        guard.Rules(
+            reading={"status"} if PLAN.unmeasured else {"status", "plan"},
+            missing=[*PLAN.unready, *filter(None, [PLAN.over_budget])],
+            refused=lambda targets: [
+                *probed.refusals(CONFIG, targets),
+                *largest_models.refusals(PLAN, targets),
+            ],
+            cluster=SITE_NAME,
+            before=PLAN.prepare,
+            notes=[*table.skipped(PLAN)],
+            nothing_for=lambda targets: table.nothing_for(PLAN, targets),
+            concluding=lambda targets: refused.nothing_usable(
+                [
+                    (run.id, PLAN.gate(run))
+                    for run in PLAN.runs
+                    if targets <= {"all", "comparison"} or run.strategy.name in targets
+                ]
+            ),
+            more_memory=lambda job, had_mb: more_memory(job, had_mb),
+            afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
+            view=View(
+                watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
+            ),
         ),
     )
 

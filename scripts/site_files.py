@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from relay.spec.messages import describe
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
-from relay.spec.site import Environment, OpenMP, Site, load_site, names
+from relay.spec.site import Site, load_site, names
+from relay.spec.site_blocks import Environment, OpenMP
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"

@@ -21,7 +21,8 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.identity import lock_lines
-from relay.spec.site import Environment, Site, load_site
+from relay.spec.site import Site, load_site
+from relay.spec.site_blocks import Environment
 from small_wheels import lock_entry, simple_index, write_wheel
 from tiny_stack import prepared
 

@@ -16,7 +16,8 @@ from relay.preflight.checks_node import least_versions
 from relay.preflight.findings import Facts
 from relay.spec import requirements, versions
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.site import Environment, Site
+from relay.spec.site import Site
+from relay.spec.site_blocks import Environment
 
 
 @pytest.mark.parametrize(

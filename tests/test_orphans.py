@@ -74,6 +74,18 @@ def recorded(work: Path, rank: int) -> None:
         del os.environ["RANK"]
 
 
+def test_what_ranks_say_of_a_lost_peer_is_in_the_log_where_nothing_else_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each was left by another: that is worth a retry, but the log has to say what happened."""
+    faults.forget(tmp_path)
+    recorded(tmp_path, 0)
+    recorded(tmp_path, 1)
+    assert faults.collect(tmp_path) is None
+    told = capfd.readouterr().err.splitlines()
+    assert told == [f"rank {rank} lost its peers: PeerFailed: nobody came" for rank in (0, 1)]
+
+
 def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     """For the ranks, which end with a peer, and for the job, which tells it and is not tried again."""
     faults.forget(tmp_path)

@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from relay.base import lifeline
@@ -31,22 +31,9 @@ from relay.slurm import commands
 MEASURED = "measured"  # the resource of which a job that is measured takes one
 
 
-def guard(
-    workflow: Any,
-    reading: Collection[str] = (),
-    missing: Collection[str] = (),
-    refused: Callable[[Collection[str]], Collection[str]] = lambda targets: (),
-    cluster: str | None = None,
-    before: Callable[[], None] = lambda: None,
-    notes: Collection[str] = (),
-    nothing_for: Callable[[Collection[str]], str] = lambda targets: "",
-    concluding: Callable[[Collection[str]], str] = lambda targets: "",
-    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None,
-    afterwards: Mapping[str, Callable[[], None]] = MappingProxyType({}),
-    view: View | None = None,
-    poll_seconds: float = POLL_SECONDS,
-) -> None:
-    """Make this Snakemake workflow keep to the rules above. To be called in the Snakefile, by the main process alone.
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a workflow wants of each call.
 
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
@@ -60,64 +47,73 @@ def guard(
     afterwards: what is shown at the end of a call for a target.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
     poll_seconds: between two looks at the jobs of a killed driver.
+    """
+
+    reading: Collection[str] = ()
+    missing: Collection[str] = ()
+    refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
+    cluster: str | None = None
+    before: Callable[[], None] = lambda: None
+    notes: Collection[str] = ()
+    nothing_for: Callable[[Collection[str]], str] = lambda targets: ""
+    concluding: Callable[[Collection[str]], str] = lambda targets: ""
+    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+    afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    view: View | None = None
+    poll_seconds: float = POLL_SECONDS
+
+
+def guard(workflow: Any, rules: Rules) -> None:
+    """Make this Snakemake workflow keep to the rules. To be called in the Snakefile, by the main process alone.
 
     Snakemake tells only in `workflow.execute` whether it will run anything, and where, and builds its DAG after that:
-    so this wraps `workflow.execute`. An `onstart:` in the Snakefile would replace the one that is set here.
+    so this takes the place of `workflow.execute`. An `onstart:` in the Snakefile would replace the one set here.
     """
-    # Snakemake tells of no job whether its rule is a local one where all run on this machine. The rules come later.
-    execute, terminal = workflow.execute, Terminal(getattr(workflow, "_localrules", ()))
-    # In a job, Snakemake's executor begins by removing SLURM_CONF.
-    at_start: list[Callable[[], None]] = [commands.restore_configuration]
-    workflow.onstart(lambda log: [act() for act in at_start])
+    patches.replace_execute(workflow, _Guarded(workflow, rules))
 
-    def guarded(*, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
-        settings, targets = executor_plugin.common_settings, set(workflow.dag_settings.targets)
+
+class _Guarded:
+    """What is called in place of `workflow.execute`."""
+
+    def __init__(self, workflow: Any, rules: Rules) -> None:
+        self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
+        # Snakemake tells of no job whether its rule is a local one where all run on this machine.
+        self.terminal = Terminal(getattr(workflow, "_localrules", ()))
+        # In a job, Snakemake's executor begins by removing SLURM_CONF.
+        self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
+        workflow.onstart(lambda log: [act() for act in self.at_start])
+
+    def __call__(self, *, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
+        workflow, rules, settings = self.workflow, self.rules, executor_plugin.common_settings
+        targets = set(workflow.dag_settings.targets)
+        warnings = [f"warning: {line}" for line in rules.missing]
 
         def run() -> None:
             with patches.applied(executor_settings):
-                execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
+                self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
-        def show() -> None:
-            for target in targets & afterwards.keys():
-                afterwards[target]()
-
-        if wrong := [*_unwritable(Path.cwd()), *unknown_targets(workflow), *refused(targets)]:
-            sys.exit("\n".join(f"error: {line}" for line in wrong))
-        if nothing := nothing_for(targets):
-            sys.exit(f"error: {nothing}")
-        only_reading = bool(targets) and targets <= set(reading)
+        _end_with(*_unwritable(Path.cwd()), *unknown_targets(workflow), *rules.refused(targets))
+        _end_with(rules.nothing_for(targets))
+        only_reading = bool(targets) and targets <= set(rules.reading)
         if only_reading:  # it starts no job, and so needs no conda
             workflow.deployment_settings.deployment_method = frozenset()
         if settings.dryrun_exec:
             run()
-            _say_all(*notes, *(f"warning: {line}" for line in missing))  # at the end, where they are seen
-            return
-        if only_reading:
+            _say_all(*rules.notes, *warnings)  # at the end, where they are seen
+        elif only_reading:
             run()
-            show()
-            _say_all(*(f"warning: {line}" for line in missing))
-            return
-        if wrong := [*missing, *_misplaced(cluster, settings.non_local_exec)]:
-            sys.exit("\n".join(f"error: {line}" for line in wrong))
+            self._show(targets)
+            _say_all(*warnings)
+        else:
+            _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
+            self._drive(run, targets, settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+
+    def _drive(self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None) -> None:
+        """Run as the folder's only driver; end with one line where that cannot be, or where it is interrupted."""
         commands.keep_configuration()
         try:
-            prefix = getattr(executor_settings, "jobname_prefix", None)
-            here = not settings.non_local_exec
-            terminal.progress.told = here and not _asked_to_be_quiet(workflow.output_settings)
-            proofs = serving(Path("results")) if here else nullcontext()
-            jobs = _take_over(workflow, settings.non_local_exec, prefix, poll_seconds)
-            before()
-            ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
-            at_start.append(ending.install)
-            try:
-                shown = terminal.installed(view if _may_be_drawn(workflow.output_settings) else None)
-                with shown, decided_here(terminal, more_memory), terminal.progress.shown(), proofs:
-                    run()
-            finally:
-                ending.finish()
-                if not interrupted() and (said := concluding(targets)):
-                    say(said)
-            show()
+            self._run_alone(run, targets, submitting, prefix)
+            self._show(targets)
         except UserError as error:
             sys.exit(f"error: {error}")
         except (KeyboardInterrupt, Exception) as error:
@@ -125,7 +121,34 @@ def guard(
                 raise
             sys.exit("error: interrupted; the same call goes on")
 
-    patches.replace_execute(workflow, guarded)
+    def _run_alone(
+        self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None
+    ) -> None:
+        rules, terminal, output = self.rules, self.terminal, self.workflow.output_settings
+        terminal.progress.told = not submitting and not _asked_to_be_quiet(output)
+        jobs = _take_over(self.workflow, submitting, prefix, rules.poll_seconds)
+        rules.before()
+        ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
+        self.at_start.append(ending.install)
+        proofs = nullcontext() if submitting else serving(Path("results"))
+        shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
+        try:
+            with shown, decided_here(terminal, rules.more_memory), terminal.progress.shown(), proofs:
+                run()
+        finally:
+            ending.finish()
+            if not interrupted() and (said := rules.concluding(targets)):
+                say(said)
+
+    def _show(self, targets: Collection[str]) -> None:
+        for target in set(targets) & self.rules.afterwards.keys():
+            self.rules.afterwards[target]()
+
+
+def _end_with(*wrong: str) -> None:
+    """End the call where something is wrong."""
+    if told := [f"error: {line}" for line in wrong if line]:
+        sys.exit("\n".join(told))
 
 
 def _asked_to_be_quiet(settings: Any) -> bool:

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.base.errors import UserError
+from relay.planning.config_blocks import Epochs, Gate, Probe, Seed, Segment, SpotChecks, Synthetic
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
@@ -58,80 +59,12 @@ def _single(value: Any) -> Any:
 
 
 Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
 TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={"enum": sorted(TASKS)})]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
 ]
-
-
-class Synthetic(Block):
-    """The made-up images of a task on the dataset `synthetic`, for benchmarks."""
-
-    shape: Annotated[list[Natural], Field(min_length=3, max_length=3)] = Field(
-        default=[3, 32, 32], description="channels, height and width of an image"
-    )
-    train_count: Natural = Field(default=10_000, description="images to train on")
-    test_count: Natural = Field(default=2_000, description="images to evaluate on")
-    classes: Annotated[int, Field(ge=2)] = Field(default=10, description="number of classes")
-
-
-class Segment(Block):
-    """How much of a run one job does; exactly one of the three."""
-
-    epochs: Epochs | None = Field(default=None, description="epochs per job")
-    steps: Natural | None = Field(default=None, description="steps per job")
-    minutes: Positive | None = Field(
-        default=None,
-        description="minutes per job, turned into steps by a measured speed: run `snakemake plan` first",
-    )
-
-    @model_validator(mode="after")
-    def _one(self) -> Segment:
-        given = [name for name in Segment.model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise PydanticCustomError("not_one", "gives {given}", {"given": " and ".join(given) or "nothing"})
-        return self
-
-
-class Gate(Block):
-    """The equivalence gate: a short training that each strategy must compute as the reference does."""
-
-    seed: Seed = Field(default=20260, description="the gate's own seed, so that repeats share a gate")
-    steps: Annotated[int, Field(ge=20)] = Field(
-        default=200,
-        description="steps of the training in float64, as far as rounding allows them; fewer are for trying things out",
-    )
-
-
-class Probe(Block):
-    """What `snakemake probe` and `snakemake largest_model` may use in their searches for what fits."""
-
-    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = Field(
-        default=0.9, description="part of the memory to fill: of the GPU's, or of the process's share of the node's"
-    )
-    minutes: Positive = Field(default=5.0, description="how long to search, for each setting")
-    most: Natural = Field(default=4096, description="the largest batch per device to try")
-    most_blocks: Natural = Field(default=1000, description="the deepest network that `snakemake largest_model` tries")
-
-
-class SpotChecks(Block):
-    """Which steps of every run are computed again in one plain process, once the run has ended.
-
-    With `random_steps: 0`, `hops: 0` and `end: false` nothing is checked, and the report says so.
-    """
-
-    random_steps: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=1, description="how many stretches of steps are drawn at random"
-    )
-    hops: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=1, description="how many planned ends of jobs are drawn, over which a chain's checkpoint is handed on"
-    )
-    end: bool = Field(default=True, description="whether the run's last steps are checked")
-    steps: Annotated[int, Field(ge=1, le=20)] = Field(default=2, description="steps of each stretch")
 
 
 def _axes() -> dict[str, Any]:

@@ -15,7 +15,8 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.environments import login_node
 from relay.planning import right_size, segments, shapes, starts
-from relay.planning.config import Config, Segment
+from relay.planning.config import Config
+from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
 from relay.planning.here import unfit_folders
 from relay.planning.right_size import Requests

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.planning.chain_lengths import SPARE_FRACTION, STARTUP_SECONDS, least_minutes, steps_in
-from relay.planning.config import Segment
+from relay.planning.config_blocks import Segment
 from relay.run_folder.job_times import JobTimes
 
 

@@ -133,13 +133,18 @@ def collect(work: Path) -> dict[str, Any] | None:
     Of several processes, its traceback goes to stderr: each has kept its own to itself.
 
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
+    They go to stderr, because nothing else says what happened.
     """
-    first = _first(told(work))
+    known = told(work)
+    first = _first(known)
     room.forget(work, f"fault-{attempt_name.name()}-*.json")
     if first:
         room.write(work / FAULT, first)
         if first.get("world_size", 1) > 1 and not first["mistake"]:
             print(first.get("traceback", ""), file=sys.stderr)
+    else:
+        for fault in known:
+            print(f"rank {fault['rank']} lost its peers: {fault['error']}", file=sys.stderr)
     return first
 
 

@@ -20,10 +20,10 @@ from relay.spec.blocks import Block, Natural, Text
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
+from relay.spec.site_blocks import Environment, OpenMP
 from relay.spec.versions import VERSION
 
 SITES = Path("config/sites")
-Mode = Literal["wheels", "conda", "modules", "apptainer", "current"]
 GpuRequest = Literal["gpus-per-node", "gres"]
 MailType = Literal[
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
@@ -42,55 +42,6 @@ MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
 DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
 PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %", r"(?!-)[\w./+@~:,=% -]+")
-
-
-class OpenMP(Block):
-    """OpenMP's placement of threads. Where a value is null, the cluster's own setting stays."""
-
-    places: Literal["threads", "cores", "sockets"] | None = Field(default=None, description="OMP_PLACES")
-    bind: Literal["close", "spread", "primary"] | None = Field(default=None, description="OMP_PROC_BIND")
-    stack: Text | None = Field(default=None, description="OMP_STACKSIZE, such as 512m")
-
-
-class Environment(Block):
-    """Where a job's Python packages come from."""
-
-    mode: Mode = Field(
-        default="wheels",
-        description="wheels: a virtual environment on the node's own disk; conda: a conda environment; "
-        "modules: the `python` that the modules provide; apptainer: a container; "
-        "current: the environment that Snakemake runs in",
-    )
-    wheels_from: Literal["download", "site"] = Field(
-        default="download",
-        description="download: the locked wheels, downloaded and hash-checked on the login node; "
-        "site: the cluster's own wheels, installed with `pip install --no-index`",
-    )
-    packages: dict[str, list[Text]] = Field(
-        default={}, description="the cluster's own wheels to install: {stack: [packages]}"
-    )
-    conda: dict[str, Text] = Field(
-        default={}, description="conda environments: {stack: its name, its folder, or the file that creates it}"
-    )
-    image: Text | None = Field(default=None, description="the container's image file, on a disk that all nodes share")
-    python: Text | None = Field(
-        default=None,
-        description="the Python that virtual environments are made with; null: the one that `make install` used",
-    )
-    torch: Literal["cpu", "cuda", "cu118", "cu126", "cu128", "cu130", "auto"] = Field(
-        default="cpu",
-        description="build of torch: cuda is the package registry's, the others are of PyTorch's own indexes; auto: "
-        "the first that the partitions' GPUs and nvidia_driver can run",
-    )
-    torch_version: Text | None = Field(
-        default=None,
-        description="version of torch that the modules, the conda environment, the image or the cluster's wheels give: "
-        "strategies that need a newer one are skipped; null: only the jobs can tell",
-    )
-    torch_mpi: bool = Field(
-        default=False,
-        description="whether that torch was built with MPI (`torch.distributed.is_mpi_available()`), for backend mpi",
-    )
 
 
 class Site(Block):
