@@ -33,6 +33,14 @@ def test_a_ratio_is_measured(name: str) -> None:
     assert found["global_batch_size"] == 64
 
 
+@pytest.mark.slow
+def test_the_cost_of_looking_is_measured() -> None:
+    found = printed("monitor_cost", "--steps", "110", "--rounds", "2", "--monitor-seconds", "0.05")
+    assert found["median_ratio"] > 0
+    assert 0 < found["looks_of_cpu_time"] < 1
+    assert found["observed_step_over_timed"] > 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("network", ["eager", "forked"])
 def test_inter_op_threads_are_measured(network: str) -> None:
@@ -107,6 +115,7 @@ def test_every_benchmark_is_run() -> None:
         "interop",
         "loop_overhead",
         "loaders",
+        "monitor_cost",
         "job_overhead",
         "proof_share",
         "statistics_coverage",

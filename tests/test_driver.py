@@ -50,10 +50,12 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
     until(lambda: place.cluster.job(mine)["JobState"] == "RUNNING", "the job runs")
 
     (job,) = commands.jobs_named("relay", place.folder)
-    assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y", "None")
+    assert job == commands.QueuedJob(mine, "relay_a b", "RUNNING", str(place.folder), "rule_x | y", "None", job.start)
     end = commands.end_time(mine)
     assert end is not None
     assert abs(end - time.time() - 7 * 60) < 60
+    waited = commands.waited(mine)
+    assert time.time() - 60 < waited["submitted"] <= waited["started"] <= time.time()
     commands.cancel([mine, "999999"])  # one that Slurm does not know is no error
     until(lambda: not commands.jobs_named("relay", place.folder), "the job is gone")
     assert commands.end_time("999999") is None

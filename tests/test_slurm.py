@@ -119,6 +119,10 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert verdict["max_loss_difference"] < 1e-9
         summary = read(folder / f"results/runs/{run.id}/summary.json")
         assert len(summary["hosts"]) == run.shape.nodes
+        assert summary["queue_seconds"] >= 0
+        assert min(summary["startup_seconds"], summary["loading_seconds"], summary["cpu_utilisation"]) > 0
+        looked_at = {path.name for path in (folder / f"results/checkpoints/{run.id}/usage").glob("attempt-0001-*")}
+        assert len(looked_at) == run.shape.nodes, "one file for each node"
 
 
 def test_the_recommended_script_trains_to_its_end_as_it_stands(

@@ -43,7 +43,7 @@ class Slow(torch.optim.SGD):
 
 tasks.OPTIMIZERS["sgd"] = Slow
 """
-LARGE = "import torch; torch.distributed.all_reduce(torch.ones(8_000_000))"
+LARGE = "import torch; self.steps > 56 and torch.distributed.all_reduce(torch.ones(8_000_000))"
 BUSY = """
         end = time.thread_time() + 0.02 * self.ranks.rank
         while time.thread_time() < end:

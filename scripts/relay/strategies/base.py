@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -231,6 +231,10 @@ class Strategy:
     def counted(self) -> dict[str, int]:
         """What this rank has counted since it was built, for the run's records; the ranks' counts are added up."""
         return {}
+
+    def busy_waits(self) -> Sequence[tuple[Any, str]]:
+        """Functions, each as its owner and its name, in which the training thread waits for others without sleeping."""
+        return ()
 
     def _own_buffers(self) -> dict[str, torch.Tensor]:
         """The model's buffers: BatchNorm's statistics are those of each replica."""

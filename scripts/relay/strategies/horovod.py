@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,10 @@ class Horovod(Strategy):
         optimizer.synchronize()
         with optimizer.skip_synchronize():
             super().update()
+
+    def busy_waits(self) -> Sequence[tuple[Any, str]]:
+        """Horovod asks again and again whether its own thread has averaged the gradients."""
+        return [(self.optimizer, "synchronize")]
 
     def load(self, directory: Path) -> None:
         """Read what `save` wrote, then broadcast it from rank 0, as Horovod's users do. Collective."""

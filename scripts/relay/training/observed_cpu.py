@@ -2,7 +2,8 @@
 
 A thread computes, is ready and waits for a CPU, or sleeps. While it trains a step it sleeps for one reason: it waits
 for other processes, for what is being sent, or for a disk. That is communication which no computing hides, whichever
-library sends. A profiler would see torch's own operations alone, not Horovod's; and it would slow down small steps.
+library sends. Where a library waits without sleeping, its strategy names the function (`busy_waits`). A profiler would
+see torch's own operations alone, not Horovod's; and it would slow down small steps.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -28,10 +30,17 @@ class Moment(NamedTuple):
         """The differences."""
         return Moment(*(now - then for now, then in zip(self, before, strict=True)))
 
+    def plus(self, more: Moment) -> Moment:
+        """The sums."""
+        return Moment(*(one + other for one, other in zip(self, more, strict=True)))
+
     @property
     def asleep(self) -> float:
         """Of such differences: the seconds in which the thread slept."""
         return max(0.0, self.at - self.computed - self.ready)
+
+
+NOTHING = Moment(0, 0, 0)
 
 
 class ThreadClock:
@@ -59,12 +68,19 @@ class OnCpu:
     """Observes steps that compute on CPUs. `fetched` and `stepped` are called in each of them.
 
     A process that trains alone waits for nobody: there, sleeping (in the pauses of OpenMP's threads) is computing.
+    `busy_waits` are functions, each as its owner and its name, in which the thread waits without sleeping.
     """
 
     method = "clocks of the training thread"
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, alone: bool, busy_waits: Sequence[tuple[Any, str]] = ()) -> None:
         self.alone = alone
+        self._waited = NOTHING
+        self._patched = [
+            mock.patch.object(owner, name, self._timed(getattr(owner, name))) for owner, name in busy_waits
+        ]
+        for patch in self._patched:
+            patch.start()
         self.parts = dict.fromkeys(("data", "compute", "communication", "optimizer", "no_cpu"), 0.0)
         self._clock: ThreadClock | None = None
         self._fetched: Moment | None = None
@@ -75,6 +91,7 @@ class OnCpu:
         self._clock = self._clock or ThreadClock()
         self.parts["data"] += waited
         self._optimizer.take()
+        self._waited = NOTHING
         self._fetched = self._now()
 
     def stepped(self) -> None:
@@ -82,17 +99,30 @@ class OnCpu:
         if self._fetched is None:
             return
         step, updating = self._now().since(self._fetched), self._optimizer.take()
-        rest = step.since(updating)  # what the optimizer sleeps is its own
+        rest = step.since(updating).since(self._waited)  # what the optimizer sleeps is its own
         asleep = 0.0 if self.alone else min(rest.asleep, rest.at)
         ready = min(max(0.0, rest.ready), rest.at - asleep)
         self.parts["optimizer"] += updating.at
-        self.parts["communication"] += asleep
+        self.parts["communication"] += asleep + self._waited.at
         self.parts["no_cpu"] += ready
         self.parts["compute"] += rest.at - asleep - ready
+
+    def _timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            began = self._now() if self._clock else None
+            try:
+                return wait(*given, **named)
+            finally:
+                if began:
+                    self._waited = self._waited.plus(self._now().since(began))
+
+        return timed
 
     def end(self) -> dict[str, float]:
         """The seconds of each part."""
         self._optimizer.close()
+        for patch in self._patched:
+            patch.stop()
         if self._clock:
             self._clock.close()
         return self.parts
@@ -107,7 +137,7 @@ class _Optimizer:
 
     def __init__(self, now: Callable[[], Moment]) -> None:
         self._now, self._depth = now, 0
-        self._began, self._spent = Moment(0, 0, 0), Moment(0, 0, 0)
+        self._began, self._spent = NOTHING, NOTHING
         self._hooks = (
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -121,12 +151,11 @@ class _Optimizer:
     def _after(self, *_: Any) -> None:
         self._depth -= 1
         if self._depth == 0:
-            spent = self._now().since(self._began)
-            self._spent = Moment(*(before + more for before, more in zip(self._spent, spent, strict=True)))
+            self._spent = self._spent.plus(self._now().since(self._began))
 
     def take(self) -> Moment:
         """What they took since the last call."""
-        taken, self._spent = self._spent, Moment(0, 0, 0)
+        taken, self._spent = self._spent, NOTHING
         return taken
 
     def close(self) -> None:

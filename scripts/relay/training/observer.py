@@ -14,6 +14,7 @@ from typing import TypeVar
 from relay.process.ranks import Ranks
 from relay.run_folder.step_split import FILE, StepSplit
 from relay.spec.setting import Length
+from relay.strategies.base import Strategy
 from relay.training.observed_cpu import OnCpu, ThreadClock
 from relay.training.observed_gpu import OnGpu
 from relay.training.timing import Stopwatch
@@ -29,8 +30,8 @@ class Observer:
     `fed`. Away from the observed steps, all of this returns at once.
     """
 
-    def __init__(self, length: Length, work: Path, attempt: int, ranks: Ranks) -> None:
-        self.length, self.work, self.attempt, self.ranks = length, work, attempt, ranks
+    def __init__(self, length: Length, work: Path, attempt: int, ranks: Ranks, strategy: Strategy) -> None:
+        self.length, self.work, self.attempt, self.ranks, self.strategy = length, work, attempt, ranks, strategy
         self.first = self.last = -1  # the steps after `first`, up to `last`
         self._observed: OnCpu | OnGpu | None = None
 
@@ -63,9 +64,10 @@ class Observer:
     def turn(self, step: int) -> None:
         """Begin to observe, or end and write what was seen. Collective. What goes wrong in it is told, and no more."""
         if step == self.first:
-            alone = self.ranks.world_size == 1
-            on_gpu = self.ranks.device.type == "cuda"
-            self._observed = OnGpu(self.ranks.devices) if on_gpu else OnCpu(alone=alone)
+            if self.ranks.device.type == "cuda":
+                self._observed = OnGpu(self.ranks.devices)
+            else:
+                self._observed = OnCpu(self.ranks.world_size == 1, self.strategy.busy_waits())
         elif self._observed:
             seen, self._observed = self._observed, None
             steps = self.last - self.first

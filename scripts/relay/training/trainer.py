@@ -55,7 +55,7 @@ class Trainer:
         self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
-        self.observer = Observer(run.length, work, attempt, ranks)
+        self.observer = Observer(run.length, work, attempt, ranks, self.strategy)
         self.spots = Keeper(run, work, ranks, self.strategy, self.checkpoints)
 
     def train(self, first: int, last: int) -> None:
