@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from relay.base.files import remove, sync_file, write_json
+from relay.base.files import remove, sync_file
 from relay.spec.requirements import declared_files
 
 PACKAGE = Path(__file__).parents[1]
@@ -54,7 +55,8 @@ def freeze(strategy_file: Path | None, folder: Path) -> Path:
         path.write_bytes(content)
         sync_file(path)
     if told := _commit():
-        write_json(partial / COMMIT, told)
+        (partial / COMMIT).write_text(json.dumps(told) + "\n", encoding="utf-8")  # whole once `partial` is renamed
+        sync_file(partial / COMMIT)
     # Looked at again: another job may have made it meanwhile, and may run it already.
     if frozen.exists() and (problem := changed_since(frozen)):
         print(f"warning: the snapshot {frozen} of the code {problem}; it is made again", file=sys.stderr, flush=True)
