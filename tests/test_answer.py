@@ -113,6 +113,22 @@ def test_noisy_repeats_are_not_decided_and_the_repeats_that_would_tell_are_count
     assert told_with is None or told_with > 3
 
 
+def test_a_fast_setting_that_learns_less_is_told_as_such(tree: Tree) -> None:
+    """At a larger batch an epoch has fewer steps."""
+    tree.setting("cpu", [3000.0, 3010.0, 2990.0], name="large", global_batch_size=512, accuracies=[0.88, 0.89, 0.88])
+    tree.setting("cpu", [1000.0, 1010.0, 990.0], name="small", accuracies=[0.965, 0.964, 0.966])
+    found = answer_of(tree)
+    assert best(found) == "large"
+    assert "It learns less in these epochs: cpu (" in told(found)
+    assert "reaches a test accuracy of 96.5 %" in told(found)
+
+
+def test_as_good_an_accuracy_is_no_reason_for_a_warning(tree: Tree) -> None:
+    tree.setting("cpu", [3000.0, 3010.0, 2990.0], name="fast", threads=2, accuracies=[0.955, 0.956, 0.954])
+    tree.setting("cpu", [1000.0, 1010.0, 990.0], name="slow", accuracies=[0.965, 0.964, 0.966])
+    assert "learns less" not in told(answer_of(tree))
+
+
 def test_it_says_from_where_on_a_costlier_setting_pays(tree: Tree) -> None:
     """Twice the cores have to be 2 × 0.7 times as fast."""
     tree.setting("cpu", [1000.0, 1010.0, 990.0], name="one")

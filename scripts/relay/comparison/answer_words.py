@@ -13,6 +13,7 @@ from relay.comparison.wording import listing, number, percent
 from relay.spec.labels import counted
 
 MOST_NAMED = 3
+LEARNS_LESS = 0.02  # of the test samples: less may be chance
 LEAST_HOURS = 1e-9  # less is rounding
 
 
@@ -67,6 +68,7 @@ def _reasons(answer: Answer) -> Iterator[str]:
     if best is None:
         return
     yield _speed(answer, best)
+    yield from _learns_less(answer, best)
     yield from _fastest(answer, best)
     yield from _more_devices(answer, best)
     yield from _other_kind(answer, best)
@@ -93,6 +95,20 @@ def _quality(best: Candidate) -> str:
     if best.row["test_accuracy"] is not None:
         return f", to a test accuracy of {percent(best.row['test_accuracy'])}"
     return f", to a test loss of {number(best.row['test_loss'])}" if best.row["test_loss"] is not None else ""
+
+
+def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:
+    """What speed does not show: that another setting learns more in the same epochs, at a smaller batch perhaps."""
+    known = [each for each in answer.candidates if each.row["test_accuracy"] is not None]
+    if best not in known:
+        return
+    most = max(known, key=lambda each: float(each.row["test_accuracy"]))
+    if most.row["test_accuracy"] - best.row["test_accuracy"] > LEARNS_LESS:
+        yield (
+            f"It learns less in these epochs: {most.name} reaches a test accuracy of "
+            f"{percent(most.row['test_accuracy'])}. Before you take it, train longer, or change the batch or the "
+            "learning rate."
+        )
 
 
 def _fastest(answer: Answer, best: Candidate) -> Iterator[str]:
