@@ -17,8 +17,9 @@ from pathlib import Path
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 OLDEST_PYTHON = "3.11"
 
-# Needed only by the registry's CUDA build of torch: gigabytes that a CPU installation can spare.
-CUDA_ONLY = re.compile(r"(?:nvidia-|cuda-|triton\b)")
+# Needed only by the registry's CUDA build of torch: gigabytes that a CPU installation can spare. NVML's binding is
+# small, and belongs to every build.
+CUDA_ONLY = re.compile(r"(?:nvidia-(?!ml-py\b)|cuda-|triton\b)")
 
 # The workflow runs on Linux and macOS.
 WINDOWS_ONLY = re.compile(r".*; sys_platform == 'win32'")

@@ -383,8 +383,9 @@ def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Be
     left = {"generation": "speed", "code": "gone", "strategy_source": "", "attempts": []}
     (places.work / "chain.json").write_text(json.dumps(left))
     before = sorted(p.name for p in (chain.results / "runs").iterdir())
-    seconds = speed.measure(chain.run, chain.results)
-    assert 0 < seconds < 10
+    measured = speed.measure(chain.run, chain.results)
+    assert measured["setting"] == chain.run.setting_id
+    assert 0 < measured["seconds_per_step"] < 10
     assert sorted(p.name for p in (chain.results / "runs").iterdir()) == before
     assert list((chain.results / "checkpoints").iterdir()) == []
 

@@ -184,13 +184,18 @@ def test_an_edited_site_is_looked_at_anew_and_nothing_is_trained_again(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
 ) -> None:
     folder, config, _ = compared
-    edited = site_file(tmp_path, network_interface="eth0", mail_type=["END"])
+    edited = site_file(tmp_path, network_interface="eth0")
     status, printed = slurm_snakemake(cluster, folder, config, "--dry-run", site=edited)
     assert status == 0, printed
     assert "Nothing to be done" in printed
     status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--dry-run", site=edited)
     assert status == 0, printed
     assert "preflight_job" in printed.split("Job stats:", 1)[1]
+    with_mail = site_file(tmp_path, mail_type=["END"])  # the recommended script has it, too
+    status, printed = slurm_snakemake(cluster, folder, config, "--dry-run", site=with_mail)
+    assert status == 0, printed
+    assert "comparison" in printed.split("Job stats:", 1)[1]
+    assert not {"segment", "gate", "reference", "preflight_job"} & set(printed.split("Job stats:", 1)[1].split())
 
 
 def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
