@@ -15,7 +15,7 @@ PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
 
 BIN := .venv/bin
-DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadgroup --no-loadscope-reorder
+DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist worksteal
 DEMO_torch := config/demo.yaml
 DEMO_all := config/demo.yaml config/stacks.yaml
 SNAKEFILES := $(wildcard Snakefile) workflow

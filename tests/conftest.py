@@ -28,25 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=secrets.randbelow(10**6), help="of campaigns (default: a fresh one)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quickest first: a mistake shows before the tests that start processes. What uses the cluster is a Slurm test.
-
-    Slow tests with a fixture of their module stay together on one process, so that the fixture is made once.
-    """
+    """Quickest first: a mistake shows before the tests that start processes. What uses the cluster is a Slurm test."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slurm)
-        if item.get_closest_marker("slow") and _shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.location[0]))
     items.sort(key=lambda item: bool(item.get_closest_marker("slow")) + 2 * bool(item.get_closest_marker("long")))
-
-
-def _shares_a_fixture(item: pytest.Item) -> bool:
-    """Whether the test uses a fixture that its own module makes once."""
-    file = item.nodeid.partition("::")[0]
-    definitions = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-    return any(one.scope == "module" and one.baseid == file for several in definitions for one in several)
 
 
 @pytest.fixture(scope="session")
