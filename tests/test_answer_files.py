@@ -38,6 +38,11 @@ def test_memory_is_the_measured_peak_with_a_stated_margin(tree: Tree) -> None:
     assert "25 % more" in found.memory_why
     with_workers = asked(tree, data_workers=2, loader="dataloader", name="workers")
     assert with_workers.memory_mb == round((3 * 300 + 512) * 1.25)
+    looked_at = {"peak_node_memory_bytes": 700 * 2**20}
+    seen = asked(tree, data_workers=2, loader="dataloader", name="seen", summary=looked_at)
+    assert seen.memory_mb == round((700 + 512) * 1.25)
+    missed = asked(tree, data_workers=2, loader="dataloader", name="missed", summary={"peak_node_memory_bytes": 2**20})
+    assert missed.memory_mb == with_workers.memory_mb
 
 
 def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:

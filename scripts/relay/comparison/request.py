@@ -77,15 +77,24 @@ def memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) ->
     if not peaks:
         why = "as the measured jobs had, because their peak in main memory was not recorded"
         return (job.memory_mb, why) if job else (None, "not measured: ask for what your cluster gives by default")
-    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
-    peak_mb = max(peaks) / MEBIBYTE
-    needed = math.ceil((processes * (1 + workers) * peak_mb + STARTERS_MB) * (1 + MARGIN))
-    measured = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
-    measured += f" × {1 + workers} for its data workers, not measured, as much each" if workers else ""
+    held_mb, measured = _held(run, summaries, max(peaks) / MEBIBYTE)
+    needed = math.ceil((held_mb + STARTERS_MB) * (1 + MARGIN))
     why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more"
     if job is not None and job.memory_mb is not None and needed > job.memory_mb:
         return job.memory_mb, f"as the measured jobs had, which was enough; the bound is {needed} MiB: {why}"
     return needed, why
+
+
+def _held(run: Run, summaries: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[float, str]:
+    """What the processes of a node hold in MiB, data workers included, and how it is known. `peak_mb`: of a process."""
+    processes, workers = run.shape.processes_per_node, run.feeding.data_workers
+    alone = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
+    if not workers:
+        return processes * peak_mb, alone
+    node_mb = max((each.get("peak_node_memory_bytes") or 0 for each in summaries), default=0) / MEBIBYTE
+    if node_mb > processes * peak_mb:  # else the looks at the node have missed even the processes' own peak
+        return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with its data workers"
+    return processes * (1 + workers) * peak_mb, f"{alone} × {1 + workers} for its data workers, as much each at most"
 
 
 def _time(

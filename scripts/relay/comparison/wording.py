@@ -96,7 +96,7 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     unclear = [(other, other_name) for other, other_name in others if other["standing"] == "unclear"]
     slower = [(other, other_name) for other, other_name in others if other["standing"] == "slower"]
     if not others:
-        return f"{name} trains {speed}; no other setting was measured and shown equivalent to compare it with."
+        return f"{name} trains {speed}; there is no other setting to compare it with."
     if ties:
         lead = f"A tie: {listing([name, *tied])} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
     elif unclear:
