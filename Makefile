@@ -10,12 +10,12 @@ STACKS ?= torch
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
-# Processes among which the tests are divided: one more than this project's smallest machine has cores, for many tests wait.
+# Processes among which the files of tests are divided: one more than two cores, for many tests wait.
 PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
 
 BIN := .venv/bin
-DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist worksteal
+DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 DEMO_torch := config/demo.yaml
 DEMO_all := config/demo.yaml config/stacks.yaml
 SNAKEFILES := $(wildcard Snakefile) workflow
