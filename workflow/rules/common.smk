@@ -271,5 +271,14 @@ def asked_for(name):
     return any(job.rule.name == name for job in jobs)
 
 
+def renew_report(log):
+    """The report that is there, if any, with what a target beside the comparison has found since."""
+    if Path("results/comparison.csv").exists():
+        shell(
+            program("compare.py")
+            + " --plan results/plan.json --results results --partial > {log:q} 2>&1"
+        )
+
+
 def show_comparison():
     shell(program("show_comparison.py") + " --results results")

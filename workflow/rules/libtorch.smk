@@ -51,8 +51,4 @@ rule libtorch:
         "Trained models in C++"
     run:
         print(libtorch_page.shown(Path("results")))
-        if Path("results/comparison.csv").exists():
-            shell(
-                program("compare.py")
-                + " --plan results/plan.json --results results --partial > {log:q} 2>&1"
-            )
+        renew_report(log[0])

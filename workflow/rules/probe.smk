@@ -120,7 +120,7 @@ rule largest_model_job:
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
-# Without any output: it is shown each time.
+# Without any output: it is shown each time. A report that is there gets its section on the largest models.
 rule largest_model:
     input:
         [f"results/largest_model/{name}.json" for name in SEARCHES],
@@ -135,3 +135,4 @@ rule largest_model:
             for name in SEARCHES
         }
         print(largest_models.shown(PLAN, answers))
+        renew_report(log[0])

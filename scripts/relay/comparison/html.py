@@ -20,6 +20,8 @@ from relay.comparison.drawing import standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import Grid, grids
 from relay.comparison.inputs import Inputs, Record, log_of
+from relay.comparison.largest_models import LargestModel
+from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
@@ -134,10 +136,17 @@ class Report:
         )
         filters = (number, percent, small, whole, words.held, category, reason_title, mebibytes, told_speed)
         environment.filters.update({function.__name__: function for function in filters})
-        found = {"sections": self.sections, "in_cpp": self.in_cpp, "evidence": evidence(self.inputs, self.results)}
+        found: dict[str, Any] = {"sections": self.sections, "in_cpp": self.in_cpp, "largest": self.largest}
+        found["evidence"] = evidence(self.inputs, self.results)
         # The script is this project's own file, so that it needs no escaping.
         script = Markup((TEMPLATES / "comparison.js").read_text(encoding="utf-8"))
         return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
+
+    @property
+    def largest(self) -> list[LargestModel]:
+        """The largest models that fit, of the settings that were searched."""
+        names = {each.row["setting"]: each.name for each in setting_results(self.inputs, self.rows)}
+        return largest_models(self.results, names)
 
     @cached_property
     def sections(self) -> list[Section]:
