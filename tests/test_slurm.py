@@ -125,6 +125,32 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert len(looked_at) == run.shape.nodes, "one file for each node"
 
 
+def test_slurm_saw_every_shape_as_declared(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
+) -> None:
+    """Before any rerun: that asks for the memory and time that were measured."""
+    folder, _, found = compared
+    jobs = submitted(cluster, set())
+    for run in found.runs:  # one process; two nodes, by srun and by torchrun
+        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
+    config = SHORT | {
+        "strategy_folders": [str(ROOT / "tests/strategies")],
+        "comparisons": [
+            {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
+            {"strategy": "right_replicas_by_hand", "processes_per_device": 2, "launcher": "srun"},
+        ],
+    }
+    site = site_file(tmp_path)
+    found, before = planned(config, site), known(cluster)
+    assert len(found.runs) == 2
+    targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
+    status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
+    assert status == 0, printed
+    jobs = submitted(cluster, before)
+    for run in found.runs:
+        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, tmp_path)
+
+
 def test_the_recommended_script_trains_to_its_end_as_it_stands(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -229,31 +255,6 @@ def test_a_forced_rerun_starts_at_the_first_step(
     work = folder / f"results/checkpoints/{run.id}"
     assert len(read(work / "chain.json")["attempts"]) == 1
     assert attempts.read(work, 1)[0]["start"] == 0
-
-
-def test_slurm_saw_every_shape_as_declared(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
-) -> None:
-    folder, _, found = compared
-    jobs = submitted(cluster, set())
-    for run in found.runs:  # one process; two nodes, by srun and by torchrun
-        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
-    config = SHORT | {
-        "strategy_folders": [str(ROOT / "tests/strategies")],
-        "comparisons": [
-            {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
-            {"strategy": "right_replicas_by_hand", "processes_per_device": 2, "launcher": "srun"},
-        ],
-    }
-    site = site_file(tmp_path)
-    found, before = planned(config, site), known(cluster)
-    assert len(found.runs) == 2
-    targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
-    status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
-    assert status == 0, printed
-    jobs = submitted(cluster, before)
-    for run in found.runs:
-        check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, tmp_path)
 
 
 def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_a_step_is_a_bar_of_its_parts(tree: Tree) -> None:
     assert {"compute", "exposed communication", "70 %", "30 %"} <= set(found)
     assert not {"optimizer", "idle GPU"} & set(found)
     assert not any(text.startswith("cpu") for text in found), "its steps were not observed"
+    assert tree.compare() == 0
+    assert "Not observed, because their jobs have too few steps for it: cpu (" in tree.html
 
 
 def test_times_are_told_in_the_unit_that_suits_them() -> None:

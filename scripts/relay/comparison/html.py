@@ -30,7 +30,7 @@ from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memor
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
-from relay.comparison.time_pictures import step_plot, timeline_plot, usage_plot
+from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, headlines, number, percent, small
 from relay.spec.run import OwnBatch
 
@@ -111,6 +111,7 @@ class Section:
     cpus_plot: Markup | None
     time_plot: Markup | None
     step_plot: Markup | None
+    unobserved: str
     timeline_plot: Markup | None
     usage_plot: Markup | None
 
@@ -191,6 +192,7 @@ class Report:
             runs=[self._setting(each, rows) for each in planned],
             links={each.row["setting"]: self._of_failed(each) for each in planned},
             gates=_gates(planned),
+            unobserved=", ".join(unobserved(planned)),
             **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
 

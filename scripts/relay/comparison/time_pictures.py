@@ -185,11 +185,18 @@ def _finish(figure: Figure, axes: Axes, rows: float, parts: Sequence[str], order
                   columnspacing=1.2, handlelength=1.2)  # fmt: skip
 
 
+def unobserved(settings: Sequence[SettingResult]) -> list[str]:
+    """The names of the settings that were timed, and of which no step was observed."""
+    return [each.name for each in settings if each.row["samples_per_second"] and not _observed(each)]
+
+
+def _observed(setting: SettingResult) -> bool:
+    return setting.row["step_compute_fraction"] is not None
+
+
 def step_plot(settings: Sequence[SettingResult], name: str) -> str | None:
     """What a sample's time goes to in each setting, as stacked bars, as SVG; None where no step was observed."""
-    drawn = [
-        each for each in settings if each.row["samples_per_second"] and each.row["step_compute_fraction"] is not None
-    ]
+    drawn = [each for each in settings if each.row["samples_per_second"] and _observed(each)]
     if not drawn:
         return None
     seconds = [1e6 / each.row["samples_per_second"] for each in drawn]
