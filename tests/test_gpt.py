@@ -249,7 +249,7 @@ def test_a_strategy_can_take_over_the_computing(moe: MoE) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
+@pytest.mark.parametrize("name", ["gpt-tiny", pytest.param("gpt-moe-tiny", marks=pytest.mark.long)])
 def test_it_learns_the_projects_text(tmp_path: Path, name: str) -> None:
     """From log 256 = 5.55 to well below what the bytes' frequencies alone would give."""
     spec = task(name)

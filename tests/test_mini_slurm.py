@@ -110,13 +110,14 @@ def test_a_port_on_localhost_is_not_another_nodes(cluster: MiniSlurm) -> None:
 
 
 def test_a_jobs_disk_is_its_nodes_own_and_ends_with_it(cluster: MiniSlurm) -> None:
+    before = cluster.node_namespace_run("c1", "ls", "/mnt/nodetmp").stdout  # what other tests' jobs keep on the node
     seen = on_each_node(
         cluster, 'hostname > "$SLURM_TMPDIR/mine"; cat "$SLURM_TMPDIR"/*; df --output=fstype /mnt/nodetmp'
     )
     assert {host: lines[0] for host, lines in seen.items()} == {"c1": "c1", "c2": "c2"}
     assert {lines[-1] for lines in seen.values()} == {"tmpfs"}
     cluster.wait_until_idle()
-    assert cluster.node_namespace_run("c1", "ls", "/mnt/nodetmp").stdout == ""
+    assert cluster.node_namespace_run("c1", "ls", "/mnt/nodetmp").stdout == before
     assert not list(Path("/mnt/nodetmp").glob("job*"))
 
 

@@ -79,9 +79,9 @@ def read(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Plan]:
-    """One process, and ddp on two nodes by srun (two ranks on each) and by torchrun, from nothing to the report."""
+    """One process, and ddp on two nodes by srun (two ranks on each), from nothing to the report."""
     folder = tmp_path_factory.mktemp("compared")
-    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL, BY_TORCHRUN]}
+    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL]}
     site = site_file(folder)
     status, printed = slurm_snakemake(cluster, folder, config, site=site)
     assert status == 0, printed
@@ -112,7 +112,7 @@ def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> Non
 
 def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str, Any], Plan]) -> None:
     folder, _, found = compared
-    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")] * 3
+    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")] * 2
     for run in found.runs:
         verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
         assert verdict["equivalent"]
@@ -131,18 +131,19 @@ def test_slurm_saw_every_shape_as_declared(
     """Before any rerun: that asks for the memory and time that were measured."""
     folder, _, found = compared
     jobs = submitted(cluster, set())
-    for run in found.runs:  # one process; two nodes, by srun and by torchrun
+    for run in found.runs:  # one process; two nodes, by srun
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
     config = SHORT | {
         "strategy_folders": [str(ROOT / "tests/strategies")],
         "comparisons": [
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
             {"strategy": "right_replicas_by_hand", "processes_per_device": 2, "launcher": "srun"},
+            BY_TORCHRUN,
         ],
     }
     site = site_file(tmp_path)
     found, before = planned(config, site), known(cluster)
-    assert len(found.runs) == 2
+    assert len(found.runs) == 3
     targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
     status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
     assert status == 0, printed
@@ -165,7 +166,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert int(job["NumCPUs"]) == asked["nodes"] * asked["tasks_per_node"] * asked["cpus_per_task"]
     assert asked["minutes"] < SHORT["runtime_minutes"]
     assert 0 < most < asked["memory_mb"] * 2**20
-    assert len(rows(folder)) == 3
+    assert len(rows(folder)) == 2
 
 
 def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
@@ -411,7 +412,7 @@ def test_the_demo_from_nothing_to_the_report(cluster: MiniSlurm, tmp_path: Path)
     assert all(row["equivalent"] == "true" for row in rows(tmp_path) if row["status"] == "done")
 
 
-@pytest.mark.long  # tests/test_horovod_slurm.py and tests/test_libtorch.py have such jobs, too
+@pytest.mark.long  # tests/test_horovod_slurm.py has such a job, too
 def test_jobs_of_wheels_run_in_an_environment_on_the_nodes_own_disk(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "ddp", "nodes": 2, "launcher": "srun"}]}
     site = site_file(tmp_path, environment={"mode": "wheels"})
