@@ -10,8 +10,8 @@ STACKS ?= torch
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
-# Processes among which the files of tests are divided: twice as many as two cores, for many tests wait.
-PYTEST_PROCESSES ?= 4
+# Processes among which the files of tests are divided: one more than two cores, for many tests wait.
+PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
 
 BIN := .venv/bin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,19 @@ def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None
     assert (found.minutes, found.jobs) == (2, 1)  # 44 + 60 s
     slow = asked(tree, name="slow", summary={"train_seconds": 3000.0, "allocated_seconds": 3600.0})
     assert slow.minutes == (3600 * 1.25 + 60) / 60
-    assert "3000 s of training" in slow.time_why
+    assert "3,000 s of training" in slow.time_why
     assert asked(tree, Job(memory_mb=1, minutes=90), name="least", least_minutes=60).minutes == 60
+
+
+def test_a_longer_training_evaluates_more_often_and_starts_as_often(tree: Tree) -> None:
+    """Of 100 s beside the steps 40 are the start: ten times the epochs take 40 + 10 * 60 s beside 10 * 3,000 s."""
+    parts = {"train_seconds": 3000.0, "allocated_seconds": 3100.0, "attempts": 1}
+    parts |= {"startup_seconds": 30.0, "loading_seconds": 10.0}
+    (identity,) = tree.setting("cpu", [100.0], summary=parts)
+    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
+    found = request(run_of(tree, identity), [summary], None, times=10)
+    assert found.minutes == math.ceil((30_640 * 1.25 + 60) / 60)
+    assert found.time_why.startswith("for 20 epochs, 30,000 s of training in the slowest repeat, 640 s for starts")
 
 
 def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> None:

@@ -34,6 +34,8 @@ def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
     found = told(tree, "The runner-up is mps")
     assert "needs 1.4 s more, and 1.3 s more of communication that no computing hides: 50 % of its steps' time" in found
     assert found.endswith("5 % of the other's.")
+    assert tree.compare() == 0
+    assert "<td>communication that no computing hides: 50 % of its steps&#39; time</td>" in tree.html
 
 
 def test_no_part_is_named_where_none_is_most_of_the_difference(tree: Tree) -> None:

@@ -79,7 +79,7 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
 
 def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
     for told in (
-        "ddp: only shown on CPU, not timed on GPUs",
+        "ddp: only shown on CPUs, not timed on GPUs",
         "AMD EPYC",
         "node1",
         "torch 2.13.0+cpu",
@@ -98,6 +98,7 @@ def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0])
     assert tree.compare() == 0
     assert "only shown on CPU" not in tree.html
+    assert "Nothing went wrong: the setting was proven, and all 2 runs have finished." in tree.html
 
 
 def test_the_page_begins_with_the_answer_and_its_block(full: Tree) -> None:
@@ -120,7 +121,11 @@ def test_the_page_says_how_long_a_training_takes(tree: Tree) -> None:
     assert tree.compare() == 0
     assert "An epoch of 22 steps takes 4.0 s" in tree.html
     assert "took another 3.5 s of each training here" in tree.html
-    for told in ("2 epochs take 8.0 s (this comparison)", "20 epochs take 80 s", "200 epochs take 13 min"):
+    for told in (
+        "2 epochs take 8.0 s (this comparison); ask for 2 minutes",
+        "20 epochs take 80 s; ask for 4 minutes",
+        "200 epochs take 13 min; ask for 25 minutes",
+    ):
         assert f"<li>{told}</li>" in tree.html
 
 

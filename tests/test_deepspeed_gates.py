@@ -20,11 +20,17 @@ RIGHT: dict[str, tuple[int, list[dict[str, Any]]]] = {
         [
             {"strategy": "zero1"},
             {"strategy": "zero3"},
-            {"strategy": "zero3_offload_nvme", **GPT},
             {"strategy": "lightning_zero3"},
         ],
     ),
-    "two more": (2, [{"strategy": "zero2", **FP16}, {"strategy": "zero3_offload_cpu", **GPT}]),
+    "two more": (
+        2,
+        [
+            {"strategy": "zero2", **FP16},
+            {"strategy": "zero3_offload_cpu", **GPT},
+            {"strategy": "zero3_offload_nvme", **GPT},
+        ],
+    ),
     "four": (
         4,
         [

@@ -117,9 +117,9 @@ def test_in_a_job_it_ends_with_what_is_missing_and_counts_what_it_writes(tmp_pat
     assert "has no room for" in found["filled"]
     assert "No space left on device" in found["filled"]
 
-    # The kernel counts a little of the file system's own besides.
+    # The kernel counts a little of the file system's own besides, 0.8 to 2.1 %.
     written = found["counted"]["disk_bytes_written"]
-    assert written <= found["written"] <= 1.02 * written
+    assert written <= found["written"] <= 1.05 * written
     # The first values, those after the step, and the state of AdamW.
     assert written >= found["in_files"] >= 4 * 4 * 237_000 * 0.95
 

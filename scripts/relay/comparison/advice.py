@@ -76,7 +76,7 @@ def noisy_node(each: SettingResult) -> Iterator[Warned]:
         "noisy node",
         each.name,
         f"repeat {record.run.repeat + 1} ran at {odd.ratio:.2f} times the speed of the others, on {hosts}",
-        "look at what else ran on that node at the time; with more repeats one job weighs less. It is not left out",
+        "it is part of the mean as the others are; look at what else ran on that node then, or measure more repeats",
     )
 
 

@@ -29,7 +29,7 @@ def asked(request: Request) -> str:
     cpus = counted(request.tasks_per_node * request.cpus_per_task, "CPU")
     devices = f"{counted(request.gpus_per_node, 'GPU')} and {cpus}" if request.gpus_per_node else f"{cpus} and no GPU"
     each = " each" if request.nodes > 1 else ""
-    memory = f", {request.memory_mb:,} MB of memory{each}" if request.memory_mb else ""
+    memory = f", {request.memory_mb:,} MiB of memory{each}" if request.memory_mb else ""
     times = f"{request.jobs} jobs of {minutes(request.minutes)}" if request.jobs > 1 else minutes(request.minutes)
     return f"{counted(request.nodes, 'node')} with {devices}{each}{memory}, and {times}"
 
@@ -126,7 +126,10 @@ def _more_devices(answer: Answer, best: Candidate) -> Iterator[str]:
     """What is known of more devices of the same kind."""
     thing = "GPU" if best.on_gpus else "CPU core"
     if (found := answer.larger) is None:
-        yield f"More than {counted(best.size, thing)} {'was' if best.size == 1 else 'were'} not measured."
+        fewer = any(each.other.size < best.size and each.other.on_gpus == best.on_gpus for each in answer.others)
+        which = "More" if fewer or best.size == 1 else "Neither fewer nor more"
+        verb = "was not" if best.size == 1 else "were not" if fewer else "were"
+        yield f"{which} than {counted(best.size, thing)} {verb} measured."
         return
     share = percent(found.ratio.value * best.size / found.other.size, 0)
     unsure = found.relation == "unclear"
@@ -170,8 +173,11 @@ def _unclear(answer: Answer) -> str:
     lone = any(each.ratio.low is None for each in answer.unclear)
     why = "with one repeat there is no spread to judge by" if lone else "another may be better"
     if answer.repeats is None:
-        remedy = "measure on quieter nodes, or choose by what matters to you: the time, or the cores"
-        return f"It is not sure, because {why}: {listing(shown)}. Even {MOST_REPEATS} repeats would not tell: {remedy}."
+        assert answer.best is not None
+        alike = all(each.other.cost == answer.best.cost for each in answer.unclear)
+        choice = "take either, for they hold the same" if alike else "choose what matters to you: the time, or the cost"
+        told = f"Even {MOST_REPEATS} repeats would not tell: measure on quieter nodes, or {choice}."
+        return f"It is not sure, because {why}: {listing(shown)}. {told}"
     remedy = f"{answer.repeats} of each (repeats: {answer.repeats})"
     return f"It is not sure, because {why}: {listing(shown)}. More repeats would tell: {remedy}."
 
@@ -239,8 +245,10 @@ def minutes(value: int) -> str:
 
 def not_measured(answer: Answer) -> list[str]:
     """What the answer does not rest on, because it was not measured."""
-    lines = [f"{name}: only shown on CPU, not timed on GPUs" for name in answer.only_on_cpu]
+    lines = []
     if answer.best and not any(each.on_gpus for each in answer.candidates):
         lines.append("GPUs: no setting on GPUs was measured")
+    if answer.only_on_cpu:
+        lines.append(f"{listing(answer.only_on_cpu)}: only shown on CPUs, not timed on GPUs")
     lines += [f"{each.name}: {each.category}: {each.reason}" for each in answer.left_out if each.category == "skipped"]
     return lines

@@ -21,18 +21,30 @@ WORDS = {
 def difference(one: Candidate, other: Candidate) -> str:
     """A sentence on the part of a step that makes the slower of two slower; '' where no part is most of it."""
     quick, slow = sorted((one, other), key=lambda each: -each.speed.value)
-    if any(each.row[COLUMNS["compute"]] is None for each in (quick, slow)):
+    if (found := _most(quick, slow)) is None:
         return ""
+    part, longer, whole = found
+    share, its = (percent(each.row[COLUMNS[part]], 0) for each in (slow, quick))
+    return (
+        f"For an epoch, {slow.name} needs {number(whole, 2)} s more, and {number(longer, 2)} s more of "
+        f"{WORDS[part]}: {share} of its steps' time, {its} of the other's."
+    )
+
+
+def slower(best: Candidate, other: Candidate) -> str:
+    """What makes a setting slower than the best one, in a few words; '' where it is not, or no part is most of it."""
+    found = _most(best, other)
+    return f"{WORDS[found[0]]}: {percent(other.row[COLUMNS[found[0]]], 0)} of its steps' time" if found else ""
+
+
+def _most(quick: Candidate, slow: Candidate) -> tuple[str, float, float] | None:
+    """The part that is most of what a slower setting's epoch takes longer, the seconds of that, and those of all."""
+    if any(each.row[COLUMNS["compute"]] is None for each in (quick, slow)):
+        return None
     longer = {part: _seconds(slow, part) - _seconds(quick, part) for part in COLUMNS}
     whole = sum(longer.values())
     part = max(longer, key=lambda each: longer[each])
-    if whole <= 0 or longer[part] < MOST * whole:
-        return ""
-    share, its = (percent(each.row[COLUMNS[part]], 0) for each in (slow, quick))
-    return (
-        f"For an epoch, {slow.name} needs {number(whole, 2)} s more, and {number(longer[part], 2)} s more of "
-        f"{WORDS[part]}: {share} of its steps' time, {its} of the other's."
-    )
+    return (part, longer[part], whole) if whole > 0 and longer[part] >= MOST * whole else None
 
 
 def overhead(candidate: Candidate) -> str:

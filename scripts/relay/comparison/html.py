@@ -25,14 +25,14 @@ from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.page_words import HowLong, Warnings, WentWrong, how_long, together, went_wrong
+from relay.comparison.page_words import HowLong, Warnings, WentWrong, all_well, how_long, slower, together, went_wrong
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
 from relay.comparison.wording import MISSING, headlines, number, percent, small
-from relay.spec.run import OwnBatch
+from relay.spec.run import OwnBatch, setting_fields
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
 MEBIBYTE = 2**20
@@ -91,6 +91,9 @@ class Section:
     not_measured: Sequence[str]
     block: str
     headline: str
+    epochs: str
+    slower: Mapping[str, str]
+    all_well: str
     how_long: HowLong | None
     went_wrong: Sequence[WentWrong]
     warnings: Sequence[Warnings]
@@ -141,6 +144,7 @@ class Report:
         found["evidence"] = evidence(self.inputs, self.results)
         # The script is this project's own file, so that it needs no escaping.
         script = Markup((TEMPLATES / "comparison.js").read_text(encoding="utf-8"))
+        found["loader"] = next(each.about.means for each in setting_fields() if each.name == "loader")
         return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
 
     @property
@@ -183,6 +187,9 @@ class Report:
             not_measured=words.not_measured(answer),
             block=found.script.block if found else "",
             headline=headlines(rows)[0],
+            epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
+            slower=slower(answer),
+            all_well=all_well(results),
             how_long=how_long(answer.best),
             went_wrong=went_wrong(planned),
             warnings=together(warnings(planned)),

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, variance
 
-from scipy import stats
-
 from relay.comparison.inputs import Record
+from relay.comparison.statistics import t_quantile
 
 SPREADS = 5.0  # standard deviations between repeats
 # With few repeats the spread itself is uncertain: Student's t at this level where that is more than `SPREADS`.
@@ -90,7 +89,7 @@ def _allowed(others: Sequence[Sequence[float]], scale: Scale) -> float:
     if not freedom:
         return scale.alone
     pooled = math.sqrt(math.fsum((len(known) - 1) * variance(known) for known in repeated) / freedom)
-    return max(scale.floor, max(SPREADS, float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))) * pooled)
+    return max(scale.floor, max(SPREADS, t_quantile((1 + CONFIDENCE) / 2, freedom)) * pooled)
 
 
 def _warning(own: Sequence[float], others: Sequence[Sequence[float]], scale: Scale) -> str:

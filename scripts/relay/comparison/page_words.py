@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from relay.comparison import because
 from relay.comparison.advice import Warned
-from relay.comparison.answer_words import seconds
+from relay.comparison.answer import Answer
+from relay.comparison.answer_words import minutes, seconds
 from relay.comparison.candidates import Candidate
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
+from relay.comparison.request import request
 
 TIMES_AS_LONG = (1, 10, 100)  # as the trainings of the comparison
 
@@ -33,10 +36,10 @@ def together(warnings: Sequence[Warned]) -> list[Warnings]:
 
 @dataclass(frozen=True)
 class HowLong:
-    """How long the recommended setting trains: `rows` are numbers of epochs, and the time of their steps."""
+    """How long the recommended setting trains: `rows` are numbers of epochs, their steps' time, and what to ask for."""
 
     sentence: str
-    rows: Sequence[tuple[str, str]]
+    rows: Sequence[tuple[str, str, str]]
     seconds_per_epoch: float
 
 
@@ -53,8 +56,30 @@ def how_long(best: Candidate | None) -> HowLong | None:
         f"saves took another {seconds(max(0.0, outside))} of each training here."
     )
     epochs = [length.epochs * times for times in TIMES_AS_LONG]
-    rows = [(f"{each:,.10g}", seconds(each * epoch.value)) for each in epochs]
+    asked = [request(best.run, best.summaries, None, times=times).minutes for times in TIMES_AS_LONG]
+    rows = [
+        (f"{each:,.10g}", seconds(each * epoch.value), minutes(wanted))
+        for each, wanted in zip(epochs, asked, strict=True)
+    ]
     return HowLong(sentence, rows, epoch.value)
+
+
+def slower(answer: Answer) -> dict[str, str]:
+    """What makes settings slower than the recommended one, by their names, where the steps' time tells it."""
+    best = answer.best
+    clear = [each.other for each in answer.others if each.relation not in ("tie", "unclear")] if best else []
+    told = {each.name: because.slower(best, each) for each in clear if best}
+    return {name: why for name, why in told.items() if why}
+
+
+def all_well(results: Sequence[SettingResult]) -> str:
+    """That all was proven and has ended, in a few words; '' where a setting was skipped, dropped, or is no result."""
+    if not results or any(category(each.row) != "done" for each in results):
+        return ""
+    runs = sum(len(each.records) for each in results)
+    finished = f"all {runs} runs have finished" if runs > 1 else "the run has finished"
+    proven = f"all {len(results)} settings were proven" if len(results) > 1 else "the setting was proven"
+    return f"{proven}, and {finished}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.comparison.wording import number
 from relay.spec.job import Job
 from relay.spec.run import Run
 
@@ -46,16 +47,19 @@ class Request:
         return self.nodes * self.gpus_per_node
 
 
-def request(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0) -> Request:
+def request(
+    run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0, times: int = 1
+) -> Request:
     """What to ask for to train as the finished repeats did. `job` is what they asked for; None without a scheduler.
 
     A chain is needed where the training takes longer than the time limit of `job`. `least_minutes` is the shortest job
-    that the cluster wants. `summaries` are those of the repeats, at least one.
+    that the cluster wants. `times`: for a training that is so many times as long. `summaries` are those of the repeats,
+    at least one.
     """
     shape = run.shape
     tasks = shape.processes_per_node if shape.launcher == "srun" else 1
     memory_mb, memory_why = memory(run, summaries, job)
-    minutes, jobs, time_why = _time(run, summaries, job.minutes if job else None, least_minutes)
+    minutes, jobs, time_why = _time(run, summaries, job.minutes if job else None, least_minutes, times)
     return Request(
         nodes=shape.nodes,
         tasks_per_node=tasks,
@@ -79,7 +83,7 @@ def memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) ->
         return (job.memory_mb, why) if job else (None, "not measured: ask for what your cluster gives by default")
     held_mb, measured = _held(run, summaries, max(peaks) / MEBIBYTE)
     needed = math.ceil((held_mb + STARTERS_MB) * (1 + MARGIN))
-    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more"
+    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more in case"
     if job is not None and job.memory_mb is not None and needed > job.memory_mb:
         return job.memory_mb, f"as the measured jobs had, which was enough; the bound is {needed} MiB: {why}"
     return needed, why
@@ -98,16 +102,17 @@ def _held(run: Run, summaries: Sequence[Mapping[str, Any]], peak_mb: float) -> t
 
 
 def _time(
-    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int
+    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: int
 ) -> tuple[int, int, str]:
     """The minutes of a job, the number of jobs, and why."""
-    trained = max(_training_seconds(run, each) for each in summaries)
-    outside = [max(0.0, each["allocated_seconds"] - (each["train_seconds"] or 0.0)) for each in summaries]
+    trained = times * max(_training_seconds(run, each) for each in summaries)
+    outside = [_outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
     needed = (trained + once) * (1 + MARGIN) + START_SECONDS
     why = (
-        f"{trained:.0f} s of training in the slowest repeat, {once:.0f} s for starts, evaluation and saving, "
-        f"{100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
+        f"for {times * run.length.epochs:g} epochs, {number(trained, 2)} s of training in the slowest repeat, "
+        f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more in case, and "
+        f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
     minutes = max(LEAST_MINUTES, math.ceil(needed / 60))
     if limit_minutes is None or minutes <= limit_minutes:
@@ -119,6 +124,17 @@ def _time(
     useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
     return limit_minutes, max(2, jobs), f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+
+
+def _outside_seconds(summary: Mapping[str, Any], times: int) -> float:
+    """The seconds of a run's jobs beside its steps. Evaluations and saves grow with a longer training.
+
+    So do the starts of a chain's jobs. That of a single job does not.
+    """
+    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
+    start = sum(summary.get(part) or 0.0 for part in ("startup_seconds", "loading_seconds"))
+    once = min(start, whole) if summary["attempts"] == 1 else 0.0
+    return once + times * (whole - once)
 
 
 def _training_seconds(run: Run, summary: Mapping[str, Any]) -> float:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 CONFIDENCE = 0.95
 POWER = 0.8  # the chance that the number of repeats named by `repeats_to_tell` is enough
@@ -20,6 +19,13 @@ MOST_REPEATS = 30  # beyond so many, more repeats are not advised
 LEAST_REPEATS = 3  # advised where a single repeat tells nothing about the spread
 
 Standing = Literal["best", "tie", "slower", "unclear"]
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's t distribution with so many degrees of freedom."""
+    from scipy.special import stdtrit  # here, because every job plans, and few need it
+
+    return float(stdtrit(freedom, probability))
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def geometric_mean(values: Sequence[float]) -> Estimate:
     logs = _logs(values)
     if logs.size == 1:
         return Estimate(float(values[0]))
-    return _from_logs(float(logs.mean()), float(stats.sem(logs)), logs.size - 1)
+    return _from_logs(float(logs.mean()), float(logs.std(ddof=1) / math.sqrt(logs.size)), logs.size - 1)
 
 
 def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
@@ -105,7 +111,7 @@ def repeats_to_tell(values: Sequence[float], others: Sequence[float], edges: Seq
     for repeats in range(max(a.size, b.size) + 1, MOST_REPEATS + 1):
         squares = sum(share**2 for share in shares)
         freedom = (repeats - 1) * sum(shares) ** 2 / squares if squares else 1.0
-        needed = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) + stats.t.ppf(power, freedom)
+        needed = t_quantile((1 + CONFIDENCE) / 2, freedom) + t_quantile(power, freedom)
         if needed * math.sqrt(sum(shares) / repeats) < distance:
             return repeats
     return None
@@ -139,5 +145,5 @@ def _logs(values: Sequence[float]) -> np.ndarray:
 
 
 def _from_logs(mean: float, error: float, freedom: float) -> Estimate:
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    half = t_quantile((1 + CONFIDENCE) / 2, freedom) * error
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
