@@ -171,7 +171,7 @@ def begun(
     [
         {},
         pytest.param({"spec": ADAM, "devices_per_node": 3}, marks=pytest.mark.slow),
-        pytest.param({"precision": "fp16", "options": {"accumulation": 2}}, marks=pytest.mark.slow),
+        pytest.param({"precision": "fp16", "options": {"accumulation": 2}}, marks=pytest.mark.long),
     ],
     ids=["dropout", "AdamW on three", "fp16 in parts"],
 )
