@@ -59,7 +59,7 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     assert max(parts.values()) < found["whole call"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_hop_is_told_by_its_phases() -> None:
     found = printed("hop", "--rounds", "2")

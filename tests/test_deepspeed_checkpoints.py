@@ -47,7 +47,12 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "processes", "limit"),
-    [("zero3", "zero3", 2, 0.0), ("zero3", "zero1", 4, 1e-12), ("zero2", "cpu", 1, 1e-12), ("zero1", "fsdp", 4, 1e-12)],
+    [
+        ("zero3", "zero3", 2, 0.0),
+        ("zero3", "zero1", 4, 1e-12),
+        pytest.param("zero2", "cpu", 1, 1e-12, marks=pytest.mark.long),
+        pytest.param("zero1", "fsdp", 4, 1e-12, marks=pytest.mark.long),
+    ],
 )
 def test_it_goes_on(first: str, second: str, processes: int, limit: float, tmp_path: Path) -> None:
     spawned(_begin, 2, first, tmp_path)

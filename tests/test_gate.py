@@ -24,7 +24,9 @@ def test_one_reference_serves_all_strategies_of_a_task() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "devices"), [("cpu", 1), ("ddp", 2), ("ddp", 4)])
+@pytest.mark.parametrize(
+    ("strategy", "devices"), [("cpu", 1), ("ddp", 2), pytest.param("ddp", 4, marks=pytest.mark.long)]
+)
 def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> None:
     verdict = gates.verdict(strategy, devices, start=launch)
     assert verdict["problems"] == []

@@ -73,7 +73,7 @@ def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
     "options",
     [
         pytest.param({}, marks=pytest.mark.long),
-        {"accumulation": 2, "bucket_mb": 0.01},
+        pytest.param({"accumulation": 2, "bucket_mb": 0.01}, marks=pytest.mark.long),
         pytest.param({"compression": "fp16"}, marks=pytest.mark.long),
     ],
     ids=["plain", "parts", "fp16"],
@@ -224,8 +224,8 @@ def test_ended_or_interrupted_it_leaves_no_process(bench: Bench, launcher: str) 
     assert long.started_at()[1] >= saved
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
 def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench, launcher: str) -> None:
     cut = begun(bench, "killed", "SIGKILL", cut=CUT, launcher=launcher)
     ended = finish(cut.begin())

@@ -144,7 +144,7 @@ def test_the_report_shows_what_was_found(tree: Tree) -> None:
         assert text in tree.html
 
 
-@pytest.mark.long  # tests/test_horovod_slurm.py has such a job, too
+@pytest.mark.long  # as tests/test_horovod_slurm.py
 @pytest.mark.timeout(1200)
 def test_in_a_slurm_job_from_wheels_without_network(cluster: MiniSlurm, tmp_path: Path) -> None:
     debian_packages.require()

@@ -43,7 +43,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline, fp16": ("pipeline", {"precision": "fp16"}),
 }
 CASES = {name: (name, {}) for name in NEEDS} | VARIANTS
-LONG = ("fsdp_tensor_parallel", "ddp, fp16", "fsdp, offload", "pipeline_ddp")  # others here show their parts
+# Others here show their parts.
+LONG = ("fsdp_tensor_parallel", "tensor_parallel", "ddp, fp16", "fsdp, offload", "pipeline_ddp")
 
 
 def processes(needs: Requirements) -> int:

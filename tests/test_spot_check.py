@@ -72,7 +72,11 @@ def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, va
 
 @pytest.mark.parametrize(
     "values",
-    [of("expert_parallel"), pytest.param(of("tensor_parallel"), marks=pytest.mark.long), of("fsdp")],
+    [
+        of("expert_parallel"),
+        pytest.param(of("tensor_parallel"), marks=pytest.mark.long),
+        pytest.param(of("fsdp"), marks=pytest.mark.long),
+    ],
     ids=["ep", "tp", "fsdp"],
 )
 def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> None:

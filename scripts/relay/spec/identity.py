@@ -97,13 +97,24 @@ def _with_imported(paths: set[Path], packages: Sequence[str]) -> set[Path]:
 
 def _imported(source: str, folder: Path, packages: Sequence[str]) -> set[Path]:
     """The files of these packages that the source imports. `folder` is that of the package `relay`."""
-    nodes = list(ast.walk(ast.parse(source)))
-    modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
-    modules |= {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
-    modules |= {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
-    wanted = [m.split(".")[1:] for m in modules if any(f"{m}.".startswith(f"{package}.") for package in packages)]
+    imported = _modules(source)
+    wanted = [m.split(".")[1:] for m in imported if any(f"{m}.".startswith(f"{package}.") for package in packages)]
     files = (folder.joinpath(*parts) for parts in wanted)
     return {file for path in files for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()}
+
+
+@lru_cache(maxsize=512)  # the sources of several strategies are mostly the same
+def _modules(source: str) -> frozenset[str]:
+    """The names of all modules that the source imports, and of what it imports from them."""
+    nodes = [node for node in ast.walk(_parsed(source)) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+    modules |= {f"{n.module}.{a.name}" for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+    return frozenset(modules | {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names})
+
+
+@lru_cache(maxsize=512)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def source_digest(paths: Iterable[Path]) -> str:
@@ -141,7 +152,7 @@ def _read(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _tree(source: str) -> str:
-    return json.dumps(_plain(ast.parse(source)))
+    return json.dumps(_plain(_parsed(source)))
 
 
 def _plain(node: Any) -> Any:
