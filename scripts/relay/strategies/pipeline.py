@@ -20,7 +20,7 @@ class Pipeline(Staged):
     """One pipeline over all processes. The schedule decides whether each has one stage or two."""
 
     requirements = Requirements(
-        least_torch="2.8",  # on 2.5.1 its gate ended without a verdict
+        least_torch="2.8",  # the schedules of 2.5 do not wait for all of gloo's transfers, and sum gradients
         least_devices=2,
         group="all",
         needs=("layers",),
