@@ -21,7 +21,7 @@ SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "
 ACROSS = {"strategy": "horovod", "nodes": 2}
 
 
-@pytest.mark.long  # tests/test_environments.py installs a whole stack on a node without a network
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_trains_from_its_wheel_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
     debian_packages.require()
