@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 
 from relay.base import entry, options
@@ -16,8 +14,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status 0. Raises UserError where there is no comparison."""
     result = options.parser(__doc__, "results")
     given = result.parse_args(arguments)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
     rows = read_csv(given.results / "comparison.csv", COMPARISON)
     answers = (read_json_or(given.results / "answer.json", None) or {}).get("answers", [])
     show(Console(highlight=False), rows, given.results / "comparison.html", answers)

@@ -100,6 +100,16 @@ def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
     assert "runtime_minutes: 2" in time.advice
 
 
+def test_the_time_of_a_chains_jobs_is_that_of_its_longest_one(tree: Tree) -> None:
+    """Nine jobs of 10 minutes and a killed one: 10 minutes, a quarter more, and one for Slurm's start."""
+    jobs = [{"parts": {"steps": 590.0, "saving": 10.0}}] * 9 + [{"parts": {"startup": 20.0}}]
+    summary = {"allocated_seconds": 5420.0, "train_seconds": 5310.0, "attempts": 10, "jobs": jobs}
+    with_job(tree, tree.setting("cpu", STEADY, name="x", summary=summary), memory_mb=1000, minutes=60)
+    (time,) = [each for each in warned(tree) if each.kind == "time asked for and not used"]
+    assert time.figure == "60 minutes, of which a job used 10"
+    assert "runtime_minutes: 14 " in time.advice
+
+
 def test_oversubscribed_cpus(tree: Tree) -> None:
     tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"threads_on_node": 4, "cpus_of_node": 2})
     found = only(tree, "x")

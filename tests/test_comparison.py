@@ -176,7 +176,7 @@ def test_a_verdict_of_other_code_is_not_shown_as_the_runs(tree: Tree) -> None:
     tree.write(f"checkpoints/{ids[1]}/chain.json", chain)
     row = tree.row("ddp", partial=True)
     assert (row["status"], row["equivalent"], row["max_loss_difference"]) == ("failed", False, None)
-    assert row["reason"] == "repeat 1: the code gated is not the code that ran; repeat 1: no memory"
+    assert row["reason"] == "repeat 2: the code gated is not the code that ran; repeat 2: no memory"
     assert tree.compare("--partial") == 0
     assert "largest difference of losses" not in tree.html
 

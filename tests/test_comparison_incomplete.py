@@ -21,7 +21,7 @@ def test_failed_repeat_fails_the_setting_but_keeps_its_figures(tree: Tree) -> No
     tree.fail(ids[1], "RuntimeError: rank 1 ran out of memory")
     row = tree.row("ddp", partial=True)
     assert (row["status"], row["repeats"], row["repeats_planned"]) == ("failed", 2, 3)
-    assert row["reason"] == "repeat 1: RuntimeError: rank 1 ran out of memory"
+    assert row["reason"] == "repeat 2: RuntimeError: rank 1 ran out of memory"
     assert row["images_per_second"] == pytest.approx(math.sqrt(9000 * 9200))
     assert (row["standing"], row["equivalent"]) == (None, True)
     assert tree.row("cpu", partial=True)["standing"] == "best"
@@ -38,7 +38,7 @@ def test_run_without_any_trace_names_its_log(tree: Tree) -> None:
     log = tree.root / "logs" / "train" / ids[0] / "22.log"
     log.parent.mkdir(parents=True)
     log.write_text("killed")
-    assert f"repeat 0: no result: see {log}" in tree.row("ddp", partial=True)["reason"]
+    assert f"repeat 1: no result: see {log}" in tree.row("ddp", partial=True)["reason"]
 
 
 def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:

@@ -50,7 +50,7 @@ def test_a_failed_spot_check_strikes_its_setting_out(checked: Checked) -> None:
     row = checked.row("ddp")
     assert row["equivalent"] is False
     assert row["standing"] is None
-    assert row["reason"] == f"repeat 1: spot check failed: {PROBLEM}"
+    assert row["reason"] == f"repeat 2: spot check failed: {PROBLEM}"
     assert row["spot_checks"] == "1 passed, 1 failed"
     assert "1 struck out" in checked.headline()
 
@@ -60,7 +60,7 @@ def test_what_was_not_checked_counts_and_is_told(checked: Checked) -> None:
     checked.found("one", runs, "passed", "not checked")
     row = checked.row("cpu")
     assert row["equivalent"] is True
-    assert row["reason"] == "repeat 1: not spot-checked: its files are gone"
+    assert row["reason"] == "repeat 2: not spot-checked: its files are gone"
     assert row["spot_checks"] == "1 passed, 1 not checked"
 
 

@@ -80,3 +80,10 @@ def test_pictures_of_a_former_comparison_are_removed(tree: Tree) -> None:
     write_pictures(tree.root / "pictures", {"old": "<svg/>"})
     write_pictures(tree.root / "pictures", {"new": "<svg/>"})
     assert [path.name for path in (tree.root / "pictures").iterdir()] == ["new.svg"]
+
+
+def test_a_skipped_setting_is_in_the_columns_of_the_others(tree: Tree) -> None:
+    """It has no unit of its own."""
+    tree.skip("single_gpu", "no GPU here")
+    tree.setting("cpu", [20.0, 21.0])
+    assert markdown(tree.rows()).count("/s)") == 1

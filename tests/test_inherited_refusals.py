@@ -133,5 +133,5 @@ def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) 
     place = Path("runs") / ids[1] / "summary.json"
     before = {"run": "before", "step": 3, "gate": None, "adopted_from": None}
     tree.write(str(place), read_json(tree.root / place) | {"adopted_from": before})
-    reason = "repeat 1: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
+    reason = "repeat 2: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
     assert tree.row("ddp")["reason"] == reason

@@ -18,7 +18,9 @@ from snakemake.settings.enums import Quietness
 from snakemake.settings.types import OutputSettings
 
 from local_driver import LocalDriver
+from relay.base.clock import clock
 from relay.driver import guard
+from relay.driver.progress import Progress
 from relay.driver.region import SETTLE_SECONDS, Region
 from relay.driver.view import Job, View
 from relay.status.runs import Standing, State
@@ -121,8 +123,8 @@ def test_the_view_has_what_is_under_way_and_how_much_is_done(plain: None) -> Non
     assert found[1].split() == f"cpu, repeat 1 running 100 of 300 1 of 3 1,280 {ends}".split()
     assert found[2].split() == ["cpu,", "repeat", "2", "queued", "100", "of", "300", "1", "of", "3", "–", "–"]
     assert found[3:] == [
-        "since 12:05: Gate: does ddp compute the same?",
-        "since 12:05: Training cpu, repeat 4",
+        f"since {clock(at)}: Gate: does ddp compute the same?",
+        f"since {clock(at)}: Training cpu, repeat 4",
         "queued: cpu, repeat 2: Priority",
         "runs: 1 running, 1 queued, 1 to do, 1 done; 42% of the training is done",
         "queue: 2 jobs of this folder",
@@ -225,3 +227,25 @@ def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
     finally:
         os.close(ours)
         driver.end()
+
+
+class Failing(View):
+    """A view whose files cannot be read, or are not what they should be."""
+
+    def __init__(self, fault: Exception) -> None:
+        self.fault = fault
+
+    def lines(self, *_: object) -> list[str]:
+        raise self.fault
+
+
+@pytest.mark.parametrize(("fault", "kept"), [(OSError("stale file handle"), True), (KeyError("status"), False)])
+def test_a_disk_that_is_away_for_a_moment_keeps_the_view_and_another_fault_ends_it(
+    fault: Exception, kept: bool
+) -> None:
+    """Without the view, Snakemake's own lines are printed again."""
+    progress = Progress(stream=io.StringIO(), view=Failing(fault))
+    progress.jobs[1] = Job("Training cpu, repeat 1", time.time(), run="cpu-1")
+    progress._draw()
+    assert (progress.view is not None) is kept
+    assert ("Traceback" in progress.stream.getvalue()) is not kept

@@ -68,7 +68,7 @@ def test_one_repeat_of_another_version_is_named(tree: Tree) -> None:
     ids = tree.setting("cpu", SPEEDS)
     summary = read_json(tree.root / "runs" / ids[1] / "summary.json")
     tree.write(f"runs/{ids[1]}/summary.json", summary | {"versions": OLDER})
-    told = "repeat 1: of another version than other rows: torch 2.12.0+cpu, not 2.13.0+cpu"
+    told = "repeat 2: of another version than other rows: torch 2.12.0+cpu, not 2.13.0+cpu"
     assert tree.row("cpu")["warning"] == told
 
 

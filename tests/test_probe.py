@@ -93,6 +93,11 @@ def test_settings_that_differ_in_their_batch_share_a_probe() -> None:
     assert {probe.probe.computation.precision for probe in found.values()} == {"fp32", "bf16"}
 
 
+def test_settings_that_differ_in_momentum_do_not_share_one() -> None:
+    """The optimizer keeps one more number for each parameter."""
+    assert len(probes(planned({"strategy": "cpu", "momentum": [0.0, 0.9]}, task="lenet-cifar10"))) == 2
+
+
 def test_no_batch_is_tried_that_the_planner_would_refuse() -> None:
     comparison = {"strategy": "ddp", "devices_per_node": 2, "options": {"accumulation": 3}, "global_batch_size": 60}
     for config in ({"probe": {"most": 50}}, {}, {"epochs": 3.0}):

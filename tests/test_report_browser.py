@@ -171,7 +171,7 @@ def test_a_setting_leads_to_its_records(browser: Any, report: Path) -> None:
 
 def test_what_failed_links_to_its_log(browser: Any, report: Path) -> None:
     with Opened(browser, report, DESK) as opened:
-        opened.page.get_by_role("link", name="log of repeat 1").first.click()
+        opened.page.get_by_role("link", name="log of repeat 2").first.click()
         assert "out of memory" in opened.page.inner_text("body")
 
 

@@ -69,3 +69,8 @@ def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not(shrinks: bool) ->
 def test_the_plan_says_so() -> None:
     config = shrunk({"strategy": "cpu"})
     assert shrink.WARNING in planner.plan(config, gpus=0, cpus=2, root=ROOT).warnings
+
+
+def test_a_warm_up_is_no_longer_than_what_is_left() -> None:
+    config = shrunk({"strategy": "cpu", "learning_rate_warmup_epochs": [0.5, 5, 10]}, epochs=30)
+    assert config.comparisons[0].learning_rate_warmup_epochs == [0.5, 1]

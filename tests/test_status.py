@@ -115,6 +115,13 @@ def test_a_run_that_failed_says_why(folder: Folder) -> None:
     ]
 
 
+@pytest.mark.parametrize("damaged", [[], 7, {"reason": ""}])
+def test_a_damaged_summary_counts_as_none(folder: Folder, damaged: object) -> None:
+    run = a_run()
+    folder.write(f"runs/{run.id}/summary.json", damaged)
+    assert folder.standing(run).state == "to do"
+
+
 def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:
     run = a_run()
     folder.write(f"runs/{run.id}/summary.json", {"status": "done", "reason": ""})
@@ -167,4 +174,5 @@ def test_lengths_of_time_have_two_units(seconds: float, expected: str) -> None:
 def test_a_time_tomorrow_has_its_date() -> None:
     now = time.time()
     assert len(clock(now + 60)) == len("17:05")
+    assert clock(now - 2 * 86_400).startswith(time.strftime("%a %d %b", time.localtime(now - 2 * 86_400)))
     assert clock(now + 2 * 86_400).startswith(time.strftime("%a %d %b", time.localtime(now + 2 * 86_400)))

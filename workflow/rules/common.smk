@@ -5,6 +5,7 @@ import shutil
 from dataclasses import asdict
 from functools import cached_property
 
+from relay.base.entry import print_anywhere
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import locks, login_node
@@ -234,6 +235,7 @@ def previous_state(wildcards):
 def show_plan():
     """Print the plan; exit status 1 where Slurm would refuse a job."""
     plan = PLAN
+    print_anywhere()
     if UNMEASURED:  # what was just measured tells how many jobs there are
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
@@ -245,6 +247,7 @@ def show_plan():
 
 def show_status():
     """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
+    print_anywhere()
     watch.tries = slurm_commands.TRIES
     standings = watch.look()
     proofs = {GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}

@@ -72,7 +72,9 @@ rule probed:
     message:
         "Writing {output}"
     run:
-        Path(output[0]).write_text(probed.config_text(PLAN, probe_answers(), PROBED))
+        Path(output[0]).write_text(
+            probed.config_text(PLAN, probe_answers(), PROBED), encoding="utf-8"
+        )
 
 
 # Without any output: it is shown each time.

@@ -9,7 +9,7 @@ DAY_SECONDS = 86_400
 
 def clock(at: float) -> str:
     """The local time of `at`, in seconds since 1970: 17:05, or with its date where that is a day away."""
-    return time.strftime("%H:%M" if at - time.time() < DAY_SECONDS else "%a %d %b %H:%M", time.localtime(at))
+    return time.strftime("%H:%M" if abs(at - time.time()) < DAY_SECONDS else "%a %d %b %H:%M", time.localtime(at))
 
 
 def duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -21,7 +22,15 @@ def run(main: Callable[[], int]) -> None:
     if not lifeline.follow_driver():
         sys.exit(ending.INTERRUPTED)
     ending.begin()
+    print_anywhere()
     sys.exit(_status(main))
+
+
+def print_anywhere() -> None:
+    """Let a terminal or a log without Unicode show question marks. Without this, printing ends with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _status(main: Callable[[], int]) -> int:

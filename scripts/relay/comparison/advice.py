@@ -5,13 +5,14 @@ To add one, write a function that takes a `SettingResult` and yields warnings, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from relay.comparison.candidates import cores
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
-from relay.comparison.request import request
+from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.statistics import LEAST_REPEATS, oddest
 from relay.comparison.wording import number, percent
 from relay.spec.labels import counted
@@ -113,13 +114,16 @@ def time_not_used(each: SettingResult) -> Iterator[Warned]:
     """The jobs asked for much more time than they used."""
     if each.job is None:
         return
-    longest = max(summary["allocated_seconds"] / summary["attempts"] for summary in each.summaries) / 60
+    held = [sum(job["parts"].values()) for summary in each.summaries for job in summary.get("jobs", ())]
+    means = (summary["allocated_seconds"] / summary["attempts"] for summary in each.summaries)
+    longest = max([*held, *means]) / 60
     if longest < USED * each.job.minutes and each.job.minutes - longest >= UNUSED_MINUTES:
+        wanted = max(LEAST_MINUTES, math.ceil(longest * (1 + MARGIN) + START_SECONDS / 60))
         yield Warned(
             "time asked for and not used",
             each.name,
             f"{each.job.minutes} minutes, of which a job used {number(longest, 2)}",
-            f"set runtime_minutes: {request(each.run, each.summaries, None).minutes} for it: short jobs start sooner",
+            f"set runtime_minutes: {wanted} for it: short jobs start sooner",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
@@ -220,7 +221,8 @@ def held(hours: float, thing: str) -> str:
 
 def more(other: Candidate, best: Candidate) -> str:
     """How much more another candidate takes, such as '2 times the GPUs' or '6 times the cores'."""
-    kind = "GPUs" if other.on_gpus and best.on_gpus else "CPU cores"
+    by_gpus = math.isclose(other.cost / best.cost, other.size / best.size)  # else cores beside them cost more
+    kind = "GPUs" if other.on_gpus and best.on_gpus and by_gpus else "CPU cores"
     return f"{number(other.cost / best.cost, 2)} times the {kind}"
 
 

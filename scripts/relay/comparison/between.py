@@ -17,6 +17,7 @@ from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell
 from relay.comparison.table import comparison_rows, eligible
+from relay.spec.declare import bearing
 from relay.spec.run import GROUPS, Run
 
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
@@ -96,7 +97,7 @@ def _measured(inputs: Inputs) -> dict[str, SettingResult]:
 
 def _key(run: Run) -> str:
     """What is declared of a training, but for its place and for the file that the strategy lies in."""
-    groups = {name: vars(getattr(run, name)) for name, _ in GROUPS if name != PLACE}
+    groups = {name: bearing(getattr(run, name), "identity") for name, _ in GROUPS if name != PLACE}
     return repr((run.task, run.dataset, run.strategy.name, dict(run.strategy.options), groups))
 
 

@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from relay.base.errors import UserError
 from relay.base.files import write_bytes
-from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, write_whole
+from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, told_unit, write_whole
 from relay.comparison.wording import MISSING, headlines, number, percent, small, spread
 from relay.spec.labels import setting_labels
 from relay.spec.run import setting_fields
@@ -39,8 +39,9 @@ def markdown(rows: Sequence[Row]) -> str:
     labels, parts = setting_labels(rows), []
     for task, headline in zip(dict.fromkeys(row["task"] for row in rows), headlines(rows), strict=True):
         named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
+        unit = told_unit([row for row, _ in named])
         table = tabulate(
-            [_shown(row, label) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
+            [_shown(row, label, unit) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
         )
         lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
                  if row["reason"]]  # fmt: skip
@@ -48,7 +49,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _shown(row: Row, label: str) -> dict[str, str]:
+def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
     """A row's figures as texts, by heading. The speed of a setting that was struck out is struck out, too."""
     speed = number(told_speed(row))
     known = speed != MISSING
@@ -58,7 +59,7 @@ def _shown(row: Row, label: str) -> dict[str, str]:
     texts = {
         "strategy": row["strategy"],
         "setting": label,
-        f"speed ({row['unit'] or 'samples'}/s)": " ".join(filter(None, [speed, spread(row) if known else ""])),
+        f"speed ({unit}/s)": " ".join(filter(None, [speed, spread(row) if known else ""])),
         "relative": MISSING if row["relative_speed"] is None else f"{row['relative_speed']:.2f}",
         "result": row["standing"] or category(row),
         "per device": number(told_speed(row, "_per_device")),

@@ -245,7 +245,7 @@ class Report:
         for record in setting.records:
             if not record.summary:
                 logs = [link.href for link in self._links(record) if link.text == "log"]
-                links += [Link(href, f"log of repeat {record.run.repeat}") for href in logs]
+                links += [Link(href, f"log of repeat {record.run.repeat + 1}") for href in logs]
         return links
 
 

@@ -44,7 +44,7 @@ def by_repeat(group: Sequence[Record], reason: Callable[[Record], str]) -> list[
     repeats_of: dict[str, list[int]] = {}
     for record in group:
         if text := reason(record):
-            repeats_of.setdefault(text, []).append(record.run.repeat)
+            repeats_of.setdefault(text, []).append(record.run.repeat + 1)
     return [f"{_repeats(repeats, len(group))}{text}" for text, repeats in repeats_of.items()]
 
 

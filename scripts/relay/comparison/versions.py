@@ -66,7 +66,7 @@ def _differing(group: Sequence[Record], usual: Made) -> Iterator[str]:
     repeats: dict[str, list[int]] = {}
     for record in group:
         if record.summary and (other := difference(made_with(record.summary), known)):
-            repeats.setdefault(other, []).append(record.run.repeat)
+            repeats.setdefault(other, []).append(record.run.repeat + 1)
     finished = sum(record.summary is not None for record in group)
     for other, numbers in repeats.items():
         which = "" if len(numbers) == finished else f"repeat {', '.join(map(str, numbers))}: "

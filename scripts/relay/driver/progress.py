@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -92,7 +93,14 @@ class Progress:
         """Draw the view, while nothing but jobs with logs of their own is under way: local rules may print."""
         if self.view and self._quiet():
             size = shutil.get_terminal_size()
-            lines = self.view.lines(list(self.jobs.values()), self.done, size.columns - 1, size.lines - 1)
+            try:
+                lines = self.view.lines(list(self.jobs.values()), self.done, size.columns - 1, size.lines - 1)
+            except OSError:  # of a network's disk, for a moment: it is looked at again
+                return
+            except Exception:  # without the view, Snakemake's own lines are printed again
+                self.view = None
+                traceback.print_exc(file=self.stream)
+                return
             self.region.draw(lines, wanted=self._quiet)
 
     def _quiet(self) -> bool:

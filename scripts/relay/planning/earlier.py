@@ -65,5 +65,6 @@ class Earlier:
 def _kind(setting: Setting) -> str:
     """What two settings have in common that take the same time and memory for a step."""
     strategy = (setting.strategy.name, setting.strategy.stack, dict(setting.strategy.options))
+    optimizer = (setting.task.optimizer, dict(setting.task.optimizer_options))
     groups = (setting.shape, setting.place, setting.computation, setting.feeding, setting.batch)
-    return fingerprint([setting.task.name, setting.dataset.directory_name, *strategy, *groups])
+    return fingerprint([setting.task.name, *optimizer, setting.dataset.directory_name, *strategy, *groups])

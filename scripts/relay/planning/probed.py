@@ -66,8 +66,9 @@ def refusals(config: Config, targets: Collection[str]) -> list[str]:
 
 def _without_batch(setting: Setting) -> str:
     """The fingerprint of a setting without its batch size and length."""
+    optimizer = (setting.task.optimizer, dict(setting.task.optimizer_options))
     groups = (setting.shape, setting.place, setting.computation, setting.feeding)
-    return fingerprint([setting.task.name, setting.strategy, *groups])
+    return fingerprint([setting.task.name, *optimizer, setting.strategy, *groups])
 
 
 def _limits(probe: Probe, config: Config) -> Limits:

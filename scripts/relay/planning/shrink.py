@@ -29,8 +29,9 @@ def applied(config: Config) -> Config:
         return config
     known = requirements.find([Path(folder) for folder in small.strategy_folders])
     comparisons: list[Comparison] = []
+    epochs = small.epochs if "epochs" in config.shrunk else min(small.epochs, EPOCHS)
     for each in small.comparisons:
-        shrunk = _comparison(each, known)
+        shrunk = _comparison(each, known, epochs)
         if shrunk not in comparisons:  # such as one and two nodes, which are one machine now
             comparisons.append(shrunk)
     update: dict[str, Any] = {
@@ -38,9 +39,8 @@ def applied(config: Config) -> Config:
         "repeats": min(small.repeats, REPEATS),
         "gate": small.gate.model_copy(update={"steps": min(small.gate.steps, GATE_STEPS)}),
         "comparisons": comparisons,
+        "epochs": epochs,
     }
-    if "epochs" not in config.shrunk:
-        update["epochs"] = min(small.epochs, EPOCHS)
     return small.model_copy(update=update)
 
 
@@ -56,7 +56,7 @@ def _with(config: Config, changes: Mapping[str, Any]) -> Config:
         raise UserError(str(error).replace("config: ", "config: shrunk: ")) from None
 
 
-def _comparison(given: Comparison, known: Mapping[str, Path]) -> Comparison:
+def _comparison(given: Comparison, known: Mapping[str, Path], epochs: float) -> Comparison:
     """A comparison on one machine: nodes become processes, and a strategy for GPUs becomes the one that stands for it.
 
     An unknown strategy stays, and is refused by the planner.
@@ -67,6 +67,8 @@ def _comparison(given: Comparison, known: Mapping[str, Path]) -> Comparison:
         for name, most in MOST.items()
     }
     sizes = (nodes * devices for nodes in asked["nodes"] for devices in asked["devices_per_node"])
+    warm_ups = asked["learning_rate_warmup_epochs"]
+    update["learning_rate_warmup_epochs"] = _distinct(each if each is None else min(each, epochs) for each in warm_ups)
     update |= {"nodes": [1], "devices_per_node": _distinct(min(size, MOST["devices_per_node"]) for size in sizes)}
     if given.repeats:
         update["repeats"] = min(given.repeats, REPEATS)

@@ -107,9 +107,9 @@ def _totals(plan: Plan) -> str:
 
 def words_by_id(plan: Plan) -> dict[str, str]:
     """A name for each run, setting, gate, reference and preflight of the plan, by id: what tells it from the others."""
-    names = setting_names(plan)
+    names, repeats = setting_names(plan), {planned.id: planned.repeats for planned in plan.settings}
     for run in plan.runs:
-        repeat = f", repeat {run.repeat + 1}" if plan.config.repeats > 1 else ""
+        repeat = f", repeat {run.repeat + 1}" if repeats[run.setting_id] > 1 else ""
         names[run.id] = names[run.setting_id] + repeat
     for checks in (plan.gates, plan.references):
         proven = list(checks.values())

@@ -88,7 +88,7 @@ def _quoted(path: Path) -> str:
 def _activation(job: Job) -> Iterator[str]:
     """The lines that load modules and activate conda, which Snakemake does for its own jobs."""
     environment = job.environment
-    if modules := environment.get("modules"):
+    if modules := list(dict.fromkeys([*environment.get("modules", ()), *environment.get("stack_modules", ())])):
         yield f"module load {shlex.join(modules)}"
     if environment["mode"] != "conda":
         return

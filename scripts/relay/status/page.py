@@ -77,7 +77,8 @@ def verdicts(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str
     for folder, ids in proofs.items():
         if not ids:
             continue
-        verdicts = [read_json_or(results / folder / id / "verdict.json", None) for id in ids]
+        read = (read_json_or(results / folder / id / "verdict.json", None) for id in ids)
+        verdicts = [verdict if isinstance(verdict, dict) else None for verdict in read]  # damaged: not there
         against = sum(verdict is not None and not _passed(verdict) for verdict in verdicts)
         name = folder.rpartition("/")[2].replace("_", " ")
         told = f"{name}: {sum(verdict is not None for verdict in verdicts)} of {len(ids)} done"
@@ -87,7 +88,7 @@ def verdicts(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str
 def _passed(verdict: Mapping[str, object]) -> bool:
     runs = verdict.get("runs")
     if isinstance(runs, list):  # a spot check's
-        return all(run["status"] != "failed" for run in runs)
+        return all(isinstance(run, dict) and run.get("status") != "failed" for run in runs)
     return bool(verdict.get("equivalent"))
 
 

@@ -71,8 +71,9 @@ def standing(
 
 def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:
     """The state, and why it is so."""
-    if summary := read_json_or(places.run / "summary.json", None):
-        return ("failed", summary["reason"]) if summary["status"] == "failed" else ("done", "")
+    summary = read_json_or(places.run / "summary.json", None)
+    if isinstance(summary, dict) and "status" in summary:  # else it is damaged, and counts as not there
+        return ("failed", str(summary.get("reason", ""))) if summary["status"] == "failed" else ("done", "")
     if queue is None:
         if lock.held(places.work):
             return "running", ""

@@ -7,7 +7,8 @@ run on a GPU: its reckoning was tested on made-up traces.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +37,20 @@ class Traced:
         return self.begin, self.end
 
 
-def parts(traced: Sequence[Traced], waits: Iterable[Interval], window: Interval) -> dict[str, float]:
+def parts(
+    traced: Sequence[Traced], waits: Iterable[Interval], window: Interval, beside: Sequence[Interval] = ()
+) -> dict[str, float]:
     """The seconds of each part of a window, the mean over its devices; they add up to it.
 
-    `waits` are the times in which the process waited for data.
+    `waits` are the times in which the process waited for data. `beside` are times in the window that belong to no step:
+    evaluations and saves. They are left out.
     """
+    whole = without([window], beside)
     on_cpu = {each.name for each in traced if each.device is None}
     sent_by_cpu = [each.interval for each in traced if each.device is None and each.name.startswith(SENT_BY_CPUS)]
     devices = sorted({each.device for each in traced if each.device is not None}) or [0]
     found = [
-        _of_device([each for each in traced if each.device == device], on_cpu, sent_by_cpu, list(waits), window)
+        _of_device([each for each in traced if each.device == device], on_cpu, sent_by_cpu, list(waits), whole)
         for device in devices
     ]
     return {part: sum(each[part] for each in found) / len(found) for part in found[0]}
@@ -56,7 +61,7 @@ def _of_device(
     on_cpu: set[str],
     sent_by_cpu: Sequence[Interval],
     waits: Sequence[Interval],
-    window: Interval,
+    whole: Sequence[Interval],
 ) -> dict[str, float]:
     # The profiler shows annotations on the device too, over the kernels that were queued within: no kernels.
     updates = [each.interval for each in traced if each.name.startswith(UPDATE)]
@@ -66,7 +71,6 @@ def _of_device(
     updating = common(union(others), union(updates))
     computing = without(others, updating)
     exposed = without([*sending, *sent_by_cpu], others)
-    whole = [window]
     idle = without(whole, [*others, *exposed])
     data = common(idle, union(waits))
     return {
@@ -84,7 +88,7 @@ class OnGpu:
     method = "torch.profiler"
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.devices, self._waits = list(dict.fromkeys(devices)), list[Interval]()
+        self.devices, self._waits, self._beside = list(dict.fromkeys(devices)), list[Interval](), list[Interval]()
         self._profiler = torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA], **_all_threads()
         )
@@ -100,6 +104,15 @@ class OnGpu:
     def stepped(self) -> None:
         """The step with that batch is queued."""
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """What is done while this lasts belongs to no step. What was queued before it still does."""
+        self._synchronise()
+        began = time.time()
+        yield
+        self._synchronise()
+        self._beside.append((began, time.time()))
+
     def end(self) -> dict[str, float]:
         """The seconds of each part."""
         self._synchronise()
@@ -108,7 +121,7 @@ class OnGpu:
         results: Any = self._profiler.profiler.kineto_results  # type: ignore[union-attr]  # it has run
         zero = results.trace_start_ns() / 1e9
         traced = [_traced(event, zero) for event in self._profiler.events() or ()]
-        return parts(traced, self._waits, (self._began, ended))
+        return parts(traced, self._waits, (self._began, ended), self._beside)
 
     def _synchronise(self) -> None:
         for device in self.devices:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -56,6 +57,10 @@ class Observer:
         """A step is done."""
         if self._observed:
             self._observed.stepped()
+
+    def beside(self) -> AbstractContextManager[None]:
+        """What is done while this lasts belongs to no step: an evaluation, a save."""
+        return self._observed.beside() if isinstance(self._observed, OnGpu) else nullcontext()
 
     def due(self, step: int) -> bool:
         """Whether the observed steps begin or end after this one."""

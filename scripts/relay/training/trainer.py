@@ -82,14 +82,14 @@ class Trainer:
                 recorder.loss(loss)
                 stopwatch.tick()
                 if step % length.evaluate_every_steps == 0 or step == length.total_steps:
-                    with stopwatch.paused("evaluation"):
+                    with stopwatch.paused("evaluation"), self.observer.beside():
                         self._evaluate(step)
                 if self.observer.due(step):
                     with stopwatch.paused("observing"):
                         self.checkpoints.finish()  # nothing is written beside the steps that are observed
                         self.observer.turn(step)
                 if self.spots.due(step):
-                    with stopwatch.paused("saving"):
+                    with stopwatch.paused("saving"), self.observer.beside():
                         self.spots.save(step)
                 if step == last or agreement.due(step):
                     decision = agreement.reach(step)
