@@ -40,11 +40,12 @@ class ParameterServer(ByHand):
 
     def save(self, directory: Path) -> Future[Any]:
         """Every rank may write any tensor, so that all have the optimizer's state meanwhile."""
-        names = self.ranks.gather([sorted(self.optimizer.state[p]) for p in self.model.parameters()])[0]
-        for parameter, kinds in zip(self.model.parameters(), names, strict=True):
-            for kind in kinds:
-                held = self.optimizer.state[parameter].setdefault(kind, torch.zeros_like(parameter))
-                dist.broadcast(held, 0)
+        states = [self.optimizer.state[parameter] for parameter in self.model.parameters()]
+        # An optimizer may keep a number of steps beside what is as large as the parameter.
+        empty = [{kind: torch.zeros_like(held) for kind, held in state.items()} for state in states]
+        for state, kinds in zip(states, self.ranks.gather(empty)[0], strict=True):
+            for kind, zeros in kinds.items():
+                dist.broadcast(state.setdefault(kind, zeros), 0)
         written = super().save(directory)
         self._keep_on_the_first()
         return written

@@ -176,7 +176,7 @@ def _unclear(answer: Answer) -> str:
     if answer.repeats is None:
         assert answer.best is not None
         alike = all(each.other.cost == answer.best.cost for each in answer.unclear)
-        choice = "take either, for they hold the same" if alike else "choose what matters to you: the time, or the cost"
+        choice = "take any, for they cost the same" if alike else "choose what matters to you: the time, or the cost"
         told = f"Even {MOST_REPEATS} repeats would not tell: measure on quieter nodes, or {choice}."
         return f"It is not sure, because {why}: {listing(shown)}. {told}"
     remedy = f"{answer.repeats} of each (repeats: {answer.repeats})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from relay.base.files import read_json_or
 
@@ -35,16 +37,19 @@ class LargestModel:
         return {"most": "the most to try", "minutes": "the most tried in the time allowed"}.get(self.limited_by, "")
 
 
+def of_record(record: Mapping[str, Any], name: str) -> LargestModel:
+    """A search's record, of the setting with this name. A record that lacks something raises TypeError or KeyError."""
+    known = {each.name for each in fields(LargestModel)}
+    budgets = [one["budget_bytes"] for one in record.get("tried", ()) if one["budget_bytes"]]
+    told = {key: value for key, value in record.items() if key in known}
+    return LargestModel(**told | {"name": name, "budget_bytes": max(budgets, default=None)})
+
+
 def found(results: Path, names: Mapping[str, str]) -> list[LargestModel]:
     """What was found of the settings with these names, by id, in their order. What cannot be read is left out."""
-    known = {each.name for each in fields(LargestModel)}
     read = []
     for setting, name in names.items():
         record = read_json_or(results / "largest_model" / f"{setting}.json", {})
-        try:
-            budgets = [one["budget_bytes"] for one in record.get("tried", ()) if one["budget_bytes"]]
-            told = {key: value for key, value in record.items() if key in known}
-            read.append(LargestModel(**told | {"name": name, "budget_bytes": max(budgets, default=None)}))
-        except (TypeError, AttributeError, KeyError):
-            continue
+        with suppress(TypeError, AttributeError, KeyError):
+            read.append(of_record(record, name))
     return read

@@ -83,7 +83,7 @@ def memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) ->
         return (job.memory_mb, why) if job else (None, "not measured: ask for what your cluster gives by default")
     held_mb, measured = _held(run, summaries, max(peaks) / MEBIBYTE)
     needed = math.ceil((held_mb + STARTERS_MB) * (1 + MARGIN))
-    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more in case"
+    why = f"{measured}, {STARTERS_MB} MiB for what starts them, and {100 * MARGIN:.0f} % more as a margin"
     if job is not None and job.memory_mb is not None and needed > job.memory_mb:
         return job.memory_mb, f"as the measured jobs had, which was enough; the bound is {needed} MiB: {why}"
     return needed, why
@@ -111,7 +111,7 @@ def _time(
     needed = (trained + once) * (1 + MARGIN) + START_SECONDS
     why = (
         f"for {times * run.length.epochs:g} epochs, {number(trained, 2)} s of training in the slowest repeat, "
-        f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more in case, and "
+        f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
         f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
     minutes = max(LEAST_MINUTES, math.ceil(needed / 60))

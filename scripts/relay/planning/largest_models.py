@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from relay.comparison.largest_models import LargestModel, of_record
 from relay.planning.checks import named
 from relay.planning.config import Config
 from relay.planning.plan import Plan
@@ -50,18 +51,17 @@ def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
 
 def shown(plan: Plan, found: Mapping[str, Mapping[str, Any]]) -> str:
     """The answers for the terminal: a line for each setting, the prediction beside what was found."""
-    limits = {"memory": "", "most": ", the most to try", "minutes": ", the most tried in the time allowed"}
-    lines = []
-    for name in searches(plan):
-        answer = found[name]
-        if answer["depth"] is None:
-            lines.append(f"{name}: {answer['reason']}")
-            continue
-        line = f"{name}: {answer['depth']} blocks{limits[answer['limited_by']]}"
-        if "parameters" in answer:
-            count, said = answer["parameters"] / 1e6, answer["predicted_parameters"] / 1e6
-            line += f", {count:.4g} M parameters; by the formula {answer['predicted_depth']} blocks, {said:.4g} M"
-            line += f" ({answer['state_bytes']:.4g} bytes for each)"
-        lines.append(line)
+    lines = [_line(of_record(found[name], name)) for name in searches(plan)]
     lines += [f"{skip.setting.strategy.name}: skipped: {reason}" for skip in plan.skipped for reason in skip.reasons]
     return "\n".join(lines)
+
+
+def _line(answer: LargestModel) -> str:
+    if answer.depth is None:
+        return f"{answer.name}: {answer.reason}"
+    line = ", ".join(filter(None, (f"{answer.name}: {answer.depth} blocks", answer.told_limit)))
+    if answer.parameters is None or answer.predicted_parameters is None:
+        return line
+    count, said = answer.parameters / 1e6, answer.predicted_parameters / 1e6
+    formula = f"by the formula {answer.predicted_depth} blocks, {said:.4g} M"
+    return f"{line}, {count:.4g} M parameters; {formula} ({answer.state_bytes:.4g} bytes for each)"
