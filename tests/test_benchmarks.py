@@ -41,6 +41,13 @@ def test_the_cost_of_looking_is_measured() -> None:
     assert found["observed_step_over_timed"] > 0
 
 
+@pytest.mark.slow
+def test_the_error_of_a_steps_split_is_measured() -> None:
+    found = printed("split_error", "--steps", "110", "--rounds", "1")
+    assert (found["rounds"], len(found["parts"])) == (1, 6)
+    assert all(part > 0 for part in found["parts"].values()), found
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("network", ["eager", "forked"])
 def test_inter_op_threads_are_measured(network: str) -> None:
@@ -118,6 +125,7 @@ def test_every_benchmark_is_run() -> None:
         "monitor_cost",
         "job_overhead",
         "proof_share",
+        "split_error",
         "statistics_coverage",
         "zero_memory",
     }

@@ -14,6 +14,7 @@ import driver_runs
 import mini_slurm
 from driver_runs import Workplace, until
 from mini_slurm import MiniSlurm, Node, Partition
+from relay.base.files import write_text
 from relay.driver import job_states
 from relay.slurm import commands
 
@@ -33,7 +34,8 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]
 
 def configure(cluster: MiniSlurm, old: str, new: str) -> None:
     conf = cluster.folder / "slurm.conf"
-    conf.write_text(re.sub(old, new, conf.read_text()))
+    # At once: a node that reads the file while it is written finds it empty, and ends.
+    write_text(conf, re.sub(old, new, conf.read_text()))
     cluster.run("scontrol", "reconfigure")
 
 
