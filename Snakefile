@@ -22,6 +22,7 @@ min_version("9.0")
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard, refused
 from relay.driver.view import View
+from relay.environments import login_node
 from relay.planning import here, largest_models, planner, probed, reading, shrink, table
 from relay.planning.config import load
 from relay.run_folder import layout
@@ -100,7 +101,17 @@ if workflow.is_main_process:
         workflow,
         guard.Rules(
             reading={"status"} if PLAN.unmeasured else {"status", "plan"},
-            missing=[*PLAN.unready, *filter(None, [PLAN.over_budget])],
+            missing=[
+                *PLAN.unready,
+                *login_node.undeployed(
+                    SITE,
+                    {
+                        m.item_to_choice()
+                        for m in workflow.deployment_settings.deployment_method
+                    },
+                ),
+                *filter(None, [PLAN.over_budget]),
+            ],
             refused=lambda targets: [
                 *probed.refusals(CONFIG, targets),
                 *largest_models.refusals(PLAN, targets),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from relay.environments import login_node
 from relay.spec.messages import describe
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
@@ -32,10 +33,13 @@ BLOCKS: dict[str, type[BaseModel]] = {
 }
 
 DEPLOYMENT = """\
-# Snakemake {does} before a job's command.
-software-deployment-method: [{method}]
+# Snakemake loads the modules that the site's file names before a job's command. A site in mode conda needs [conda].
+software-deployment-method: [env-modules]
 """
-DOES = {"conda": "activates the site's conda environment", "env-modules": "loads the site's modules"}
+WITH_CONDA = """\
+# Snakemake activates the site's conda environment before a job's command.
+software-deployment-method: [conda]
+"""
 
 README_HEAD = """\
 # Clusters
@@ -85,27 +89,24 @@ def _keys(block: type[BaseModel]) -> str:
 
 def profile(base: str, site: Site) -> str:
     """The profile of a site: `base`, the text of profiles/slurm, with another site and a header of its own."""
-    line = SITE_LINE.format(BASE_SITE)
-    if base.count(line) != 1:
-        raise ValueError(f"{BASE}: holds the line '{line.rstrip()}' {base.count(line)} times, not once")
-    settings = base[_end_of_header(base) :].replace(line, SITE_LINE.format(site.name))
+    settings = _replaced(base[_end_of_header(base) :], SITE_LINE.format(BASE_SITE), SITE_LINE.format(site.name))
     if most := site.limits.jobs:
         settings = re.sub(r"(?m)^jobs: (\d+)$", lambda jobs: f"jobs: {min(most, int(jobs[1]))}", settings)
+    if login_node.deployment_method(site) == "conda":
+        settings = _replaced(settings, DEPLOYMENT, WITH_CONDA)
     description = site.description[0].upper() + site.description[1:]
-    return PROFILE_HEAD.format(description=description, name=site.name) + settings + _deployment(site)
+    return PROFILE_HEAD.format(description=description, name=site.name) + settings
+
+
+def _replaced(base: str, old: str, new: str) -> str:
+    if base.count(old) != 1:
+        raise ValueError(f"{BASE}: holds the lines '{old.rstrip()}' {base.count(old)} times, not once")
+    return base.replace(old, new)
 
 
 def _end_of_header(base: str) -> int:
     """Where its first comment, which is about itself, has ended."""
     return base.index("\nexecutor:") + 1
-
-
-def _deployment(site: Site) -> str:
-    """A conda site's modules give `conda` on the login node: loaded in a job, they would hide the environment."""
-    if site.environment.mode != "conda" and not site.modules:
-        return ""
-    method = "conda" if site.environment.mode == "conda" else "env-modules"
-    return DEPLOYMENT.format(does=DOES[method], method=method)
 
 
 def generated(root: Path) -> dict[str, str]:

@@ -79,6 +79,24 @@ def test_without_conda_it_is_planned_and_told(monkeypatch: pytest.MonkeyPatch, t
     assert login_node.unready(ours) == login_node.unready(site("wheels")) == []
 
 
+def test_snakemake_has_to_be_told_to_load_modules_or_activate_conda() -> None:
+    """Else every job would fail; so nothing is submitted."""
+    with_modules = "--software-deployment-method env-modules"
+    for mode in ("modules", "wheels", "current"):
+        (line,) = login_node.undeployed(site(mode), set())
+        assert line.startswith("mine.yaml: modules: a/1, b/2: Snakemake has to be told")
+        assert line.endswith(with_modules)
+        assert login_node.undeployed(site(mode), {"env-modules"}) == []
+    (line,) = login_node.undeployed(site("conda"), {"env-modules"})
+    assert "the profile says env-modules alone; add --software-deployment-method conda" in line
+    assert login_node.undeployed(site("conda"), {"conda"}) == login_node.undeployed(None, set()) == []
+    without = site("current")
+    without.modules = []
+    assert login_node.undeployed(without, set()) == []
+    without.stack_modules = {"deepspeed": ["cuda"]}
+    assert login_node.undeployed(without, set())[0].startswith("mine.yaml: modules: of stacks: ")
+
+
 def test_what_a_job_imports_is_in_its_stack() -> None:
     """A node has torch's lock and nothing else; what plans and reports stays on the login node."""
     wanted = {

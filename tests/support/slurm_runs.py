@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -49,8 +51,11 @@ def slurm_snakemake(
     site: str | Path | None = None,
     profile: str = "slurm",
     timeout_seconds: float = 900,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, str]:
     """Run the workflow in `folder` on the cluster; its exit status and all that it printed.
+
+    `variables` are further ones of the user's shell.
 
     Raises `subprocess.TimeoutExpired` with the output so far; the jobs are then left to `MiniSlurm.tidy`.
     """
@@ -61,6 +66,6 @@ def slurm_snakemake(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=timeout_seconds,
-        env={"COLUMNS": "80", "SNAKEMAKE_PROFILE": ""},
+        env={"COLUMNS": "80", "SNAKEMAKE_PROFILE": "", **variables},
     )
     return done.returncode, done.stdout

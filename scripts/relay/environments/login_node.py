@@ -6,7 +6,7 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,26 @@ def unready(site: Site) -> list[str]:
         return []
     module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
     return [f"conda: no such command on PATH; load the module that gives it{module} before Snakemake is started"]
+
+
+def deployment_method(site: Site) -> str | None:
+    """How Snakemake has to prepare a job of the site, as its option says it; None where nothing is to be done.
+
+    A conda site's modules give `conda` on the login node. Loaded in a job, they would hide the environment.
+    """
+    if site.environment.mode == "conda":
+        return "conda"
+    return "env-modules" if site.modules or any(site.stack_modules.values()) else None
+
+
+def undeployed(site: Site | None, methods: Collection[str]) -> list[str]:
+    """What the jobs would be without, because Snakemake was told to use these methods alone; one line, or none."""
+    needed = deployment_method(site) if site else None
+    if site is None or needed is None or needed in methods:
+        return []
+    named = "environment.mode: 'conda'" if needed == "conda" else f"modules: {', '.join(site.modules) or 'of stacks'}"
+    told = f"the profile says {', '.join(sorted(methods))} alone" if methods else "the profile does not say so"
+    return [f"{site.file}: {named}: Snakemake has to be told, and {told}; add --software-deployment-method {needed}"]
 
 
 def modules_of(site: Site | None) -> list[str]:
