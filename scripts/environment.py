@@ -5,9 +5,11 @@ python scripts/environment.py --lock envs/torch.txt --output environment.json [-
 
 import argparse
 import json
+import signal
+import sys
 from pathlib import Path
 
-from relay.base import entry
+from relay.base import ending, entry
 from relay.base.files import write_json
 from relay.environments.login_node import asked, prepare
 
@@ -24,6 +26,8 @@ def main() -> int:
         help="what relay.environments.login_node.asked gave (the driver's own environment)",
     )
     given = parser.parse_args()
+    # As an exception, so that compilers are ended and half-made folders are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ending.INTERRUPTED))
     environment = given.asked or asked(None, given.lock.stem, given.lock.resolve().parent.parent)
     write_json(given.output, prepare(environment, given.lock))
     return 0

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 import lock as lock_script
@@ -90,6 +93,27 @@ def test_an_environment_that_was_cut_short_is_made_again(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"no environment at .*forcerun environment"):
         node.interpreter(asked(lock), tmp_path)
     assert overlay.make(lock).resolve() != first
+
+
+def test_an_environment_that_has_lost_a_file_is_made_again(tmp_path: Path) -> None:
+    lock = small_lock(tmp_path, "einops")
+    first = overlay.make(lock).resolve()
+    (overlay.site_packages(first) / "einops" / "__init__.py").unlink()
+    second = overlay.make(lock).resolve()
+    assert second != first
+    assert (overlay.site_packages(second) / "einops" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("kind", ["environments", "built"])
+def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path, kind: str) -> None:
+    """A file stands where the folder has to be. (Root may write everywhere.)"""
+    own_cache.mkdir(parents=True)
+    (own_cache / kind).touch()
+    with pytest.raises(UserError) as caught:
+        overlay.make(quick)
+    told = f"{own_cache / kind}: File exists; environments and what was built are kept below {own_cache}: free or"
+    assert str(caught.value).startswith(told)
+    assert "XDG_CACHE_HOME" in str(caught.value)
 
 
 def test_what_cannot_be_fetched_leaves_nothing(
@@ -200,3 +224,29 @@ def test_a_failed_build_says_why_and_keeps_nothing(
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
     if fault != "wrong":
         assert not list(own_cache.glob("built/quick-*/*.whl"))
+
+
+def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
+    """What a build has started would go on for minutes, on a login node perhaps."""
+    told = tmp_path / "pid"
+
+    def interrupt(*_: object) -> None:
+        if told.exists() and told.read_text().endswith("\n"):
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    compiling = ["bash", "-c", f"sleep 600 & echo $! > {told}; wait"]
+    log = tmp_path / "log"
+    try:
+        with log.open("w") as said, pytest.raises(KeyboardInterrupt):
+            built._run(compiling, {"PATH": "/usr/bin:/bin"}, log, said, "quick==1.0")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    try:
+        compiler = psutil.Process(int(told.read_text()))
+        while compiler.status() != psutil.STATUS_ZOMBIE:  # pytest's own time limit ends a wait in vain
+            time.sleep(0.02)
+    except psutil.NoSuchProcess:
+        pass

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 from relay.base.errors import UserError
 from relay.environments.lock_text import ENTRY
@@ -38,6 +40,17 @@ def cache() -> Path:
     """This user's folder for what took long to make: `$XDG_CACHE_HOME/torch-relay`, or `~/.cache/torch-relay`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "torch-relay"
+
+
+@contextlib.contextmanager
+def in_the_cache() -> Iterator[None]:
+    """Raise UserError for an OSError: a full or read-only disk, which the user can mend or avoid."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename or cache()}: {error.strerror or error}"
+        remedy = "free or repair that disk, or name a folder of yours on another one in XDG_CACHE_HOME"
+        raise UserError(f"{what}; environments and what was built are kept below {cache()}: {remedy}") from None
 
 
 def entries(lock: str) -> dict[str, str]:
@@ -86,8 +99,7 @@ def wheel(entry: str, python: Path, build: str) -> Path:
     if missing := lacking(recipe, build):
         raise UserError(f"{package} has to be compiled here, and this machine lacks: {'; '.join(missing)}")
     place = cache() / "built" / f"{package}-{_key(entry, recipe, python, build)}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(place):
+    with in_the_cache(), only_one(place):
         if not (made := sorted(place.glob("*.whl"))):
             _build(entry, recipe, python, build, place)
             made = sorted(place.glob("*.whl"))
@@ -95,8 +107,10 @@ def wheel(entry: str, python: Path, build: str) -> Path:
 
 
 def _key(entry: str, recipe: Recipe, python: Path, build: str) -> str:
-    """A digest of all that a wheel depends on: source, recipe, compiler, Python, torch, machine, optional headers."""
+    """A digest of all that a wheel depends on: source, recipe, compilers, Python, torch, machine, optional headers."""
     compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    for program in recipe.cuda_programs if build != "cpu" else ():  # CUDA's own, of the site's module
+        compiler += subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     about = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
     if about.returncode:
         raise UserError(f"{python}: torch cannot be imported: {about.stderr.strip().rpartition(chr(10))[2]}")
@@ -133,9 +147,17 @@ def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) ->
     print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, said: object, name: str) -> None:
-    done = subprocess.run(command, check=False, env=environment, stdout=said, stderr=subprocess.STDOUT)  # type: ignore[call-overload]
-    if done.returncode:
+def _run(command: list[str], environment: dict[str, str], log: Path, said: TextIO, name: str) -> None:
+    """Run a step of a build, in a process group of its own: where this process is told to end, compilers end too."""
+    together: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT, "start_new_session": True}
+    with subprocess.Popen(command, env=environment, **together) as running:
+        try:
+            status = running.wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            raise
+    if status:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         said_why = (line.strip() for line in lines if re.search(r"(?i)\berror:(?! subprocess)|THESE PACKAGES", line))
         told = next(said_why, "no line says why")
@@ -162,6 +184,7 @@ def _keep(built: Path, place: Path) -> None:
 @contextlib.contextmanager
 def only_one(place: Path) -> Iterator[None]:
     """Let one process build this wheel; another one waits, then finds it. The kernel releases the lock."""
+    place.parent.mkdir(parents=True, exist_ok=True)
     with place.with_suffix(".lock").open("w") as stream:
         with contextlib.suppress(OSError):  # a home folder without locks: nobody is waited for
             fcntl.flock(stream, fcntl.LOCK_EX)

@@ -9,7 +9,6 @@ This module does not import torch, because torch need not be installed where it 
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -37,6 +36,7 @@ from relay.environments.node_folder import (
     versions,
 )
 from relay.environments.wheelhouse import MADE_WITH, REQUIREMENTS, base_python, damaged, python_version
+from relay.environments.whole import is_whole, packages
 
 __all__ = ["interpreter", "needs_preparation", "node_disk", "own_folder", "prepare"]
 
@@ -83,7 +83,7 @@ def prepare(environment: Mapping[str, Any], disk: Path) -> None:
         return
     _check_modules(environment)
     with in_one_line(disk), only_one(place := _place(environment, disk)) as lock:
-        if whole := _is_whole(place):
+        if whole := is_whole(place, MARKER):
             print(f"environment: {place.resolve()} is there", flush=True)
         elif place.is_symlink() or versions(place):
             print(f"environment: {place} is incomplete; it is installed again", flush=True)
@@ -99,8 +99,7 @@ def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     install = _from_site if environment["site_wheels"] else _from_wheelhouse
     try:
         install(environment, folder, lock)
-        packages = sorted(path.name for path in folder.glob("lib/python3*/site-packages/*.dist-info"))
-        write_json(folder / MARKER, {"stack": environment["stack"], "packages": packages})
+        write_json(folder / MARKER, {"stack": environment["stack"], "packages": packages(folder)})
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -148,30 +147,6 @@ def _python(environment: Mapping[str, Any]) -> Path:
         where = f"on node {os.uname().nodename}"
         raise UserError(f"environment.python: {str(python)!r} is not a program {where}; name a Python that is there")
     return python
-
-
-def _is_whole(place: Path) -> bool:
-    """Whether the environment was completed and still has every file. Cleaners of /tmp delete files one by one."""
-    try:
-        packages = json.loads((place / MARKER).read_text(encoding="utf-8"))["packages"]
-        site_packages = next(place.glob("lib/python3*/site-packages"))
-        records = [(site_packages / name / "RECORD").read_text(encoding="utf-8") for name in packages]
-    except (OSError, ValueError, StopIteration):
-        return False
-    return (place / "bin/python").exists() and all(_has_files(site_packages, record) for record in records)
-
-
-def _has_files(folder: Path, record: str) -> bool:
-    """Whether all of a package's files exist with their recorded sizes. Files without a size (bytecode) do not count.
-
-    `record` is the text of the package's RECORD file.
-    """
-    try:
-        # Paths are plain text here, because pathlib would take a second for torch's 15,000 files.
-        sized = [(f"{folder}/{path}", int(size)) for path, _, size in csv.reader(record.splitlines()) if size]
-        return all(os.stat(path).st_size == size for path, size in sized)  # noqa: PTH116
-    except (OSError, ValueError):
-        return False
 
 
 def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> None:

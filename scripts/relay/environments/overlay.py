@@ -13,6 +13,8 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import distributions, version
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from relay.environments import built, installer
 from relay.environments.lock_text import exactly, without
 from relay.environments.node_folder import clear, new_version, only_one, point, use
 from relay.environments.recipes import RECIPES
+from relay.environments.whole import is_whole, packages
 
 DRIVERS = "torch"  # the stack that the driver's own environment has
 MARKER = "relay-environment.json"  # written last, so only a complete environment has it
@@ -54,16 +57,18 @@ def interpreter(link: Path) -> str:
 
 
 def make(lock: Path) -> Path:
-    """Make a lock's environment unless it is there, and return its place.
+    """Make a lock's environment unless it is there with every file, and return its place.
 
     Raises UserError where a package can neither be fetched nor built.
     """
     link = place(lock)
     assert link is not None, "the driver's own environment is made by `make install`"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with only_one(link) as held:
+    with built.in_the_cache(), _alone(link) as held:
         parts = _optional_parts(lock)
-        whole = (link / MARKER).exists() and set(parts) <= set(read_json_or(link / MARKER, {}).get("parts", []))
+        marked = read_json_or(link / MARKER, {})
+        # An environment of before has no list of its packages.
+        whole = (link / MARKER).exists() and set(parts) <= set(marked.get("parts", []))
+        whole = whole and ("packages" not in marked or is_whole(link, MARKER))
         clear(link, but=link.resolve() if whole else None)
         if whole:
             print(f"environment: {link} is there", flush=True)
@@ -71,13 +76,21 @@ def make(lock: Path) -> Path:
         started, folder = time.monotonic(), new_version(link)
         try:
             _install(lock, folder, held)
-            write_json(folder / MARKER, {"stack": lock.stem, "parts": parts})
+            write_json(folder / MARKER, {"stack": lock.stem, "parts": parts, "packages": packages(folder)})
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         point(link, folder)
         print(f"environment: {folder} made in {time.monotonic() - started:.1f} s", flush=True)
     return link
+
+
+@contextmanager
+def _alone(link: Path) -> Iterator[int]:
+    """The lock of an environment's place, whose folder is made where it is missing."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(link) as held:
+        yield held
 
 
 def _optional_parts(lock: Path) -> list[str]:

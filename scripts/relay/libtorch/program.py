@@ -30,8 +30,7 @@ def lacking() -> list[str]:
 def program(sources: Path) -> Path:
     """The program, built from the folder `sources` unless it is in the cache. Raises UserError where that fails."""
     place = built.cache() / "built" / f"libtorch-{_key(sources)}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with built.only_one(place):
+    with built.in_the_cache(), built.only_one(place):
         if not (place / NAME).is_file():
             _build(sources, place)
     return place / NAME
