@@ -35,6 +35,16 @@ def test_values_that_the_task_has_anyway_make_no_other_run() -> None:
 
 
 @pytest.mark.usefixtures("in_the_project")
+def test_a_schedule_whose_first_step_is_after_the_end_is_warned_of() -> None:
+    step = CPU | {"learning_rate_schedule": "step", "learning_rate_step_gamma": 0.5}
+    (warning,) = planned(step | {"learning_rate_step_epochs": [4, 5]}, epochs=5).warnings
+    assert "has learning_rate_step_epochs 5, and its 5 epochs end before the first step" in warning
+    warm = step | {"learning_rate_step_epochs": 4, "learning_rate_warmup_epochs": 1}
+    assert "has learning_rate_step_epochs 4, and its 5 epochs end" in planned(warm, epochs=5).warnings[0]
+    assert planned(CPU, task="princeton-mnist", epochs=1).warnings == []  # the task's own, which nobody asked for
+
+
+@pytest.mark.usefixtures("in_the_project")
 def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_it() -> None:
     step = {"learning_rate_schedule": "step", "learning_rate_step_epochs": 5, "learning_rate_step_gamma": 0.5}
     cosine = {"learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2.5}

@@ -12,6 +12,8 @@ from relay.planning.settings import Here
 from relay.spec.labels import counted
 from relay.spec.setting import Shape
 
+STEP_EPOCHS = "learning_rate_step_epochs"  # an axis
+
 
 def cautions(
     planned: PlannedSetting, config: Config, here: Here, seconds_per_step: float | None = None
@@ -22,7 +24,22 @@ def cautions(
     """
     shape = planned.setting.shape
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
+    yield from _never_stepped(planned, config)
     yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
+
+
+def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:
+    """Warn of a schedule that was asked for and whose first step would come after the run's end."""
+    schedule = planned.setting.optimization
+    every, warmup = schedule.learning_rate_step_epochs, schedule.learning_rate_warmup_epochs or 0
+    asked: list[int | None] = getattr(config.comparisons[planned.comparison], STEP_EPOCHS)
+    if config.shrink or every is None or every not in asked:
+        return
+    if every + warmup >= config.epochs:
+        yield (
+            f"has {STEP_EPOCHS} {every}, and its {config.epochs:g} epochs end before the first step: its "
+            "learning rate stays constant"
+        )
 
 
 def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: float | None) -> Iterator[str]:
