@@ -159,6 +159,8 @@ class _Planner:
             if self.here.site and not reasons:
                 reasons += self._site_problems(setting, self.here.site, torch)
             reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
+            recorded = (self.here.site, stack, lock_of(self.root, stack))
+            reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
             if self.lock(stack) is None:
                 reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
             if not reasons:

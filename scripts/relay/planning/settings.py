@@ -223,7 +223,7 @@ def resolve(
             divides=tuple(needs.divides),
             node_needs=(
                 *needs.node_needs.get(shape.device, ()),
-                *versions.needed(needs.least_torch, needs.least_python),
+                *versions.needed(needs.least_torch, needs.least_python, needs.packages),
             ),
             lossy=needs.lossy_options(options),
         ),

@@ -6,13 +6,15 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+from relay.base.errors import UserError
+from relay.environments import login_node, wheelhouse
 from relay.environments.locks import base, is_recorded, pinned
 from relay.spec import cuda
 from relay.spec.identity import lock_lines
 from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.site import Site
-from relay.spec.versions import too_old
+from relay.spec.versions import lacking, names_in, too_old
 
 
 def torch_version(site: Site | None, stack: str, lock: Path, installed: str | None) -> str | None:
@@ -43,6 +45,9 @@ def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
         return
     declared, build, generation = site.environment, site.torch_build, partition.generation
     downloaded = declared.mode == "wheels" and declared.wheels_from == "download"
+    if build == "cpu" and downloaded:
+        fit = [name for name in cuda.BUILDS if not cuda.problem(name, generation, site.nvidia_driver)]
+        yield f"{site.file}: environment.torch: cpu has no code for GPUs; allowed: auto, {', '.join(fit)}"
     known = build in cuda.BUILDS and (build != "cuda" or downloaded)
     if known and (problem := cuda.problem(build, generation, site.nvidia_driver)):
         yield f"{site.file}: environment.torch: {problem}"
@@ -51,10 +56,33 @@ def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
 
 
 def problems(needs: Requirements, strategy: str, torch: str | None, site: Site | None) -> Iterator[str]:
-    """Why a strategy cannot run with that torch, or with the driver's Python where the jobs use it."""
-    found = {"torch": (torch, needs.least_torch)}
-    if site is None or site.environment.mode == "current":
-        found["python"] = (platform.python_version(), needs.least_python)
+    """Why a strategy cannot run with that torch, or with the Python that the jobs use, where it is known."""
+    found = {"torch": (torch, needs.least_torch), "python": (_python(site), needs.least_python)}
     for name, (version, least) in found.items():
         if version and (problem := too_old(name, version, least)):
             yield f"{strategy} {problem}"
+
+
+def _python(site: Site | None) -> str | None:
+    """The version of the jobs' Python: the driver's own, or the one that nodes make environments with."""
+    if site is None or site.environment.mode == "current":
+        return platform.python_version()
+    if site.environment.mode != "wheels":
+        return None
+    try:
+        return wheelhouse.version_of(Path(login_node.python_of(site)))
+    except UserError:  # told elsewhere
+        return None
+
+
+def missing_packages(needs: Requirements, strategy: str, site: Site | None, stack: str, lock: Path) -> Iterator[str]:
+    """What a strategy needs and a cluster's own wheels have not, as far as their versions are recorded."""
+    if site is None or not is_recorded(stack) or site.environment.wheels_from != "site":
+        return
+    text = lock.read_text(encoding="utf-8")
+    found = {name: pinned(text, name) for name in names_in(needs.packages)}
+    for problem in lacking(needs.packages, found):
+        yield (
+            f"{strategy} {problem} ({lock}); name it under environment.packages.{base(stack)} of {site.file}, if the "
+            "cluster has it"
+        )

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from relay.environments.locks import base
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
-from relay.spec.versions import NAMES, least_of, too_old
+from relay.spec.versions import NAMES, lacking, least_of, packages_of, too_old
 
 NETWORK = re.compile(
     r"(nfs|lustre|gpfs|beegfs|ceph|cifs|smb|panfs|pvfs|orangefs|wekafs|afs|9p|fuse\.(sshfs|gluster|ceph))"
@@ -165,6 +165,22 @@ def least_versions(facts: Facts) -> Outcome | None:
                     "docs/torch-versions.md has what each needs",
                 )
     return None
+
+
+@check("packages that the strategies need")
+def packages(facts: Facts) -> Outcome | None:
+    """An environment without the strategy's framework, or with a version that the strategy does not know."""
+    wanted = packages_of(facts.needs)
+    for rank in facts.ranks:
+        for problem in lacking(wanted, rank["packages"]) if "packages" in rank else ():
+            return stop(
+                f"a strategy of this check {problem} ({who(rank)}, {rank['python']})",
+                f"install it into the environment of stack {base(facts.run['stack'])}, or name another one in the "
+                "site's file (`environment`), or leave the strategy out",
+            )
+    found = facts.ranks[0].get("packages", {}) if facts.ranks else {}
+    there = [f"{name} {version}" for name, version in found.items() if version]
+    return fine(listed(there)) if there else None
 
 
 @check("torch on all nodes")

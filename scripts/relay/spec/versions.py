@@ -1,14 +1,18 @@
-"""Versions of torch and of Python, as far as strategies depend on them."""
+"""Versions of torch, of Python and of other packages, as far as strategies depend on them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 # The oldest on which any of this was tried. A strategy that needs a newer one says so in its requirements.
 LEAST = {"torch": "2.5", "python": "3.11"}
 VERSION = r"[0-9]+(\.[0-9]+){1,2}"
 NAMES = {"torch": "torch", "python": "Python"}
+# A package that a strategy needs, perhaps in one version, or one of several: "deepspeed==0.19.8", "lightning|fabric".
+ONE_PACKAGE = r"[a-z0-9][a-z0-9-]*(==[0-9][0-9.]*)?"
+PACKAGE = rf"{ONE_PACKAGE}(\|{ONE_PACKAGE})*"
+PACKAGE_NEED = "package "  # begins what preflight reads of one
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -24,10 +28,32 @@ def too_old(name: str, found: str, least: str) -> str | None:
     return f"needs {NAMES[name]} {least} or newer, has {found}"
 
 
-def needed(least_torch: str, least_python: str) -> tuple[str, ...]:
-    """What a strategy needs above LEAST, as preflight reads it: ("torch>=2.9",)."""
+def needed(least_torch: str, least_python: str, packages: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a strategy needs above LEAST, and its packages, as preflight reads it: ("torch>=2.9", "package horovod")."""
     wanted = {"torch": least_torch, "python": least_python}
-    return tuple(f"{name}>={least}" for name, least in wanted.items() if release(least) > release(LEAST[name]))
+    newer = (f"{name}>={least}" for name, least in wanted.items() if release(least) > release(LEAST[name]))
+    return (*newer, *(f"{PACKAGE_NEED}{package}" for package in packages))
+
+
+def packages_of(needs: Sequence[str]) -> list[str]:
+    """The packages among what preflight reads."""
+    return [need.removeprefix(PACKAGE_NEED) for need in needs if need.startswith(PACKAGE_NEED)]
+
+
+def names_in(packages: Sequence[str]) -> list[str]:
+    """The names of all these packages, alternatives too."""
+    return [choice.partition("==")[0] for package in packages for choice in package.split("|")]
+
+
+def lacking(packages: Sequence[str], found: Mapping[str, str | None]) -> Iterator[str]:
+    """What is missing of these packages, a text for each. `found` has the versions that are there, by name."""
+    for package in packages:
+        choices = [choice.partition("==")[::2] for choice in package.split("|")]
+        there = {name: version.partition("+")[0] for name, _ in choices if (version := found.get(name))}
+        if any(name in there and wanted in ("", there[name]) for name, wanted in choices):
+            continue
+        has = ", ".join(f"{name} {version}" for name, version in there.items())
+        yield f"needs {' or '.join(' '.join(filter(None, choice)) for choice in choices)}, has {has or 'none'}"
 
 
 def least_of(needs: Sequence[str], name: str) -> str:

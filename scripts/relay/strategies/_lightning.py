@@ -268,6 +268,6 @@ def quiet() -> None:
     """No tips and notes in the jobs' logs, and none of the shell's variables that change a Trainer."""
     for name in [name for name in os.environ if name.startswith(OVERRIDING)]:
         del os.environ[name]
-    for name in ("lightning.pytorch", "lightning.fabric"):
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", module=r"lightning\.")
+    warnings.filterwarnings("ignore", module=r"(pytorch_)?lightning(_fabric)?\.")

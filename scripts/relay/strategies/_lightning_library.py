@@ -16,21 +16,23 @@ if find_spec("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.plugins.environments import ClusterEnvironment
-    from lightning.pytorch.plugins.precision import MixedPrecision, Precision
-    from lightning.pytorch.strategies import DDPStrategy
+    from lightning.pytorch.plugins.precision import DeepSpeedPrecision, MixedPrecision, Precision
+    from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
     from lightning.pytorch.strategies import Strategy as LightningsStrategy
 else:
     from pytorch_lightning import Callback, LightningModule, Trainer
     from pytorch_lightning.callbacks import ModelCheckpoint
     from pytorch_lightning.plugins.environments import ClusterEnvironment
-    from pytorch_lightning.plugins.precision import MixedPrecision, Precision
-    from pytorch_lightning.strategies import DDPStrategy
+    from pytorch_lightning.plugins.precision import DeepSpeedPrecision, MixedPrecision, Precision
+    from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy
     from pytorch_lightning.strategies import Strategy as LightningsStrategy
 
 __all__ = [
     "Callback",
     "ClusterEnvironment",
     "DDPStrategy",
+    "DeepSpeedPrecision",
+    "DeepSpeedStrategy",
     "LightningModule",
     "LightningsStrategy",
     "MixedPrecision",

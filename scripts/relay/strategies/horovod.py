@@ -1,4 +1,4 @@
-"""Horovod: hooks average each gradient in a thread of Horovod's own while the backward pass goes on (document 004)."""
+"""Horovod: hooks average each gradient in a thread of Horovod's own while the backward pass goes on (document 000)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Horovod(Strategy):
 
     requirements = Requirements(
         stack="horovod",
+        packages=("horovod",),
         least_devices=2,
         divides=("samples",),
         options={"accumulation": 1, "bucket_mb": 25.0, "compression": "none"},

@@ -23,6 +23,7 @@ class LightningDDP(LightningStrategy):
 
     requirements = Requirements(
         stack="lightning",
+        packages=("lightning|pytorch-lightning",),
         least_devices=2,
         divides=("samples",),
         options={"static_graph": False, "find_unused_parameters": False, "bucket_mb": 25.0, "model_checkpoint": False},

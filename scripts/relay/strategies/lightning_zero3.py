@@ -11,10 +11,8 @@ from torch import nn
 
 from relay.strategies._deepspeed import ZeRO
 from relay.strategies._lightning import LightningStrategy, OnTheRunsDevice, TheRunsProcesses, TrainedModule
+from relay.strategies._lightning_library import DDPStrategy, DeepSpeedPrecision, DeepSpeedStrategy
 from relay.strategies.base import Requirements
-
-from lightning.pytorch.plugins.precision import DeepSpeedPrecision  # isort: skip  # after _lightning, which mends this
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy  # isort: skip
 
 
 class LightningZeRO3(LightningStrategy, ZeRO):
@@ -24,7 +22,11 @@ class LightningZeRO3(LightningStrategy, ZeRO):
     """
 
     requirements = Requirements(
-        stack="deepspeed", least_devices=2, divides=("samples", "parameters", "gradients", "optimizer"), compiles=False
+        stack="deepspeed",
+        packages=("deepspeed==0.19.8", "lightning|pytorch-lightning"),
+        least_devices=2,
+        divides=("samples", "parameters", "gradients", "optimizer"),
+        compiles=False,
     )
     stage = 3
 

@@ -9,5 +9,11 @@ from relay.strategies.base import Requirements
 class ZeRO1(ZeRO):
     """Data parallelism over gloo on CPUs and NCCL on GPUs."""
 
-    requirements = Requirements(stack="deepspeed", least_devices=2, divides=("samples", "optimizer"), compiles=False)
+    requirements = Requirements(
+        stack="deepspeed",
+        packages=("deepspeed==0.19.8",),
+        least_devices=2,
+        divides=("samples", "optimizer"),
+        compiles=False,
+    )
     stage = 1

@@ -10,6 +10,10 @@ class ZeRO2(ZeRO):
     """Data parallelism over gloo on CPUs and NCCL on GPUs."""
 
     requirements = Requirements(
-        stack="deepspeed", least_devices=2, divides=("samples", "gradients", "optimizer"), compiles=False
+        stack="deepspeed",
+        packages=("deepspeed==0.19.8",),
+        least_devices=2,
+        divides=("samples", "gradients", "optimizer"),
+        compiles=False,
     )
     stage = 2

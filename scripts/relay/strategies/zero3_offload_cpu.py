@@ -22,7 +22,11 @@ class ZeRO3OffloadCPU(ZeRO):
     """
 
     requirements = Requirements(
-        stack="deepspeed", least_devices=2, divides=("samples", "parameters", "gradients", "optimizer"), compiles=False
+        stack="deepspeed",
+        packages=("deepspeed==0.19.8",),
+        least_devices=2,
+        divides=("samples", "parameters", "gradients", "optimizer"),
+        compiles=False,
     )
     stage = 3
 

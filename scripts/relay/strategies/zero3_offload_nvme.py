@@ -36,6 +36,7 @@ class ZeRO3OffloadNVMe(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
+        packages=("deepspeed==0.19.8",),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
