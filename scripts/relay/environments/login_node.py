@@ -106,15 +106,22 @@ def conda_directive(site: Site | None, stack: str, root: Path) -> str | None:
     None where the site's mode is conda and this machine has no conda: with a value, Snakemake could not even plan. The
     user learns of the missing command from `unready`, and in a job from `relay.environments.node.interpreter`.
     """
-    return None if site and unready(site) else conda_of(site, stack, root)
+    return None if site and _lacks_conda(site) else conda_of(site, stack, root)
 
 
 def unready(site: Site) -> list[str]:
     """What this machine lacks before jobs can use the site's environment, one line for each thing."""
-    if site.environment.mode != "conda" or shutil.which("conda"):
-        return []
-    module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
-    return [f"conda: no such command on PATH; load the module that gives it{module} before Snakemake is started"]
+    if _lacks_conda(site):
+        module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
+        return [f"conda: no such command on PATH; load the module that gives it{module} before Snakemake is started"]
+    image = _own(site.environment.image) if site.environment.mode == "apptainer" else None
+    if image and not Path(image).exists():
+        return [f"{site.file}: environment.image: {image!r} is not there; pull it, to a disk that the nodes see"]
+    return []
+
+
+def _lacks_conda(site: Site) -> bool:
+    return site.environment.mode == "conda" and shutil.which("conda") is None
 
 
 def deployment_method(site: Site) -> str | None:

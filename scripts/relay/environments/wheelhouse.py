@@ -100,11 +100,16 @@ def base_python() -> str:
 def python_version(python: Path) -> str:
     """The version of a Python program, such as `3.11`. Raises UserError for a program that does not run as Python."""
     ask = "import sys; print('{}.{}'.format(*sys.version_info))"
+    remedy = "name the path of one, such as /usr/bin/python3.12, in the site's file"
     try:
         answer = subprocess.run([str(python), "-I", "-c", ask], check=True, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"environment.python: {python} does not run as Python ({type(error).__name__})") from None
-    return answer.stdout.strip()
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise UserError(f"environment.python: {python} does not run as Python ({why}); {remedy}") from None
+    version = answer.stdout.strip()
+    if not re.fullmatch(r"\d+\.\d+", version):  # another program, which ends well whatever it is told
+        raise UserError(f"environment.python: {python} does not run as Python (it tells no version); {remedy}")
+    return version
 
 
 @lru_cache

@@ -27,6 +27,7 @@ from relay.spec import cuda
 from relay.spec.messages import show, unknown
 from relay.spec.site import Site
 
+LIBTORCH = "libtorch"  # the C++ program, which is no stack and may have modules of its own
 Source = Literal["current", "wheels", "site", "conda", "modules", "apptainer"]
 
 
@@ -188,9 +189,25 @@ def _lines_of_torch(stack: str | None) -> str:
 
 
 def check(config: Config, site: Site | None, root: Path) -> None:
-    """Raise UserError with one line for each mistake in the config's packages."""
-    if wrong := list(_mistakes(config, site, root)):
-        raise UserError("\n".join(f"config: packages{line}" for line in wrong))
+    """Raise UserError with one line for each mistake in the config's packages, and in the site's names of stacks."""
+    wrong = [f"config: packages{line}" for line in _mistakes(config, site, root)]
+    wrong += _unknown_stacks(site, root) if site else []
+    if wrong:
+        raise UserError("\n".join(wrong))
+
+
+def _unknown_stacks(site: Site, root: Path) -> Iterator[str]:
+    """What a cluster's file says of stacks that there are not: without this, it would have no effect."""
+    known, declared = stacks(root), site.environment
+    places = (
+        ("environment.packages", declared.packages, known),
+        ("environment.conda", declared.conda, known),
+        ("stack_modules", site.stack_modules, [*known, LIBTORCH]),
+    )
+    for key, named, allowed in places:
+        for name in named:
+            if name not in allowed:
+                yield f"{site.file}: {key}: " + unknown(f"{show(name)} is unknown", name, allowed)
 
 
 def _mistakes(config: Config, site: Site | None, root: Path) -> Iterator[str]:

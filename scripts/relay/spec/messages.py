@@ -165,7 +165,9 @@ def _names(schema: Schema, whole: Schema) -> list[str]:
 
 
 def _hint(value: Any, allowed: str) -> str:
-    """YAML takes `1e-3` and anything in quotes for text, which is seldom what was meant."""
+    """YAML takes `1e-3` and anything in quotes for text, and 2.10 for 2.1, which is seldom what was meant."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and allowed.startswith(("text", "non-empty")):
+        return " (this is a number: write it in quotes)"
     if not isinstance(value, str) or "number" not in allowed:
         return ""
     try:

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
+from relay.spec.contradictions import contradictions
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
@@ -113,7 +114,7 @@ class Site(Block):
     @model_validator(mode="after")
     def _agrees(self) -> Site:
         """Check texts that become part of commands, and keys that depend on each other."""
-        for line in (*self._unfit_texts(), *self._contradictions()):
+        for line in (*self._unfit_texts(), *contradictions(self)):
             raise PydanticCustomError("exceeds", "{line}", {"line": line})
         return self
 
@@ -150,34 +151,6 @@ class Site(Block):
         yield "environment.image", self.environment.image, PATH
         yield "environment.torch_version", self.environment.torch_version, ("a version such as 2.5.1", VERSION)
         yield "environment.python", self.environment.python, PATH
-
-    def _contradictions(self) -> Iterator[str]:
-        e = self.environment
-        for i, p in enumerate(self.partitions):
-            if p.device == "cuda" and not p.gpus_per_node:
-                yield f"partitions[{i}].gpus_per_node: 0 is not allowed with device: cuda; allowed: at least 1"
-            if p.device == "cpu" and (p.gpus_per_node or p.gpu_name):
-                yield f"partitions[{i}].device: cpu is not allowed with gpus_per_node or gpu_name; allowed: cuda"
-            first = [each.slurms for each in self.partitions].index(p.slurms)
-            if p.limits != self.partitions[first].limits:
-                yield f"partitions[{i}].limits: differ from partitions[{first}].limits, and both are {p.shown}"
-        if (self.openmp.places or self.openmp.bind) and not self.confines_cpus:
-            # Without confinement, all processes of a node would be bound to the same cores.
-            yield "openmp: places and bind are not allowed with confines_cpus: false; leave them out, or set it to true"
-        if self.mail_user and not self.mail_type:
-            yield f"mail_user: {show(self.mail_user)} gets no mail without mail_type; give both, such as [END, FAIL]"
-        gpus = [p.generation for p in self.partitions if p.device == "cuda"]
-        if e.torch == "auto" and gpus and cuda.chosen(gpus, self.nvidia_driver) is None:
-            known = f"{', '.join(sorted({str(each) for each in gpus}))}; driver {self.nvidia_driver}"
-            yield f"environment.torch: auto is not allowed: no build of torch is for all GPUs ({known}); name one"
-        if e.mode == "conda" and not e.conda:
-            yield "environment.conda: missing with mode: conda; allowed: {stack: name, folder or file}"
-        if e.mode == "apptainer" and not e.image:
-            yield "environment.image: missing with mode: apptainer; allowed: the path of an image"
-        if e.mode == "modules" and not self.modules:
-            yield "modules: missing with environment.mode: modules; allowed: the modules that give `python` with torch"
-        if e.mode == "wheels" and e.wheels_from == "site" and not e.packages:
-            yield "environment.packages: missing with wheels_from: site; allowed: {stack: [packages]}"
 
     @property
     def torch_build(self) -> str:

@@ -1,0 +1,138 @@
+"""Keys of a cluster's file that contradict each other, or have no effect: a line each, before anything is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from plans import CPU, ROOT
+from relay.base.errors import UserError
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.spec.site import Site, load_site
+
+CORES = {"name": "cores", "device": "cpu", "cpus_per_node": 8, "max_minutes": 60}
+GPUS = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 2, "cpus_per_node": 8, "max_minutes": 60}
+BASE = {"name": "mine", "description": "a test", "verified": "here", "partitions": [CORES, GPUS]}
+FROM_SITE = {"mode": "wheels", "wheels_from": "site", "packages": {"torch": ["torch"]}}
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"min_minutes": 61},
+        "partitions[0].max_minutes: 60 is not allowed with min_minutes: 61, the shortest job; allowed: at least as "
+        "much",
+    ),
+    (
+        {"partitions": [GPUS | {"gpu_generation": "hopper"}]},
+        "partitions[0].gpu_generation: 'hopper' is not allowed with gpu_name: a100, which is of the generation ampere; "
+        "leave it out",
+    ),
+    (
+        {"environment": {"torch_version": "2.5.1"}},
+        "environment.torch_version: '2.5.1' is not allowed with mode: wheels, whose torch is the lock's; leave it out",
+    ),
+    (
+        {"environment": {"mode": "current", "torch_version": "2.5.1"}},
+        "environment.torch_version: '2.5.1' is not allowed with mode: current, whose torch is that of the driver's "
+        "environment; leave it out",
+    ),
+    (
+        {"environment": {"packages": {"torch": ["torch"]}}},
+        "environment.packages: not allowed with wheels_from: download, which installs the lock's; allowed: "
+        "wheels_from: site",
+    ),
+    (
+        {"environment": FROM_SITE | {"torch_version": 2.5}},
+        "environment.torch_version: 2.5 is not allowed; allowed: non-empty text or null (this is a number: write it in "
+        "quotes)",
+    ),
+    (
+        {"nvidia_driver": 550},
+        "nvidia_driver: 550 is not allowed; allowed: non-empty text or null (this is a number: write it in quotes)",
+    ),
+]
+
+
+def site(folder: Path, keys: dict[str, Any]) -> Site:
+    (folder / "mine.yaml").write_text(yaml.safe_dump(BASE | keys))
+    return load_site(str(folder / "mine.yaml"), ROOT)
+
+
+def planned(folder: Path, keys: dict[str, Any], *asked: dict[str, Any]) -> Plan:
+    config = load({"repeats": 1, "comparisons": list(asked) or [CPU]})
+    return plan(config, site=site(folder, keys), speeds=Path("none"))
+
+
+@pytest.mark.parametrize(("keys", "told"), REFUSED, ids=lambda each: "-".join(each) if isinstance(each, dict) else "")
+def test_a_contradiction_is_one_line(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        site(tmp_path, keys)
+    assert str(caught.value).splitlines()[0] == f"{tmp_path}/mine.yaml: {told}"
+
+
+def test_no_contradiction(tmp_path: Path) -> None:
+    site(tmp_path, {"min_minutes": 60, "partitions": [GPUS | {"gpu_generation": "ampere"}]})
+    site(tmp_path, {"environment": FROM_SITE | {"torch_version": "2.5"}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"stack_modules": {"deepsped": ["cuda"]}}, "stack_modules: 'deepsped' is unknown; did you mean 'deepspeed'? "),
+        ({"environment": {"mode": "conda", "conda": {"pytorch": "x"}}}, "environment.conda: 'pytorch' is unknown; "),
+        ({"environment": FROM_SITE | {"packages": {"zero": ["torch"]}}}, "environment.packages: 'zero' is unknown; "),
+    ],
+)
+def test_a_stack_that_there_is_not_is_told(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        planned(tmp_path, keys)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{tmp_path}/mine.yaml: {told}")
+    assert "deepspeed, horovod, " in line.partition("allowed: ")[2]
+
+
+def test_modules_of_the_cpp_program_are_no_stacks(tmp_path: Path) -> None:
+    assert planned(tmp_path, {"stack_modules": {"libtorch": ["cmake"]}, "environment": {"mode": "current"}}).runs
+
+
+def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
+    made = planned(tmp_path, {}, {"strategy": "ddp", "devices_per_node": 2}, CPU)
+    (skipped,) = made.skipped
+    assert skipped.reasons == (
+        f"{tmp_path}/mine.yaml: environment.torch: cpu has no code for GPUs; allowed: auto, cuda, cu130, cu126, cu128, "
+        "cu118",
+    )
+    assert [run.strategy.name for run in made.runs] == ["cpu"]
+    assert not planned(tmp_path, {"environment": {"torch": "auto"}}, {"strategy": "ddp", "devices_per_node": 2}).skipped
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (None, "does not run as Python (No such file or directory); name the path of one, such as /usr/bin/python3.12"),
+        ("", "does not run as Python (it tells no version); name the path of one, such as /usr/bin/python3.12"),
+        ("3.9", "cpu needs Python 3.11 or newer, has 3.9"),
+    ],
+)
+def test_a_python_that_is_none_or_too_old_is_told_in_the_plan(tmp_path: Path, says: str | None, told: str) -> None:
+    python = tmp_path / "python"
+    if says is not None:
+        python.write_text(f"#!/bin/sh\necho {says}\n")
+        python.chmod(0o755)
+    (skipped,) = planned(tmp_path, {"environment": {"python": str(python)}}).skipped
+    assert told in "; ".join(skipped.reasons)
+
+
+def test_an_image_that_is_not_there_stops_before_anything_is_submitted(tmp_path: Path) -> None:
+    keys = {"environment": {"mode": "apptainer", "image": str(tmp_path / "torch.sif")}}
+    (line,) = planned(tmp_path, keys).unready
+    assert line == (
+        f"{tmp_path}/mine.yaml: environment.image: '{tmp_path}/torch.sif' is not there; pull it, to a disk that the "
+        "nodes see"
+    )
+    (tmp_path / "torch.sif").touch()
+    assert planned(tmp_path, keys).unready == []
