@@ -18,6 +18,10 @@ BIN := .venv/bin
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 DEMO_torch := config/demo.yaml
 DEMO_all := config/demo.yaml config/stacks.yaml
+# Before anything is installed.
+ifneq ($(filter demo,$(MAKECMDGOALS)),)
+$(if $(DEMO_$(STACKS)),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
+endif
 SNAKEFILES := $(wildcard Snakefile) workflow
 
 # Some machines tell Python to keep nothing that it has compiled: thousands of short processes would compile it again.
@@ -38,7 +42,6 @@ install-dev:  ## Install what running and testing need into .venv
 	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
 demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores (STACKS=all: more of them)
-	$(if $(DEMO_$(STACKS)),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
 	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO_$(STACKS)) $(SNAKEMAKE_OPTIONS)
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
