@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 import lock as lock_script
 from relay.base.errors import UserError
-from relay.environments import built, login_node, node, overlay
+from relay.environments import built, installer, login_node, node, overlay
 from relay.environments.recipes import RECIPES, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -224,6 +225,17 @@ def test_a_failed_build_says_why_and_keeps_nothing(
     assert not overlay.place(quick).exists()  # type: ignore[union-attr]
     if fault != "wrong":
         assert not list(own_cache.glob("built/quick-*/*.whl"))
+
+
+def test_what_pip_complains_of_is_told_with_the_place(tmp_path: Path) -> None:
+    """Without its remarks, of which there may be a screenful."""
+    full = "Could not install packages due to an OSError: [Errno 28] No space left on device"
+    said = f"WARNING: Location '/a' is ignored: it is neither a file nor a directory.\nERROR: {full}"
+    with pytest.raises(UserError) as caught:
+        installer.run(["bash", "-c", f'echo "{said}" >&2; exit 1'], place=tmp_path / "torch-1")
+    assert re.fullmatch(
+        rf"the environment {tmp_path}/torch-1 could not be made on node \S+: {re.escape(full)}", str(caught.value)
+    )
 
 
 def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:

@@ -132,6 +132,8 @@ def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) ->
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, log.open("w", encoding="utf-8") as said:
         folder = Path(text)
+        (folder / "tmp").mkdir()
+        environment["TMPDIR"] = str(folder / "tmp")  # where compilers and pip leave files when they are ended
         (folder / "source.txt").write_text(entry, encoding="utf-8")
         plainly = ["--no-deps", "--no-build-isolation"]
         source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]

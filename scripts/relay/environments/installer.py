@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relay.base.errors import UserError
+from relay.environments import pip
 
 # Wheels of torch unpack to up to four times their size. uv links the files from its cache, so they count once.
 UNPACKED = 4
@@ -34,10 +35,10 @@ def install(wheels: Path, requirements: Path, python: Path, place: Path, locks: 
     shutil.rmtree(cache, ignore_errors=True)
     quietly = ["--quiet", "--no-config", "--offline", "--cache-dir", str(cache)]
     try:
-        run([uv, "venv", *quietly, "--no-project", "--python", str(python), str(place)], locks)
+        run([uv, "venv", *quietly, "--no-project", "--python", str(python), str(place)], locks, place=place)
         exactly = ["--no-index", "--find-links", str(wheels), "--require-hashes", "--no-build"]
         into = ["--python", str(place / "bin" / "python")]
-        run([uv, "pip", "install", *quietly, *into, *exactly, "--requirement", str(requirements)], locks)
+        run([uv, "pip", "install", *quietly, *into, *exactly, "--requirement", str(requirements)], locks, place=place)
     finally:
         shutil.rmtree(cache, ignore_errors=True)
 
@@ -51,17 +52,19 @@ def program() -> str:
     return uv
 
 
-def run(command: Sequence[str], locks: Sequence[int] = ()) -> None:
-    """Run one step of an installation. Raises UserError with the end of the output where it fails.
+def run(command: Sequence[str], locks: Sequence[int] = (), *, place: Path) -> None:
+    """Run one step of the installation of `place`. Raises UserError with the step's own words where it fails.
 
     The step inherits the descriptors `locks`. If it outlives this process, other jobs therefore still wait for it.
     """
     # The user's settings for uv must not change what is installed. Those for pip stay: they name the site's wheels.
     settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
-    where = f"the environment could not be made on node {os.uname().nodename}"
+    where = f"the environment {place} could not be made on node {os.uname().nodename}"
     try:
         done = subprocess.run(command, check=False, env=settings, pass_fds=locks, capture_output=True, text=True)
     except OSError as error:
         raise UserError(f"{where}: {command[0]}: {error.strerror}") from None
     if done.returncode:
-        raise UserError(f"{where}: {' '.join((done.stderr or done.stdout).split())[-600:]}")
+        said = (done.stderr or done.stdout).splitlines()
+        pips = any(line.startswith("ERROR:") for line in said)
+        raise UserError(f"{where}: {pip.complaint(said) if pips else ' '.join(' '.join(said).split())[-600:]}")

@@ -109,7 +109,7 @@ def site_packages(environment: Path) -> Path:
 def _install(lock: Path, folder: Path, held: int) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     text = lock.read_text(encoding="utf-8")
-    installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held])
+    installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
     drivers = sysconfig.get_path("purelib")
     (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
@@ -119,11 +119,11 @@ def _install(lock: Path, folder: Path, held: int) -> None:
     checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
-        installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held])
+        installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held], place=folder)
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
         wheel = built.wheel(entry, python, build)
-        installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held])
+        installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
     _check(lock, python)
 
 
