@@ -204,6 +204,15 @@ def test_a_missing_program_is_named_with_its_package(quick: Path, monkeypatch: p
         overlay.make(quick)
 
 
+def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan asks for libaio's; what was built elsewhere, or before, needs no compiler here."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    assert not built.has_header("some_aio.h")
+    (tmp_path / "some_aio.h").touch()
+    assert built.has_header("some_aio.h")
+
+
 @pytest.mark.parametrize("fault", ["compiler", "source", "wrong", "pattern"])
 def test_a_failed_build_says_why_and_keeps_nothing(
     quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str

@@ -78,7 +78,10 @@ def optional(recipe: Recipe) -> list[str]:
 
 
 def has_header(name: str) -> bool:
-    """Whether the C compiler finds a header."""
+    """Whether the C++ compiler finds a header; without a compiler, whether it lies where one would look."""
+    if shutil.which("g++") is None:
+        folders = [*os.environ.get("CPATH", "").split(os.pathsep), "/usr/include", "/usr/local/include"]
+        return any((Path(folder) / name).is_file() for folder in folders if folder)
     words, asked = ["g++", "-E", "-x", "c++", "-"], f"#include <{name}>\n"
     try:
         done = subprocess.run(words, input=asked, check=False, capture_output=True, text=True)
