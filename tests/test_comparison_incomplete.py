@@ -41,6 +41,16 @@ def test_run_without_any_trace_names_its_log(tree: Tree) -> None:
     assert f"repeat 1: no result: see {log}" in tree.row("ddp", partial=True)["reason"]
 
 
+def test_a_run_without_an_environment_says_why(tree: Tree) -> None:
+    for identity in tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2):
+        tree.fail(identity, None)
+    why = {"status": 1, "what": "horovod has to be compiled here,\nand this machine lacks: cmake", "remedy": ""}
+    tree.write("logs/environment/torch.ending.json", why | {"planned": False})
+    assert tree.row("ddp", partial=True)["reason"] == (
+        "all 2 repeats: no environment of stack torch: horovod has to be compiled here, and this machine lacks: cmake"
+    )
+
+
 def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
     broken = tree.setting("ddp", [9000.0], name="broken", devices_per_node=2)[0]
     (tree.root / "runs" / broken / "summary.json").write_text('{"run": ')

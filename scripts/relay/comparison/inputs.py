@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison.spot_checks import SpotChecked, spot_checked
@@ -176,7 +177,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         run, job = Run.from_dict(declared := _read(path, ())), Job.of(declared)
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
-    summary, error = _summary(identity, results, partial)
+    summary, error = _summary(run, results, partial)
     known = summary or chain.read(results / "checkpoints" / identity) or {}
     source, inherited = known.get("strategy_source"), proofs.inherited(results, known.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
@@ -223,22 +224,29 @@ def _no_result(summary: dict[str, Any]) -> str:
     return attempts.not_finite(curve, summary["evaluations"])
 
 
-def _summary(identity: str, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
+def _summary(run: Run, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
     """The summary and '', or None and the error."""
-    path = results / "runs" / identity / "summary.json"
+    path = results / "runs" / run.id / "summary.json"
     if not partial:
-        return _read(path, _SUMMARY_KEYS, {"run": identity}), ""
+        return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     if not path.is_file():
-        return None, _fault(identity, results)
+        return None, _fault(run, results)
     try:
-        return _read(path, _SUMMARY_KEYS, {"run": identity}), ""
+        return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     except UserError as error:
         return None, str(error)
 
 
-def _fault(identity: str, results: Path) -> str:
-    work = results / "checkpoints" / identity
-    return _recorded(work) or _interrupted(work) or f"no result: see {log_of(identity, results)}"
+def _fault(run: Run, results: Path) -> str:
+    work = results / "checkpoints" / run.id
+    known = _recorded(work) or _interrupted(work) or _without_environment(run, results)
+    return known or f"no result: see {log_of(run.id, results)}"
+
+
+def _without_environment(run: Run, results: Path) -> str:
+    """Why the environment of the run's stack could not be made; '' where it could."""
+    told = ending.read(results / "logs" / "environment" / f"{run.stack}.log")
+    return f"no environment of stack {run.stack}: {' '.join(told.what.split())}" if told else ""
 
 
 def _interrupted(work: Path) -> str:
