@@ -143,3 +143,30 @@ def test_what_was_used_leaves_room_for_what_was_reserved(tmp_path: Path) -> None
         leave(tmp_path, run, [(30.0, 0.1, 8.0, 440)])
         (tmp_path / "runs" / run.id / "step-440.json").write_text("{}")
     assert len(made(tmp_path, **budget).runs) == 4
+
+
+def test_what_is_all_done_is_never_refused(tmp_path: Path) -> None:
+    """Retries may go beyond the budget. The report can be made all the same."""
+    done = made(tmp_path)
+    for run in done.runs:
+        leave(tmp_path, run, [(30.0, 20.0, 8.0, 440)])
+        (tmp_path / "runs" / run.id / "step-440.json").write_text("{}")
+    assert made(tmp_path, max_device_hours=6).over_budget.startswith("config: max_device_hours: 6 is less than")
+    for path in (
+        *(tmp_path / "equivalence" / "gates" / name / "verdict.json" for name in done.gates),
+        *(tmp_path / "equivalence" / "references" / name / "reference.pt" for name in done.references),
+        *(tmp_path / "equivalence" / "spot_checks" / name / "verdict.json" for name in done.spot_checks),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text("{}")
+    found = made(tmp_path, max_device_hours=6)
+    assert costs.left(found).jobs == 0
+    assert costs.used(found).device_hours(found) > 6
+    assert found.over_budget == ""
+
+
+def test_what_was_spent_already_is_told(tmp_path: Path) -> None:
+    first = made(tmp_path).runs[0]
+    leave(tmp_path, first, [(30.0, 5.0, 8.0, 440)])
+    (tmp_path / "runs" / first.id / "step-440.json").write_text("{}")
+    assert "; 0.62 of them were used so far; lower" in made(tmp_path, max_device_hours=0.62).over_budget

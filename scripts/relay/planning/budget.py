@@ -28,13 +28,14 @@ def keep_to_it(plan: Plan, *, driver: bool) -> None:
         return
     os.environ.pop(KEPT, None)
     budget = plan.config.max_device_hours
-    if budget is None or (wanted := _hours(plan)) <= budget:
-        return
+    if budget is None or not costs.left(plan).jobs or (wanted := _hours(plan)) <= budget:
+        return  # also where retries have gone beyond it, and nothing is left to do but the report
     before = _rounds(plan)
     if plan.config.over_budget == "drop_repeats":
         while _hours(plan) > budget and (last := _rounds(plan)) > LEAST_REPEATS and not _has_begun(plan, last - 1):
             _keep(plan, last - 1)
     after, hours = _rounds(plan), _hours(plan)
+    spent = round(costs.used(plan).device_hours(plan), 2)
     asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
     if after < before:
         os.environ[KEPT] = str(after)
@@ -42,9 +43,10 @@ def keep_to_it(plan: Plan, *, driver: bool) -> None:
         plan.warnings.append(f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)")
     if hours > budget:
         with_fewer = f" ({round(hours, 2):g} with {after} repeats)" if after < before else ""
+        already = f"; {spent:g} of them were used so far" if spent else ""
         plan.over_budget = (
-            f"config: {asked} at most, by their time limits{with_fewer}; lower runtime_minutes or repeats, compare "
-            "fewer settings, or raise it"
+            f"config: {asked} at most, by their time limits{with_fewer}{already}; lower runtime_minutes or repeats, "
+            "compare fewer settings, or raise it"
         )
 
 

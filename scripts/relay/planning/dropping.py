@@ -8,6 +8,7 @@ repeat of each decides, so that the factor has to be far beyond what repeats dif
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,8 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
         done = run.repeat == 0 and isinstance(summary, dict) and summary.get("status") == "done"
-        if done and (speed := summary["samples_per_second"]):
+        speed = summary.get("samples_per_second") if done else None
+        if isinstance(speed, int | float) and 0 < speed < math.inf:  # else it was too short, or is damaged
             found.append(
                 First(
                     setting=run.setting_id,
