@@ -122,6 +122,16 @@ def test_a_damaged_summary_counts_as_none(folder: Folder, damaged: object) -> No
     assert folder.standing(run).state == "to do"
 
 
+@pytest.mark.parametrize("lines", ['{"start": 0}', "{}", '{"start": 0, "time": "x", "blocks": [[0]]}', "\x00\xff"])
+def test_damaged_records_tell_nothing(folder: Folder, lines: str) -> None:
+    run = a_run()
+    path = attempts.attempt_path(folder.results / "checkpoints" / run.id, 1)
+    path.parent.mkdir(parents=True)
+    path.write_text(f'{lines}\n{{"time": 1, "blocks": [[0, 0, 0, 0]]}}\n')
+    found = folder.standing(run)
+    assert (found.state, found.step, found.samples_per_second) == ("to do", 0, None)
+
+
 def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:
     run = a_run()
     folder.write(f"runs/{run.id}/summary.json", {"status": "done", "reason": ""})

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from relay.base import ending
+from relay.base import ending, lock
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison.spot_checks import SpotChecked, spot_checked
@@ -22,12 +22,21 @@ from relay.spec.run import OwnBatch, Run, Setting, built
 
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
-_SUMMARY_KEYS = (
-    *("samples_per_second", "measured_steps", "segments", "attempts", "goodput", "allocated_seconds"),
-    *("peak_memory_bytes", "test_accuracy", "evaluations", "losses", "hosts", "device_name", "versions"),
-    *("status", "code", "strategy_source"),
-)
-_VERDICT_KEYS = ("equivalent", "max_loss_difference", "parts", "problems", "notes", "strategy_source")
+# The keys of a summary and of a verdict, with the types of their values. Other keys are figures that may be missing.
+_NUMBER = (int, float, type(None))
+_SUMMARY_KEYS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("samples_per_second", "goodput", "peak_memory_bytes", "test_accuracy", "train_seconds"), _NUMBER),
+    **dict.fromkeys(("measured_steps", "segments", "attempts", "allocated_seconds"), (int, float)),
+    **dict.fromkeys(("evaluations", "hosts"), (list,)),
+    **dict.fromkeys(("losses", "versions"), (dict,)),
+    **dict.fromkeys(("status", "code", "strategy_source", "device_name"), (str,)),
+}
+_VERDICT_KEYS: Mapping[str, tuple[type, ...]] = {
+    "equivalent": (bool,),
+    "max_loss_difference": _NUMBER,
+    **dict.fromkeys(("parts", "problems", "notes"), (list,)),
+    "strategy_source": (str, type(None)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +99,7 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
     Raises UserError, with one line that names the file, for a run without a usable summary or verdict. With `partial`,
     such a run is a failed one with that reason. The plan and every `run.json` are needed in any case.
     """
-    plan = _read(plan_path, _PLAN_KEYS)
+    plan = _read(plan_path, dict.fromkeys(_PLAN_KEYS, (object,)))
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
@@ -157,12 +166,18 @@ def read_json_file(path: Path) -> Any:
     return value
 
 
-def _read(path: Path, keys: Sequence[str], of: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """What a file says. `of`: whose it has to be, by the name under which it says so."""
+def _read(
+    path: Path, keys: Mapping[str, tuple[type, ...]], of: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What a file says. `keys` and the types of their values are needed. `of`: whose it has to be, by the name under
+    which it says so.
+    """
     value = read_json_file(path)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
         raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
+    if damaged := [key for key, kinds in keys.items() if not isinstance(value[key], kinds)]:
+        raise UserError(f"{path}: '{damaged[0]}' is damaged ({value[damaged[0]]!r}); remove it and run again")
     for name, its in of.items():
         if value.get(name, its) != its:
             raise UserError(f"{path}: is that of {name} {value[name]}: it was copied there; remove it and run again")
@@ -174,7 +189,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
     try:
-        run, job = Run.from_dict(declared := _read(path, ())), Job.of(declared)
+        run, job = Run.from_dict(declared := _read(path, {})), Job.of(declared)
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
     summary, error = _summary(run, results, partial)
@@ -220,8 +235,18 @@ def _no_result(summary: dict[str, Any]) -> str:
     """Why a summary is no result: its own reason, or a loss in it that is not finite; '' where it is one."""
     if summary["status"] == "failed":
         return str(summary.get("reason") or "the run has failed")
-    curve = list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
-    return attempts.not_finite(curve, summary["evaluations"])
+    try:
+        curve = list(zip(summary["losses"]["steps"], summary["losses"]["values"], strict=True))
+        refused = attempts.not_finite(curve, summary["evaluations"])
+    except (KeyError, TypeError, ValueError):
+        return "the losses or evaluations of its summary.json are damaged; remove it and run again"
+    numbers = {name: value for name, value in summary.items() if isinstance(value, float)}
+    wrong = next((name for name, value in numbers.items() if not math.isfinite(value)), None)
+    if refused or wrong is None:
+        return refused
+    return (
+        f"its {wrong} is {numbers[wrong]}, which no run records: its summary.json is damaged; remove it and run again"
+    )
 
 
 def _summary(run: Run, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
@@ -239,6 +264,8 @@ def _summary(run: Run, results: Path, partial: bool) -> tuple[dict[str, Any] | N
 
 def _fault(run: Run, results: Path) -> str:
     work = results / "checkpoints" / run.id
+    if lock.held(work):
+        return "it is being trained just now: make the comparison again once it has ended"
     known = _recorded(work) or _interrupted(work) or _without_environment(run, results)
     return known or f"no result: see {log_of(run.id, results)}"
 

@@ -93,7 +93,7 @@ def _why_queued(job: QueuedJob) -> str:
 def _pace(places: Places) -> pace.Pace | None:
     try:
         return pace.newest(places.work)
-    except OSError:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError):  # damaged: then nothing is known
         return None
 
 
