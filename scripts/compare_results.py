@@ -15,7 +15,7 @@ from rich.text import Text
 
 from relay.base import entry, options
 from relay.base.errors import UserError
-from relay.comparison.between import COLUMNS, Changed, between, counts
+from relay.comparison.between import COLUMNS, Changed, between, counts, made_otherwise
 from relay.comparison.columns import write_csv
 from relay.comparison.wording import MISSING, number
 
@@ -41,6 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif each.change == "unclear":
             told = f"{each.repeats} repeats of each would tell" if each.repeats else "take them as the same"
             console.print(Text(f"{each.name}: unclear: {told}"))
+    for line in made_otherwise(found):
+        console.print(Text(line))
     console.print(Text(", ".join(f"{count} {change}" for change, count in counts(found).items()), style="bold"))
     if given.csv:
         write_csv(given.csv, COLUMNS, [each.as_row() for each in found])

@@ -16,7 +16,7 @@ from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell
-from relay.comparison.table import comparison_rows, eligible
+from relay.comparison.table import comparison_rows, eligible, versions_text
 from relay.spec.declare import bearing
 from relay.spec.run import GROUPS, Run
 
@@ -78,8 +78,10 @@ class Changed:
 def between(before: Path, after: Path, margin: float | None = None) -> list[Changed]:
     """Compare every setting of two folders of results. `margin` is by default that of the plan of `after`.
 
-    Raises UserError where a folder is not readable, and where the two have no setting in common.
+    Raises UserError where a folder is not readable, and where the two are the same or have no setting in common.
     """
+    if before.resolve() == after.resolve():
+        raise UserError(f"{before} and {after} are the same folder: give that of another time or place")
     one, other = (read_inputs(folder / "plan.json", folder, partial=True) for folder in (before, after))
     olds, news = _measured(one), _measured(other)
     if not set(olds) & set(news):
@@ -142,6 +144,20 @@ def _judged(found: Estimate, margin: float) -> Change:
 def _speed(measured: SettingResult | None) -> float | None:
     speeds = _speeds(measured) if measured else []
     return geometric_mean(speeds).value if speeds else None
+
+
+def made_otherwise(found: Sequence[Changed]) -> Iterator[str]:
+    """In what the two folders were measured otherwise, a line for software and one for devices; nothing without."""
+    for what, told in (
+        ("software", lambda summary: versions_text(summary["versions"])),
+        ("devices", lambda summary: str(summary["device_name"])),
+    ):
+        sides = [
+            sorted({told(summary) for each in measured if each for summary in each.summaries})
+            for measured in ([each.before for each in found], [each.after for each in found])
+        ]
+        if sides[0] != sides[1] and all(sides):
+            yield f"{what}: before: {' | '.join(sides[0])}; after: {' | '.join(sides[1])}"
 
 
 def counts(found: Sequence[Changed]) -> Mapping[str, int]:
