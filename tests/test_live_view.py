@@ -154,6 +154,8 @@ def test_states_have_colours_unless_they_are_not_wanted(monkeypatch: pytest.Monk
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = View(Runs([RUNNING])).lines([], None, 100, 30)
     assert any("\x1b[32m" in line for line in coloured)
+    monkeypatch.setenv("NO_COLOR", "")  # counts as not set, says no-color.org
+    assert any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
 

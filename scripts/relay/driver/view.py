@@ -85,7 +85,7 @@ def _drawn(parts: Sequence[RenderableType], width: int) -> list[str]:
     """The parts below each other, in lines with the codes of their colours."""
     text = io.StringIO()
     console = Console(
-        file=text, width=width, force_terminal=True, color_system="standard", no_color="NO_COLOR" in os.environ
+        file=text, width=width, force_terminal=True, color_system="standard", no_color=bool(os.environ.get("NO_COLOR"))
     )
     for part in parts:
         console.print(part)
