@@ -35,7 +35,9 @@ def test_parquet_tells_units_and_meanings(full: Tree) -> None:
 
 def test_a_unit_follows_from_the_name() -> None:
     units = {"step_seconds_median": "s", "disk_bytes_read": "bytes", "tokens_per_second_per_device": "tokens/s",
-             "test_accuracy": "1", "scaling_efficiency": "1", "strategy": None, "repeats": None}  # fmt: skip
+             "test_accuracy": "1", "scaling_efficiency": "1", "strategy": None, "repeats": None, "gpu_power_watts": "W",
+             "gpu_energy_joules_per_epoch": "J", "gpu_sm_clock_mhz": "MHz", "cpu_utilisation": "1",
+             "gpu_sm_activity": "1", "observed_step_ratio": "1"}  # fmt: skip
     assert {name: about(name).get("unit") for name in units} == units
 
 

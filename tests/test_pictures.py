@@ -7,8 +7,12 @@ import re
 from itertools import pairwise
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from relay.comparison.drawing import below, figure_of
+from relay.comparison import pictures, plots
+from relay.comparison.answer import answers
+from relay.comparison.drawing import below, figure_of, size_for
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.pictures import BESIDE, CLEAR, _free_places, axis_plot
@@ -82,3 +86,42 @@ def test_batches_that_are_doubled_have_equal_distances(tree: Tree) -> None:
     places = {text: float(x) for x, text in re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>([\d,]+)</text>', drawn)}
     steps = [places[f"{more:,}"] - places[f"{less:,}"] for less, more in pairwise(batches)]
     assert steps == pytest.approx([steps[0]] * 3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "size"), [("x" * 40, 88, 8.0), ("x" * 176, 88, 4.0), ("a\n" + "x" * 88, 44, 4.0)]
+)
+def test_letters_are_as_small_as_the_longest_line_needs(text: str, room: int, size: float) -> None:
+    assert size_for(text, room=room) == size
+
+
+def test_a_long_name_stays_within_its_picture(tree: Tree) -> None:
+    """Names of 200 characters, drawn by matplotlib's own font, in every picture that writes them."""
+    long = {"options": {"compression": "powersgd, rather, bucket_cap_mb=25, " * 6}}
+    for cpus in (1, 2):
+        tree.setting("ddp", [1000.0 * cpus, 1001.0 * cpus], name=f"d{cpus}", devices_per_node=2, cpus_per_task=cpus,
+                     threads=cpus, **long)  # fmt: skip
+    found = results(tree)
+    assert len(found[0].name) > 180
+    drawn: dict[str, Figure] = {}
+
+    def keep(figure: Figure, name: str) -> str:
+        drawn[name] = figure
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (pictures, plots):
+            patch.setattr(module, "svg_of", keep)
+        pictures.accuracy_plot(found, "accuracy")
+        pictures.memory_plot(found, "memory")
+        pictures.axis_plot(found, "cpus_per_task", "CPUs", "images", "axis")
+        plots.loss_plot(found, "loss")
+        plots.speed_plot(found, "speed")
+        inputs = read_inputs(tree.write_plan(), tree.root)
+        (answer,) = answers(inputs, comparison_rows(inputs))
+        pictures.cost_plot(answer.candidates, "cost")
+        assert len(drawn) == 6
+        for name, figure in drawn.items():
+            for text in figure.findobj(Text):
+                if "rather" in text.get_text():
+                    assert text.get_window_extent().x1 <= 1.02 * figure.bbox.x1, name

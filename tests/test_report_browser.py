@@ -53,6 +53,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.setting("cpu", [30500.0, 30700.0, 30400.0], name="fast", threads=2, cpus_per_task=2)
     tree.setting("cpu", [12900.0, 9000.0, 13050.0], name="noisy", loader="dataloader", data_workers=2)
     tree.setting("ddp", [41000.0] * 3, devices_per_node=2, options={"hook": "<b>$x_1$"}, verdict=REFUSED)
+    tree.setting("cpu", [None] * 3, name="short", channels_last=True)
     failing = tree.setting("fsdp", [9000.0, 9100.0, 9200.0], devices_per_node=4)
     for identity in failing[1:]:
         tree.fail(identity, "RuntimeError: out of memory " + "x" * 60)
@@ -146,8 +147,9 @@ def test_the_table_is_filtered_and_says_how_many_are_left(browser: Any, report: 
         assert page.locator("[data-tools] output").inner_text() == f"{len(names(page))} of {len(everything)} settings"
         page.get_by_label("Filter").fill("")
         page.get_by_label("Show").select_option(label="what was left out")
-        assert {name.split()[0] for name in names(page)} == {"ddp", "fsdp", "single_gpu"}
-        assert len(names(page)) == 3
+        assert {name.split()[0] for name in names(page)} == {"cpu", "ddp", "fsdp", "single_gpu"}
+        assert len(names(page)) == 4
+        assert page.locator("table.settings .badge:visible").all_inner_texts().count("not timed") == 1
 
 
 def test_the_time_of_any_number_of_epochs_is_computed(browser: Any, report: Path) -> None:
@@ -156,6 +158,8 @@ def test_the_time_of_any_number_of_epochs_is_computed(browser: Any, report: Path
         seconds = float(page.locator("[data-epoch]").get_attribute("data-epoch"))
         page.get_by_role("spinbutton", name="Epochs").fill(str(round(600 / seconds)))
         assert page.locator("[data-epoch] output").inner_text() == "10 min of steps"
+        page.get_by_role("spinbutton", name="Epochs").fill("-5")
+        assert page.locator("[data-epoch] output").inner_text() == ""
 
 
 def test_a_setting_leads_to_its_records(browser: Any, report: Path) -> None:
@@ -178,7 +182,7 @@ def test_what_failed_links_to_its_log(browser: Any, report: Path) -> None:
 def test_everything_is_there_without_scripts(browser: Any, report: Path) -> None:
     with Opened(browser, report, DESK, java_script_enabled=False) as opened:
         assert opened.page.get_by_text("#SBATCH --job-name").is_visible()
-        assert opened.page.locator("table.settings tbody").count() == 8
+        assert opened.page.locator("table.settings tbody").count() == 9
         assert not opened.page.get_by_label("Filter").is_visible()
 
 

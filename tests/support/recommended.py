@@ -11,7 +11,6 @@ from mini_slurm import MiniSlurm
 from relay.comparison.answer import Answer, answers
 from relay.comparison.answer_files import Recommendation, prepare, recommendation
 from relay.comparison.inputs import read_inputs
-from relay.comparison.request import request
 from relay.comparison.table import comparison_rows
 
 ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
@@ -52,8 +51,7 @@ def recommended(folder: Path, strategy: str, launcher: str) -> Recommendation:
         each for each in found.candidates if (each.run.strategy.name, each.run.shape.launcher) == (strategy, launcher)
     )
     job = best.records[0].job
-    asked = request(best.run, best.summaries, job)
-    answer = replace(found, certainty="alone", best=best, request=asked, job=job, others=(), runner_up=None, wrong=())
+    answer = replace(found, certainty="alone", best=best, job=job, others=(), runner_up=None, wrong=())
     made = recommendation(answer, folder / "results")
     assert made
     prepare(made, answer, folder / "results")

@@ -37,7 +37,7 @@ for (const tools of document.querySelectorAll("[data-tools]")) {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
-      const kept = !show.value || show.value.includes(row.dataset.result);
+      const kept = !show.value || show.value.split(",").includes(row.dataset.result);
       row.hidden = !(kept && words.every((word) => text.includes(word)));
     }
     const count = rows.filter((row) => !row.hidden).length;
@@ -84,7 +84,7 @@ for (const tool of document.querySelectorAll("[data-epoch]")) {
   };
   tool.hidden = false;
   input.addEventListener("input", () => {
-    said.textContent = input.value ? `${told(input.value * tool.dataset.epoch)} of steps` : "";
+    said.textContent = input.value > 0 ? `${told(input.value * tool.dataset.epoch)} of steps` : "";
   });
 }
 

@@ -106,7 +106,7 @@ def memory_not_used(each: SettingResult) -> Iterator[Warned]:
             "memory asked for and not used",
             each.name,
             f"{asked:,} MB of each node, of which {needed:,} MB would do, a margin included",
-            f"set memory_mb_per_node: {needed}",
+            "set memory_mb_per_node to what the neediest setting needs, for it holds for all",
         )
 
 
@@ -122,8 +122,8 @@ def time_not_used(each: SettingResult) -> Iterator[Warned]:
         yield Warned(
             "time asked for and not used",
             each.name,
-            f"{each.job.minutes} minutes, of which a job used {number(longest, 2)}",
-            f"set runtime_minutes: {wanted} for it: short jobs start sooner",
+            f"{each.job.minutes} minutes, of which a job used {number(longest, 2)}, and {wanted} would do",
+            "set runtime_minutes to what the longest setting needs, for it holds for all: short jobs start sooner",
         )
 
 

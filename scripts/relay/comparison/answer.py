@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,11 +57,12 @@ class WrongChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What to ask for to train a task. `best` and `request` are None where nothing can be recommended (`none`).
+    """What to ask for to train a task. `best` is None where nothing can be recommended (`none`).
 
     winner: better than every other beyond doubt. tie: `tied` are as fast at the same cost or a higher one. unclear: the
     intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone: nothing else
-    was measured and proven. `site_flags`: flags of sbatch that all jobs of the site have.
+    was measured and proven. `job` is what the measured jobs asked for, `least_minutes` the shortest job that the
+    cluster wants. `site_flags`: flags of sbatch that all jobs of the site have.
     """
 
     task: str
@@ -68,14 +70,25 @@ class Answer:
     rules: Rules
     certainty: Certainty
     best: Candidate | None = None
-    request: Request | None = None
     job: Job | None = None
+    least_minutes: int = 0
     site_flags: Sequence[str] = ()
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     wrong: Sequence[WrongChoice] = ()
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
+
+    @cached_property
+    def request(self) -> Request | None:
+        """What to ask for to train as long as the comparison's runs; None where nothing can be recommended."""
+        return self.request_of(1)
+
+    def request_of(self, times: int) -> Request | None:
+        """What to ask for to train so many times as long; None where nothing can be recommended."""
+        if self.best is None:
+            return None
+        return request(self.best.run, self.best.summaries, self.job, self.least_minutes, times)
 
     @property
     def tied(self) -> list[Compared]:
@@ -149,12 +162,11 @@ def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answ
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
-    job = _longest(best, inputs.rules.get("most_minutes") or 0)
     return Answer(
         best=best,
         certainty=_certainty(others),
-        request=request(best.run, best.summaries, job, inputs.rules.get("least_minutes") or 0),
-        job=job,
+        job=_longest(best, inputs.rules.get("most_minutes") or 0),
+        least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),

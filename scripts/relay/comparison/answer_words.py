@@ -15,6 +15,7 @@ from relay.spec.labels import counted
 
 MOST_NAMED = 3
 LEARNS_LESS = 0.02  # of the test samples: less may be chance
+LOSS_LESS = 0.1  # of the test loss, where a task has no classes
 LEAST_HOURS = 1e-9  # less is rounding
 
 
@@ -31,8 +32,12 @@ def asked(request: Request) -> str:
     devices = f"{counted(request.gpus_per_node, 'GPU')} and {cpus}" if request.gpus_per_node else f"{cpus} and no GPU"
     each = " each" if request.nodes > 1 else ""
     memory = f", {request.memory_mb:,} MiB of memory{each}" if request.memory_mb else ""
-    times = f"{request.jobs} jobs of {minutes(request.minutes)}" if request.jobs > 1 else minutes(request.minutes)
-    return f"{counted(request.nodes, 'node')} with {devices}{each}{memory}, and {times}"
+    return f"{counted(request.nodes, 'node')} with {devices}{each}{memory}, and {jobs(request)}"
+
+
+def jobs(request: Request) -> str:
+    """The time that is asked for, such as '30 minutes' or, as a chain, '3 jobs of 60 minutes'."""
+    return f"{request.jobs} jobs of {minutes(request.minutes)}" if request.jobs > 1 else minutes(request.minutes)
 
 
 def reasons(answer: Answer) -> list[str]:
@@ -48,20 +53,37 @@ def certainty(answer: Answer) -> str:
     dropped = [each.name for each in answer.left_out if each.category == "dropped"]
     if answer.certainty == "alone" and dropped:
         verb = "was" if len(dropped) == 1 else "were"
-        return (
-            f"{listing(dropped)} {verb} clearly slower in the first repeat, and got no further ones (drop_slower_than)."
-        )
+        slow = listing(some(dropped))
+        return f"{slow} {verb} clearly slower in the first repeat, and got no further ones (drop_slower_than)."
     if answer.certainty == "alone":
         return "Nothing else was measured and shown equivalent to compare it with."
     if answer.certainty == "unclear":
         return _unclear(answer)
     if answer.certainty == "tie":
-        tied = listing([each.other.name for each in answer.tied])
-        return (
-            f"It is a tie: {tied} {'trains' if len(answer.tied) == 1 else 'train'} equally fast, within "
-            f"{100 * answer.rules.margin:.3g} %. Take what your queue gives first."
-        )
+        return _tie(answer, best)
     return "It is sure: no 95 % interval of a speed's ratio reaches to where the answer would be another."
+
+
+def _tie(answer: Answer, best: Candidate) -> str:
+    """Which others are as fast, and whether to take them: one that holds more is no better."""
+    verb = "trains" if len(answer.tied) == 1 else "train"
+    told = (
+        f"It is a tie: {listing(some([each.other.name for each in answer.tied]))} {verb} equally fast, within "
+        f"{100 * answer.rules.margin:.3g} %."
+    )
+    alike = [each.other.name for each in answer.tied if each.other.cost == best.cost]
+    if len(alike) == len(answer.tied):
+        return f"{told} Take what your queue gives first."
+    if not alike:
+        which = "It holds" if len(answer.tied) == 1 else "They hold"
+        return f"{told} {which} more, and nothing is gained: take the recommended one."
+    return f"{told} At the same cost: {listing(some(alike))}. Of these, take what your queue gives first."
+
+
+def some(names: Sequence[str]) -> list[str]:
+    """The first few names, and how many more there are."""
+    left = len(names) - MOST_NAMED
+    return [*names[:MOST_NAMED], f"{left} more"] if left > 1 else list(names)
 
 
 def _reasons(answer: Answer) -> Iterator[str]:
@@ -101,13 +123,19 @@ def _quality(best: Candidate) -> str:
 def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:
     """What speed does not show: that another setting learns more in the same epochs, at a smaller batch perhaps."""
     known = [each for each in answer.candidates if each.row["test_accuracy"] is not None]
-    if best not in known:
-        return
-    most = max(known, key=lambda each: float(each.row["test_accuracy"]))
-    if most.row["test_accuracy"] - best.row["test_accuracy"] > LEARNS_LESS:
+    reached = ""
+    if best in known:
+        most = max(known, key=lambda each: float(each.row["test_accuracy"]))
+        if most.row["test_accuracy"] - best.row["test_accuracy"] > LEARNS_LESS:
+            reached = f"{most.name} reaches a test accuracy of {percent(most.row['test_accuracy'])}"
+    elif not known and best.row["test_loss"] is not None:  # a task without classes
+        by_loss = [each for each in answer.candidates if each.row["test_loss"] is not None]
+        most = min(by_loss, key=lambda each: float(each.row["test_loss"]))
+        if most.row["test_loss"] < (1 - LOSS_LESS) * best.row["test_loss"]:
+            reached = f"{most.name} reaches a test loss of {number(most.row['test_loss'])}"
+    if reached:
         yield (
-            f"It learns less in these epochs: {most.name} reaches a test accuracy of "
-            f"{percent(most.row['test_accuracy'])}. Before you take it, train longer, or change the batch or the "
+            f"It learns less in these epochs: {reached}. Before you take it, train longer, or change the batch or the "
             "learning rate."
         )
 
@@ -149,18 +177,24 @@ def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
     if best.on_gpus and found is None:
         yield "Whether CPUs would do is not known: no setting on CPUs was measured."
     elif best.on_gpus and found is not None:
+        lead = "A GPU may pay" if found.relation == "unclear" else "A GPU pays"
         yield (
-            f"A GPU pays: the best setting on CPUs, {found.other.name}, is {times(found.ratio)} as fast, "
+            f"{lead}: the best setting on CPUs, {found.other.name}, is {times(found.ratio)} as fast, "
             f"{seconds(found.other.seconds_per_epoch.value)} for an epoch."
         )
     elif found is not None:
         more_cores = number(found.other.cost / best.cost, 2)
-        yield (
-            f"Do not ask for a GPU: the best setting on GPUs, {found.other.name}, is {times(found.ratio)} as fast "
+        lead = "A GPU may not pay" if found.relation == "unclear" else "Do not ask for a GPU"
+        cheaper = found.other.cost < best.cost
+        needed = 1 / answer.has_to_gain(found.other) if cheaper else answer.must_be_faster(found.other)
+        used = found.other.row["gpu_utilisation"]
+        told = (
+            f"{lead}: the best setting on GPUs, {found.other.name}, is {times(found.ratio)} as fast "
             f"({seconds(found.other.seconds_per_epoch.value)} for an epoch), and holds {more_cores} times as much: a "
             f"GPU counts as {answer.rules.cores_per_gpu} CPU cores. It would have to be at least "
-            f"{number(answer.must_be_faster(found.other), 2)} times as fast."
+            f"{number(needed, 2)} times as fast."
         )
+        yield told if used is None else f"{told} Its GPUs computed {percent(used, 0)} of the time."
     else:
         run = "runs" if len(answer.only_on_cpu) == 1 else "run"
         made = f" {listing(answer.only_on_cpu)} also {run} on GPUs." if answer.only_on_cpu else ""
@@ -168,9 +202,7 @@ def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
 
 
 def _unclear(answer: Answer) -> str:
-    shown = [_may_be_better(each, answer) for each in answer.unclear[:MOST_NAMED]]
-    if (left := len(answer.unclear) - MOST_NAMED) > 0:
-        shown.append(f"{left} more")
+    shown = "; ".join(some([_may_be_better(each, answer) for each in answer.unclear]))
     lone = any(each.ratio.low is None for each in answer.unclear)
     why = "with one repeat there is no spread to judge by" if lone else "another may be better"
     if answer.repeats is None:
@@ -178,9 +210,9 @@ def _unclear(answer: Answer) -> str:
         alike = all(each.other.cost == answer.best.cost for each in answer.unclear)
         choice = "take any, for they cost the same" if alike else "choose what matters to you: the time, or the cost"
         told = f"Even {MOST_REPEATS} repeats would not tell: measure on quieter nodes, or {choice}."
-        return f"It is not sure, because {why}: {listing(shown)}. {told}"
+        return f"It is not sure, because {why}: {shown}. {told}"
     remedy = f"{answer.repeats} of each (repeats: {answer.repeats})"
-    return f"It is not sure, because {why}: {listing(shown)}. More repeats would tell: {remedy}."
+    return f"It is not sure, because {why}: {shown}. More repeats would tell: {remedy}."
 
 
 def _may_be_better(found: Compared, answer: Answer) -> str:
@@ -197,9 +229,7 @@ def _may_be_better(found: Compared, answer: Answer) -> str:
 def _nothing(left_out: Sequence[LeftOut]) -> str:
     if not left_out:
         return "The plan holds no run."
-    shown = [f"{each.name}: {each.category}: {each.reason}" for each in left_out[:MOST_NAMED]]
-    more_of_them = f"; {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-    return f"{'; '.join(shown)}{more_of_them}."
+    return f"{'; '.join(some([f'{each.name}: {each.category}: {each.reason}' for each in left_out]))}."
 
 
 def wrong_choice(wrong: WrongChoice) -> str:

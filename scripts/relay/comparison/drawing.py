@@ -21,7 +21,8 @@ from relay.comparison.measured import SettingResult
 # Placeholder colours, which are replaced by CSS variables, so that the plots follow the page's light or dark theme.
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
-NAME_CHARACTERS = 88  # so many characters of the usual size fit into the width of a plot
+NAME_CHARACTERS = 80  # so many characters of size 8 fit into the width of a plot
+PANEL_CHARACTERS = 42  # and so many into that of one of two panels
 # The page's light colours, for pictures in files of their own.
 LIGHT = {"--ink": "#1c2321", "--muted": "#5b6562", "--line": "#d5dad7", "--accent": "#00695c", "--bad": "#b3261e"}
 PAPER = "#fdfdfc"
@@ -80,13 +81,30 @@ def below(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
 
 
+def size_for(*texts: str, most: float = 8.0, room: int = NAME_CHARACTERS) -> float:
+    """The size of letters at which each of the texts fits, where `room` characters of size 8 do; at most `most`."""
+    return min(most, 8.0 * room / max((len(line) for text in texts for line in text.split("\n")), default=1))
+
+
+def titled(axes: Axes, text: str, room: int = PANEL_CHARACTERS) -> None:
+    """Write a setting's name above its panel, in two lines if need be. `room` is that of characters of size 8."""
+    lines = two_lines(text, room)
+    axes.set_title(lines, fontsize=size_for(lines, most=7.5, room=room), loc="left", color=INK)
+
+
+def key_below(figure: Figure) -> None:
+    """Write what each line of the plots stands for, at the lower edge."""
+    labels = [str(label) for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    figure.legend(loc="lower left", fontsize=size_for(*labels, most=7.5, room=80), frameon=False, borderaxespad=0.1)
+
+
 def named(axes: Axes, place: int, text: str) -> None:
     """Write a setting's name above its mark, at the left; a long one in smaller letters."""
     axes.annotate(
         text,
         (0, place - 0.25),
         xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * NAME_CHARACTERS / len(text)),
+        fontsize=size_for(text),
         color=INK,
         va="center",
         annotation_clip=False,
@@ -98,7 +116,7 @@ def room_for(values: Iterable[float]) -> float:
     return 1.5 * max(values)
 
 
-def two_lines(name: str, width: int = 42) -> str:
+def two_lines(name: str, width: int = PANEL_CHARACTERS) -> str:
     """The name, in two lines if it is too long for a panel. It is broken at the comma nearest to the middle."""
     commas = [comma.end() for comma in re.finditer(", ", name)]
     if len(name) <= width or not commas:

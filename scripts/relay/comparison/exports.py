@@ -27,8 +27,15 @@ UNITS = {
     "_bytes_written": "bytes",
     "_bytes_read": "bytes",
     "_hours": "h",
+    "_watts": "W",
+    "_joules": "J",
+    "_mhz": "MHz",
+    "_minutes": "min",
 }
-FRACTIONS = ("_fraction", "_efficiency", "_accuracy", "relative_speed", "goodput", "margin")
+FRACTIONS = (
+    *("_fraction", "_utilisation", "_activity", "_efficiency", "_accuracy", "_ratio"),
+    *("relative_speed", "goodput", "margin"),
+)
 PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95 % interval"}
 
 

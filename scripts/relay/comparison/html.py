@@ -190,7 +190,7 @@ class Report:
             epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
             slower=slower(answer),
             all_well=all_well(results),
-            how_long=how_long(answer.best),
+            how_long=how_long(answer),
             went_wrong=went_wrong(planned),
             warnings=together(warnings(planned)),
             rows=[(each.row, each.label) for each in results],

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from relay.comparison import because
 from relay.comparison.advice import Warned
 from relay.comparison.answer import Answer
-from relay.comparison.answer_words import minutes, seconds
-from relay.comparison.candidates import Candidate
+from relay.comparison.answer_words import jobs, seconds
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
-from relay.comparison.request import request
 
 TIMES_AS_LONG = (1, 10, 100)  # as the trainings of the comparison
 
@@ -43,8 +41,9 @@ class HowLong:
     seconds_per_epoch: float
 
 
-def how_long(best: Candidate | None) -> HowLong | None:
+def how_long(answer: Answer) -> HowLong | None:
     """The time of longer trainings at the measured speed; None where nothing is recommended."""
+    best = answer.best
     if best is None:
         return None
     epoch, length = best.seconds_per_epoch, best.run.length
@@ -56,10 +55,11 @@ def how_long(best: Candidate | None) -> HowLong | None:
         f"saves took another {seconds(max(0.0, outside))} of each training here."
     )
     epochs = [length.epochs * times for times in TIMES_AS_LONG]
-    asked = [request(best.run, best.summaries, None, times=times).minutes for times in TIMES_AS_LONG]
+    asked = [answer.request_of(times) for times in TIMES_AS_LONG]
     rows = [
-        (f"{each:,.10g}", seconds(each * epoch.value), minutes(wanted))
+        (f"{each:,.10g}", seconds(each * epoch.value), jobs(wanted))
         for each, wanted in zip(epochs, asked, strict=True)
+        if wanted
     ]
     return HowLong(sentence, rows, epoch.value)
 

@@ -17,11 +17,13 @@ from relay.comparison.drawing import (
     below,
     colour_of,
     figure_of,
+    key_below,
     named,
     room_for,
+    size_for,
     styled,
     svg_of,
-    two_lines,
+    titled,
 )
 from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
@@ -59,7 +61,7 @@ def scaling_plot(rows: Sequence[Row], name: str) -> str | None:
             axes.set_xlabel("devices")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(axis="y")
-        figure.legend(loc="lower left", fontsize=7.5, frameon=False, borderaxespad=0.1)
+        key_below(figure)
         return svg_of(figure, name)
 
 
@@ -87,7 +89,9 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             colour = ACCENT if place == 0 else INK
             axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
             height = 0.06 + 0.16 * (len(candidates) - 1 - place)
-            figure.text(0.02, height / figure.get_figheight(), f"{place + 1}  {each.name}", fontsize=7.5, color=colour)
+            label = f"{place + 1}  {each.name}"
+            size = size_for(label, most=7.5)
+            figure.text(0.02, height / figure.get_figheight(), label, fontsize=size, color=colour)
         axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
         axes.set_ylabel("seconds for an epoch")
         if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
@@ -174,7 +178,7 @@ def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 panel.plot(*first, color=MUTED, linewidth=0.8, alpha=0.5)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
-            panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
+            titled(panel, setting.name + setting.mark)
             panel.grid(axis="y")
             if place == len(drawn) - 2:
                 panel.tick_params(labelbottom=True)
@@ -227,7 +231,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
         axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.10g}")
         axes.grid(axis="y")
-        figure.legend(loc="lower left", fontsize=7.5, frameon=False, borderaxespad=0.1)
+        key_below(figure)
         return svg_of(figure, name)
 
 

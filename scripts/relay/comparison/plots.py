@@ -10,7 +10,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from relay.comparison.columns import told_speed, told_unit
 from relay.comparison.drawing import (
-    INK,
     MUTED,
     below,
     colour_of,
@@ -20,7 +19,7 @@ from relay.comparison.drawing import (
     room_for,
     styled,
     svg_of,
-    two_lines,
+    titled,
 )
 from relay.comparison.inputs import Record
 from relay.comparison.learning import behind
@@ -83,7 +82,7 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
             for curve in curves:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, alpha=0.8)
-            panel.set_title(two_lines(setting.name + setting.mark), fontsize=7.5, loc="left", color=INK)
+            titled(panel, setting.name + setting.mark)
             panel.grid(axis="y")
             if logarithmic:
                 panel.set_yscale("log")

@@ -16,11 +16,13 @@ from relay.comparison.drawing import (
     LINE,
     MUTED,
     ON_PARTS,
+    PANEL_CHARACTERS,
     PARTS,
     figure_of,
+    size_for,
     styled,
     svg_of,
-    two_lines,
+    titled,
 )
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
@@ -71,7 +73,7 @@ def usage_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         for (setting, course), (used, *rest) in zip(drawn, panels, strict=True):
             _line(used, course, "cpu_utilisation", size, 100, color=INK, linestyle="--", label="CPUs")
             _line(used, course, "gpu_utilisation", size, 100, color=ACCENT, linestyle="-", label="GPUs")
-            used.set_title(two_lines(setting.name + setting.mark, 42 if power else 84), fontsize=7.5, loc="left")
+            titled(used, setting.name + setting.mark, PANEL_CHARACTERS if power else 2 * PANEL_CHARACTERS)
             for axes in rest:
                 _line(axes, course, "gpu_power_watts", size, 1, color=ACCENT, linestyle="-", label="")
         for axes in panels.flat:
@@ -148,7 +150,7 @@ def _heading(axes: Axes, place: float, setting: SettingResult) -> None:
         label,
         (0, place),
         xycoords=("axes fraction", "data"),
-        fontsize=min(8, 8 * 88 / len(label)),
+        fontsize=size_for(label),
         color=INK,
         va="center",
         annotation_clip=False,

@@ -10,6 +10,7 @@ from relay.comparison.columns import Row, category, told_speed
 from relay.spec.labels import setting_labels
 
 MISSING = "–"
+MOST_TIES = 4  # named in a sentence, with the best one
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -67,7 +68,7 @@ def _finding(rows: Sequence[tuple[Row, str]]) -> str:
     if best is None:
         return f"No setting was measured and shown equivalent: {_left_out(rows)}."
     ties = [row for row, _ in named if row["standing"] in ("best", "tie")]
-    accuracies = [percent(row["test_accuracy"]) for row in ties if row["test_accuracy"] is not None]
+    accuracies = [percent(row["test_accuracy"]) for row in ties[:MOST_TIES] if row["test_accuracy"] is not None]
     sentences = [_lead(best, [(row, name) for row, name in named if row["standing"] not in (None, "best")])]
     if accuracies:
         order = ", in the same order" if len(ties) > 1 else ""
@@ -98,7 +99,8 @@ def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
     if not others:
         return f"{name} trains {speed}; there is no other setting to compare it with."
     if ties:
-        lead = f"A tie: {listing([name, *tied])} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
+        shown = listing([name, *tied[: MOST_TIES - 1], *_more(tied[MOST_TIES - 1 :])])
+        lead = f"A tie: {shown} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
     elif unclear:
         lead = f"{name} measured fastest, {speed}, but not beyond doubt."
     else:

@@ -1,0 +1,109 @@
+"""The answer in words: what to do about a tie, a doubt, a GPU, and a longer training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from relay.comparison import answer_words as words
+from relay.comparison.page_words import how_long
+from relay.comparison.wording import headlines
+from relay.spec.job import Job
+from results_tree import Tree
+from test_answer import ON_GPU, answer_of, told
+
+pytest_plugins = ["results_tree"]
+STEADY = [1000.0, 1002.0, 998.0]
+
+
+def times(factor: float) -> list[float]:
+    return [factor * speed for speed in STEADY]
+
+
+def test_a_tie_at_the_same_cost_is_left_to_the_queue(tree: Tree) -> None:
+    tree.setting("cpu", STEADY)
+    tree.setting("cpu", STEADY, loader="dataloader")
+    assert words.certainty(answer_of(tree)).endswith("Take what your queue gives first.")
+
+
+def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
+    tree.setting("cpu", STEADY)
+    tree.setting("cpu", STEADY, cpus_per_task=2, threads=2)
+    found = words.certainty(answer_of(tree))
+    assert "equally fast" in found
+    assert found.endswith("It holds more, and nothing is gained: take the recommended one.")
+    tree.setting("cpu", STEADY, loader="dataloader")
+    found = words.certainty(answer_of(tree))
+    assert found.endswith("take what your queue gives first.")
+    assert "At the same cost: cpu (1 proc, 1 thread, " in found
+
+
+def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
+    for number in range(40):
+        tree.setting("cpu", STEADY, name=f"s{number}", warmup_steps=number)
+    found = answer_of(tree)
+    assert words.certainty(found).count("cpu (") == 3
+    assert "and 36 more train equally fast" in words.certainty(found)
+    (line,) = headlines([each.row for each in found.candidates])
+    assert line.count("cpu (") == 4
+    assert "36 more" in line
+    assert line.count("%") <= 6
+
+
+def test_doubts_are_told_apart(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1010.0, 990.0])
+    tree.setting("cpu", [1350.0, 1400.0, 1430.0], cpus_per_task=2, threads=2)
+    tree.setting("ddp", [1350.0, 1400.0, 1430.0], devices_per_node=2)
+    found = words.certainty(answer_of(tree))
+    assert found.count("pays from 1.40 times on;") == 1
+    assert "on and " not in found
+
+
+def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, cpus_per_task=4)
+    tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
+    found = answer_of(tree)
+    assert found.certainty == "unclear"
+    assert "A GPU may not pay: " in told(found)
+    assert "Do not ask for a GPU" not in told(found)
+
+
+def test_an_idle_gpu_is_evidence_against_it(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, cpus_per_task=4)
+    tree.setting("single_gpu", times(0.8), summary={"gpu_utilisation": 0.06}, **ON_GPU)
+    assert "Its GPUs computed 6 % of the time." in told(answer_of(tree))
+
+
+def test_a_gpu_that_costs_less_than_the_cpus_is_held_against_what_it_would_have_to_do(tree: Tree) -> None:
+    """48 cores count as four GPUs: they have to be 2.8 times as fast, and a GPU would do from 1 / 2.8 on."""
+    tree.setting("cpu", STEADY, cpus_per_task=48)
+    tree.setting("single_gpu", times(0.2), **ON_GPU)
+    assert "It would have to be at least 0.36 times as fast." in told(answer_of(tree))
+
+
+@pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
+def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree, losses: tuple[float, float], warned: bool) -> None:
+    nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
+    tree.setting("cpu", times(3), global_batch_size=512, summary={"test_loss": losses[0]}, **nothing)
+    tree.setting("cpu", STEADY, summary={"test_loss": losses[1]}, **nothing)
+    assert ("It learns less in these epochs: " in told(answer_of(tree))) is warned
+
+
+def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
+    """As a chain of jobs where it is longer than one may be."""
+    long = {"train_seconds": 3000.0, "allocated_seconds": 3020.0, "attempts": 2}
+    for identity in tree.setting("cpu", STEADY, summary=long):
+        path = tree.root / "runs" / identity / "run.json"
+        job = asdict(Job(memory_mb=1200, minutes=20))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"job": job}))
+    found = answer_of(tree)
+    asked = how_long(found)
+    assert asked
+    assert found.request
+    first = asked.rows[0][2]
+    assert first == f"{found.request.jobs} jobs of 20 minutes"
+    assert words.sentence(found).endswith(f"and {first}: cpu (1 proc, 1 thread, resident).")
+    assert asked.rows[1][2] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
