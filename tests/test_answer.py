@@ -222,3 +222,29 @@ def test_the_rules_of_the_plan_decide(tree: Tree) -> None:
     assert best(answer_of(tree)) == "one"
     tree.rules = {"least_efficiency": 0.6}
     assert best(answer_of(tree)) == "two"
+
+
+def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_too(tree: Tree) -> None:
+    """Four GPUs are 1.5 times as fast as two, which pays, and 2.5 times as fast as one: of 2.8. No doubt is left."""
+    for count, speed in ((1, 1000.0), (2, 1667.0), (4, 2500.0)):
+        speeds = [speed, 1.002 * speed, 0.998 * speed]
+        tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "winner", "does not pay")
+    assert of(found, "gpus-4").against.row["setting"] == "gpus-1"
+    assert "More than 2 GPUs do not pay: 4 GPUs" in told(found)
+    assert "Beside ddp (1 GPU, resident), that is 62 % of the speed that so many could have; at least 70 %" in told(
+        found
+    )
+    assert "pays from 1.68 times on" not in told(found)
+
+
+def test_a_doubt_against_a_cheaper_one_says_from_where_on_it_pays(tree: Tree) -> None:
+    """Beside one GPU, 2.7 times is too near to 2.8 for this noise. Two GPUs are 1.67 times as fast as one."""
+    for count, speed, noise in ((1, 1000.0, 0.002), (2, 1667.0, 0.002), (4, 2700.0, 0.03)):
+        speeds = [speed, (1 + noise) * speed, (1 - noise) * speed]
+        tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
+    found = answer_of(tree)
+    assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "unclear", "unclear")
+    assert "pays from 1.68 times on" in told(found)
+    assert found.repeats is not None

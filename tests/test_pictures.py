@@ -12,7 +12,7 @@ from matplotlib.text import Text
 
 from relay.comparison import pictures, plots
 from relay.comparison.answer import answers
-from relay.comparison.drawing import below, figure_of, size_for
+from relay.comparison.drawing import below, figure_of, fitted
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.pictures import BESIDE, CLEAR, _free_places, axis_plot
@@ -89,10 +89,17 @@ def test_batches_that_are_doubled_have_equal_distances(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "room", "size"), [("x" * 40, 88, 8.0), ("x" * 176, 88, 4.0), ("a\n" + "x" * 88, 44, 4.0)]
+    ("text", "room", "size"), [("x" * 40, 88, 8.0), ("x" * 110, 88, 6.4), ("a\n" + "x" * 44, 33, 6.0)]
 )
 def test_letters_are_as_small_as_the_longest_line_needs(text: str, room: int, size: float) -> None:
-    assert size_for(text, room=room) == size
+    assert fitted(text, room=room) == (text, size)
+
+
+def test_what_would_be_too_small_to_read_is_cut_in_its_middle() -> None:
+    text, size = fitted("begins " + "x" * 300 + " ends", room=50)
+    assert (len(text), size >= 5) == (79, True)
+    assert text.startswith("begins xx")
+    assert text.endswith("xx ends")
 
 
 def test_a_long_name_stays_within_its_picture(tree: Tree) -> None:

@@ -111,6 +111,8 @@ def test_the_answer_comes_first_and_is_copied(browser: Any, report: Path) -> Non
         first = page.locator("main h2").first.inner_text()
         assert "what to ask Slurm for" in first
         assert page.locator(".answer").bounding_box()["y"] < 300
+        marked = page.locator("table.settings tbody", has=page.locator(".badge.recommended"))
+        assert marked.get_attribute("data-name") == "cpu 1 proc, 2 threads, resident"
         page.get_by_role("button", name="Copy").click()
         page.get_by_role("button", name="Copied").wait_for()
         copied = page.evaluate("navigator.clipboard.readText()")

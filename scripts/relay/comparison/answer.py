@@ -133,10 +133,11 @@ class Answer:
         found = chosen([each.other for each in other], self.rules)
         return next(each for each in other if each.other is found)
 
-    def must_be_faster(self, other: Candidate) -> float:
-        """How many times as fast a costlier candidate would have to be."""
+    def must_be_faster(self, found: Compared) -> float:
+        """How many times as fast as the recommended one a costlier candidate would have to be."""
         assert self.best is not None
-        return least_speed_up(other, self.best, self.rules)
+        beside = found.against.speed.value / self.best.speed.value
+        return least_speed_up(found.other, found.against, self.rules) * beside
 
     def has_to_gain(self, cheaper: Candidate) -> float:
         """How many times as fast as a cheaper candidate the recommended one has to be."""
@@ -160,7 +161,7 @@ def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answ
         return Answer(certainty="none", **told)
     best = chosen(candidates, rules)
     rest = [each for each in candidates if each is not best]
-    others = [compared(best, each, rules) for each in rest]
+    others = [compared(best, each, candidates, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
     return Answer(
         best=best,

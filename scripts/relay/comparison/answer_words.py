@@ -147,8 +147,13 @@ def _fastest(answer: Answer, best: Candidate) -> Iterator[str]:
         return
     yield (
         f"{found.other.name} is fastest, {times(found.ratio)} as fast, but it takes {more(found.other, best)}: "
-        f"it would have to be {number(answer.must_be_faster(found.other), 2)} times as fast."
+        f"it would have to be {number(answer.must_be_faster(found), 2)} times as fast{_to_pay(found, best)}."
     )
+
+
+def _to_pay(found: Compared, best: Candidate) -> str:
+    """Against which other setting a costlier one has to pay, where it is not the recommended one; else ''."""
+    return "" if found.against is best else f" to pay against {found.against.name}"
 
 
 def _more_devices(answer: Answer, best: Candidate) -> Iterator[str]:
@@ -160,12 +165,14 @@ def _more_devices(answer: Answer, best: Candidate) -> Iterator[str]:
         verb = "was not" if best.size == 1 else "were not" if fewer else "were"
         yield f"{which} than {counted(best.size, thing)} {verb} measured."
         return
-    share = percent(found.ratio.value * best.size / found.other.size, 0)
+    against = found.against
+    share = percent(found.other.speed.value / against.speed.value * against.cost / found.other.cost, 0)
     unsure = found.relation == "unclear"
     verb = "may not pay" if unsure else f"{'does' if best.size == 1 else 'do'} not pay"
+    lead = "That is" if against is best else f"Beside {against.name}, that is"
     told = (
         f"More than {counted(best.size, thing)} {verb}: {counted(found.other.size, thing)} ({found.other.name}) train "
-        f"{times(found.ratio)} as fast. That is {share} of the speed that so many could have; at least "
+        f"{times(found.ratio)} as fast. {lead} {share} of the speed that so many could have; at least "
         f"{percent(answer.rules.least_efficiency, 0)} is wanted (least_efficiency)."
     )
     yield f"{told} {because.overhead(found.other)}".rstrip()
@@ -186,7 +193,7 @@ def _other_kind(answer: Answer, best: Candidate) -> Iterator[str]:
         more_cores = number(found.other.cost / best.cost, 2)
         lead = "A GPU may not pay" if found.relation == "unclear" else "Do not ask for a GPU"
         cheaper = found.other.cost < best.cost
-        needed = 1 / answer.has_to_gain(found.other) if cheaper else answer.must_be_faster(found.other)
+        needed = 1 / answer.has_to_gain(found.other) if cheaper else answer.must_be_faster(found)
         used = found.other.row["gpu_utilisation"]
         told = (
             f"{lead}: the best setting on GPUs, {found.other.name}, is {times(found.ratio)} as fast "
@@ -220,7 +227,7 @@ def _may_be_better(found: Compared, answer: Answer) -> str:
     told = f"{found.other.name} trains {times(found.ratio)} as fast"
     assert answer.best is not None
     if found.other.cost > answer.best.cost:
-        return f"{told} and pays from {answer.must_be_faster(found.other):.2f} times on"
+        return f"{told} and pays from {answer.must_be_faster(found):.2f} times on"
     if found.other.cost < answer.best.cost:
         return f"{told} and would do from {1 / answer.has_to_gain(found.other):.2f} times on"
     return told
@@ -259,8 +266,13 @@ def more(other: Candidate, best: Candidate) -> str:
 def times(ratio: Estimate) -> str:
     """A ratio with its interval, such as '0.86 times (95 % interval 0.84 to 0.88)'."""
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f} times"
-    return f"{ratio.value:.2f} times (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+        return f"{_factor(ratio.value)} times"
+    return f"{_factor(ratio.value)} times (95 % interval {_factor(ratio.low)} to {_factor(ratio.high)})"
+
+
+def _factor(value: float) -> str:
+    """A ratio with two decimals; a small one with two digits that say something."""
+    return f"{value:.2f}" if value >= 0.1 else number(value, 2)
 
 
 def seconds(value: float) -> str:

@@ -107,35 +107,60 @@ def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
 class Compared:
     """How another candidate compares with the recommended one. `ratio` is the other's speed over its speed.
 
-    `repeats`: how many of each would tell, where it is unclear; None where no reasonable number would.
+    `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
+    cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
+    reasonable number would.
     """
 
     other: Candidate
     ratio: Estimate
     relation: Relation
+    against: Candidate
     repeats: int | None = None
 
 
-def compared(best: Candidate, other: Candidate, rules: Rules) -> Compared:
-    """Compare another candidate with the recommended one.
+def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Compared:
+    """Compare another candidate with the recommended one, which was chosen among these `candidates`.
 
-    slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough.
-    cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval does not tell.
+    slower: at the same cost or a higher one, and not faster. does not pay: costlier, and faster, but not by enough for
+    every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
+    does not tell.
     """
     found = ratio(other.speeds, best.speeds)
-    edges = _edges(best, other, rules)
+    against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
+    relation = _relation(best, other, found, against, rules)
+    edges = _edges(against, other, rules)
+    repeats = repeats_to_tell(other.speeds, against.speeds, edges) if relation == "unclear" else None
+    return Compared(other, found, relation, against, repeats)
+
+
+def _relation(best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules) -> Relation:
     if found.low is None or found.high is None:
-        return Compared(other, found, "unclear", repeats_to_tell(other.speeds, best.speeds, edges))
+        return "unclear"
+    if other.cost < best.cost:
+        return "cheaper, too slow" if found.high < _edges(best, other, rules)[0] else "unclear"
     speed = standing(found, rules.margin)
-    if speed == "tie" and not (other.cost < best.cost):
-        return Compared(other, found, "tie")
-    if other.cost < best.cost and found.high < edges[0]:
-        return Compared(other, found, "cheaper, too slow")
-    if other.cost >= best.cost and speed == "slower":
-        return Compared(other, found, "slower")
-    if other.cost > best.cost and found.high < edges[0]:
-        return Compared(other, found, "does not pay")
-    return Compared(other, found, "unclear", repeats_to_tell(other.speeds, best.speeds, edges))
+    if speed in ("tie", "slower"):
+        return "tie" if speed == "tie" else "slower"
+    if other.cost > best.cost and _shortfall(other, against, rules) > 1:
+        return "does not pay"
+    return "unclear"
+
+
+def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+    """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
+    if _shortfall(other, best, rules) > 1:
+        return best
+    return max((each for each in candidates if each.cost < other.cost), key=lambda x: _shortfall(other, x, rules))
+
+
+def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
+    """How many times as fast the costlier one would have to be, at least, to pay. Above 1: it does not, beyond doubt.
+
+    0 where there is no interval, so that nothing is beyond doubt.
+    """
+    found = ratio(costlier.speeds, cheaper.speeds)
+    return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
 
 
 def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]:

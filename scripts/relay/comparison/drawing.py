@@ -22,6 +22,7 @@ from relay.comparison.measured import SettingResult
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
 NAME_CHARACTERS = 80  # so many characters of size 8 fit into the width of a plot
+LEAST_SIZE = 5.0  # smaller letters cannot be read
 PANEL_CHARACTERS = 42  # and so many into that of one of two panels
 # The page's light colours, for pictures in files of their own.
 LIGHT = {"--ink": "#1c2321", "--muted": "#5b6562", "--line": "#d5dad7", "--accent": "#00695c", "--bad": "#b3261e"}
@@ -81,30 +82,45 @@ def below(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=9, color=MUTED, y=0.04 / figure.get_figheight(), va="bottom")
 
 
-def size_for(*texts: str, most: float = 8.0, room: int = NAME_CHARACTERS) -> float:
-    """The size of letters at which each of the texts fits, where `room` characters of size 8 do; at most `most`."""
-    return min(most, 8.0 * room / max((len(line) for text in texts for line in text.split("\n")), default=1))
+def fitted(text: str, most: float = 8.0, room: int = NAME_CHARACTERS) -> tuple[str, float]:
+    """The text, and the size of its letters, at most `most`, with which each of its lines fits.
+
+    `room` is for so many characters of size 8. Where letters would be too small to read, lines are cut in the middle.
+    """
+    lines = [_cut(line, int(8.0 * room / LEAST_SIZE)) for line in text.split("\n")]
+    return "\n".join(lines), min(most, 8.0 * room / max(map(len, [*lines, "x"])))
+
+
+def _cut(line: str, most: int) -> str:
+    """The line without its middle, so that it has at most so many characters: names differ at their ends, too."""
+    if len(line) <= most:
+        return line
+    half = (most - 1) // 2
+    return f"{line[:half]}…{line[-half:]}"
 
 
 def titled(axes: Axes, text: str, room: int = PANEL_CHARACTERS) -> None:
     """Write a setting's name above its panel, in two lines if need be. `room` is that of characters of size 8."""
-    lines = two_lines(text, room)
-    axes.set_title(lines, fontsize=size_for(lines, most=7.5, room=room), loc="left", color=INK)
+    lines, size = fitted(two_lines(text, room), most=7.5, room=room - 4)  # beside it is another panel
+    axes.set_title(lines, fontsize=size, loc="left", color=INK)
 
 
 def key_below(figure: Figure) -> None:
     """Write what each line of the plots stands for, at the lower edge."""
-    labels = [str(label) for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
-    figure.legend(loc="lower left", fontsize=size_for(*labels, most=7.5, room=80), frameon=False, borderaxespad=0.1)
+    found = [pair for axes in figure.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
+    named = [fitted(str(label), most=7.5, room=NAME_CHARACTERS - 6) for _, label in found]
+    handles, labels, size = [handle for handle, _ in found], [text for text, _ in named], min(size for _, size in named)
+    figure.legend(handles, labels, loc="lower left", fontsize=size, frameon=False, borderaxespad=0.1)
 
 
 def named(axes: Axes, place: int, text: str) -> None:
     """Write a setting's name above its mark, at the left; a long one in smaller letters."""
+    label, size = fitted(text)
     axes.annotate(
-        text,
+        label,
         (0, place - 0.25),
         xycoords=("axes fraction", "data"),
-        fontsize=size_for(text),
+        fontsize=size,
         color=INK,
         va="center",
         annotation_clip=False,

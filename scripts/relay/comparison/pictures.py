@@ -17,10 +17,10 @@ from relay.comparison.drawing import (
     below,
     colour_of,
     figure_of,
+    fitted,
     key_below,
     named,
     room_for,
-    size_for,
     styled,
     svg_of,
     titled,
@@ -89,8 +89,7 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             colour = ACCENT if place == 0 else INK
             axes.plot(*point, linestyle="none", marker="o", markersize=6, color=colour)
             height = 0.06 + 0.16 * (len(candidates) - 1 - place)
-            label = f"{place + 1}  {each.name}"
-            size = size_for(label, most=7.5)
+            label, size = fitted(f"{place + 1}  {each.name}", most=7.5)
             figure.text(0.02, height / figure.get_figheight(), label, fontsize=size, color=colour)
         axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
         axes.set_ylabel("seconds for an epoch")

@@ -19,7 +19,7 @@ from relay.comparison.drawing import (
     PANEL_CHARACTERS,
     PARTS,
     figure_of,
-    size_for,
+    fitted,
     styled,
     svg_of,
     titled,
@@ -145,12 +145,12 @@ def _told(job: Mapping[str, Any], number: int) -> str:
 
 
 def _heading(axes: Axes, place: float, setting: SettingResult) -> None:
-    label = setting.name + setting.mark
+    label, size = fitted(setting.name + setting.mark)
     axes.annotate(
         label,
         (0, place),
         xycoords=("axes fraction", "data"),
-        fontsize=size_for(label),
+        fontsize=size,
         color=INK,
         va="center",
         annotation_clip=False,
