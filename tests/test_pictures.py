@@ -61,6 +61,17 @@ def test_cpus_are_compared_where_the_workers_follow_them(tree: Tree) -> None:
     assert axis_plot(results(tree), "data_workers", "workers", "images", "x") is None  # the CPUs differ, too
 
 
+def test_a_line_keeps_its_settings_where_cpus_and_workers_are_crossed(tree: Tree) -> None:
+    for cpus in (1, 2):
+        for workers in (1, 2):
+            both = {"cpus_per_task": cpus, "threads": cpus, "data_workers": workers}
+            tree.setting("cpu", [1000.0], name=f"c{cpus}w{workers}", loader="dataloader", **both)
+    drawn = axis_plot(results(tree), "cpus_per_task", "CPUs", "images", "x")
+    assert drawn is not None
+    names = re.findall(r">(cpu \([^<]*\))</text>", drawn)
+    assert sorted(names) == ["cpu (1 proc, dataloader, 1 worker)", "cpu (1 proc, dataloader, 2 workers)"]
+
+
 def test_numbers_of_close_points_do_not_lie_on_each_other() -> None:
     points = [(100.0, 100.0), (104.0, 98.0), (97.0, 103.0), (300.0, 10.0)]
     offsets = _free_places(points)

@@ -32,6 +32,11 @@ MEBIBYTE = 2**20
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
 BESIDE = ((9.0, 6.0), (-9.0, 6.0), (9.0, -7.0), (-9.0, -7.0), (0.0, 11.0), (0.0, -11.0), (14.0, 0.0), (-14.0, 0.0))
 WIDE = 8  # costs that differ by more are drawn by their logarithms
+# What follows from an axis of a plot, by its column.
+FOLLOWS = {
+    "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
+    "cpus_per_task": ("threads",),
+}
 MARKERS = "osD^vP"  # a family is told by its marker and by its label, not by its colour
 
 
@@ -82,7 +87,8 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
     points = [(each.seconds_per_epoch.value * each.cost, each.seconds_per_epoch.value) for each in candidates]
     front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
     with styled(name):
-        figure = figure_of(2.6 + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
+        height = 2.6 + 0.05 * max(0, len(candidates) - 10)  # many points need more room
+        figure = figure_of(height + 0.16 * len(candidates), left=0.65, bottom=0.55 + 0.16 * len(candidates), top=0.15)
         axes = figure.subplots()
         axes.plot(*zip(*front, strict=True), color=ACCENT, linewidth=1, alpha=0.6)
         for place, (point, each) in enumerate(zip(points, candidates, strict=True)):
@@ -242,19 +248,26 @@ def _common_name(members: Sequence[SettingResult]) -> str:
 
 
 def _differing_in(settings: Sequence[SettingResult], column: str) -> list[list[SettingResult]]:
-    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each."""
-    follows = {
-        "global_batch_size": ("steps_per_epoch", "total_steps", "evaluate_every_steps", "learning_rate_scaling"),
-        "cpus_per_task": ("threads",),
-    }
+    """Settings that differ in this column alone (and in what follows from it), in its order; at least two each.
+
+    Data workers follow the CPUs where nothing else makes a line: one on each of them is their default.
+    """
+    lines = _lines(settings, column, {column, *FOLLOWS.get(column, ())})
+    if column == "cpus_per_task":
+        drawn = [each for members in lines for each in members]
+        lone = [each for each in settings if each not in drawn]
+        with_them = [each for each in lone if each.run.feeding.data_workers == each.run.shape.cpus_per_task]
+        lines += _lines(with_them, column, {column, *FOLLOWS[column], "data_workers"})
+    return lines
+
+
+def _lines(settings: Sequence[SettingResult], column: str, left_out: set[str]) -> list[list[SettingResult]]:
+    """The settings that are alike in all but what is left out, where they have several values in the column."""
     groups: dict[str, list[SettingResult]] = {}
     for each in settings:
-        run = each.records[0].run
-        left = {column, *follows.get(column, ())}
+        run = each.run
         key = {name: value for part in ("shape", "computation", "feeding", "batch", "length")
-               for name, value in vars(getattr(run, part)).items() if name not in left}  # fmt: skip
-        if run.feeding.data_workers == run.shape.cpus_per_task and column == "cpus_per_task":
-            key["data_workers"] = "one on each CPU"
+               for name, value in vars(getattr(run, part)).items() if name not in left_out}  # fmt: skip
         groups.setdefault(repr((run.strategy.name, dict(run.strategy.options), key)), []).append(each)
     found = [sorted(members, key=lambda each: each.row[column]) for members in groups.values()]
     return [members for members in found if len({each.row[column] for each in members}) > 1]
