@@ -140,6 +140,15 @@ def test_no_line_is_too_wide_and_there_are_not_too_many(plain: None, width: int,
     assert max(len(line) for line in found) <= width
 
 
+@pytest.mark.parametrize(("width", "columns"), [(80, 7), (50, 3), (20, 2)])
+def test_a_narrow_terminal_keeps_the_names_and_states_of_runs(plain: None, width: int, columns: int) -> None:
+    """A name may be folded; the words of the heading are counted, of which the last column has two."""
+    found = lines(View(Runs([RUNNING])), width=width)
+    assert len(found[0].split()) == columns
+    assert "cpu, repeat" in found[1]
+    assert "running" in found[1]
+
+
 def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None) -> None:
     many = [stands(number, "queued") for number in range(2, 42)]
     found = lines(View(Runs([*many, RUNNING])), height=12)

@@ -18,6 +18,8 @@ from relay.status.runs import Standing, State
 
 STYLES: dict[State, str] = {"running": "green", "queued": "yellow", "begun": "cyan", "failed": "bold red"}
 
+# What a terminal of at least so many columns shows of a run, beside its name: that needs room as well.
+COLUMNS = ((72, page.LIVE), (44, ("state", "step")), (0, ("state",)))
 MOST_REASONS = 3
 
 
@@ -64,7 +66,8 @@ class View:
         foot = _drawn([Text(line, no_wrap=True, overflow="ellipsis") for line in below], width)[-most:]
         room = height - len(foot)
         shown = sorted(shown, key=lambda each: page.ORDER.index(each.state))
-        while shown and len(rows := _drawn([page.table(shown, page.LIVE, STYLES)], width)) > room:
+        columns = next(names for least, names in COLUMNS if width >= least)
+        while shown and len(rows := _drawn([page.table(shown, columns, STYLES)], width)) > room:
             left_out = max(1, len(rows) - room)
             shown = shown[: max(0, len(shown) - left_out)]
         return [*(rows if shown else []), *foot]
