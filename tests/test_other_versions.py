@@ -14,7 +14,7 @@ from own_gates import judged, own_strategy
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets.manifest import digest
-from relay.equivalence import gate
+from relay.equivalence import reference_file
 from relay.training.summary import summarise
 from results_tree import Tree
 
@@ -97,7 +97,20 @@ def test_a_verdict_says_what_it_was_made_with(gates: Gates, tmp_path: Path) -> N
 def test_a_damaged_reference_is_told_and_no_fault_of_the_strategy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "reference.pt").write_bytes(content)
     with pytest.raises(UserError, match=r"reference.pt: is damaged \(.*\); remove it, and start the same call again"):
-        gate._read(tmp_path / "reference.pt")
+        reference_file.read(tmp_path / "reference.pt")
+
+
+def test_no_bit_of_a_reference_changes_unseen(tmp_path: Path) -> None:
+    """torch reads a changed number as it stands: every right strategy would be struck out."""
+    path = tmp_path / "reference.pt"
+    known = {"algorithm": {"losses": torch.arange(1000.0)}, "made_with": {"versions": {"torch": "2.13.0"}}}
+    reference_file.write(path, known)
+    assert torch.equal(reference_file.read(path)["algorithm"]["losses"], known["algorithm"]["losses"])
+    content = path.read_bytes()
+    place = content.index(known["algorithm"]["losses"][500:502].numpy().tobytes())
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    with pytest.raises(UserError, match=r"reference.pt: is damaged \(its bytes were changed\); remove it"):
+        reference_file.read(path)
 
 
 @pytest.mark.slow
@@ -105,11 +118,11 @@ def test_a_reference_made_with_another_torch_proves_nothing(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, reference = planned("cpu")
-    known = torch.load(gates.reference(shortened(reference, FEW_STEPS)), weights_only=True)
+    known = reference_file.read(gates.reference(shortened(reference, FEW_STEPS)))
     known["made_with"]["versions"]["torch"] = "2.12.0"
     older = tmp_path / "references" / "older" / "reference.pt"
     older.parent.mkdir(parents=True)
-    torch.save(known, older)
+    reference_file.write(older, known)
     found = judged(gates, own_strategy(tmp_path / "strategies", "right"), reference=older)
     assert (found.status, found.verdict) == (1, None)
     told = f"{older}: was made with torch 2.12.0, here it is {torch.__version__}; `rm -r {older.parent}`"

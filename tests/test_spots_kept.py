@@ -108,6 +108,6 @@ def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
 
 
 def losses(work: Path) -> dict[int, float]:
-    from relay.spot_check.process import kept_losses  # with torch
+    from relay.spot_check.kept import kept_losses
 
     return kept_losses(work)

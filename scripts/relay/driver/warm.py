@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from relay.launch.command_lines import SAFE_PATH
 from relay.launch.warm import ADDRESS
 from relay.launch.warm_server import PADDING
 from relay.run_folder.snapshot import freeze
@@ -83,7 +84,7 @@ class _Starter(threading.Thread):
         with log.open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, *words],
-                env={**os.environ, **one, "PYTHONPATH": str(code.resolve())},
+                env={**os.environ, **SAFE_PATH, **one, "PYTHONPATH": str(code.resolve())},
                 pass_fds=[self.listener.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

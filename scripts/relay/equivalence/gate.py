@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 from relay import strategies
 from relay.base import options
-from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.equivalence import between, own_batch, where
+from relay.equivalence import between, own_batch, reference_file, where
 from relay.equivalence.division import Trained, computed, divided
 from relay.equivalence.figures import difference, distance, largest
 from relay.equivalence.made_with import check_reference, made_with
@@ -202,26 +200,17 @@ def _use_threads(run: Training) -> None:
     torch.set_num_threads(useful_threads(run.shape.threads, run.batch.global_batch_size // parts))
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """A reference. Raises UserError where its file is damaged: that says nothing of a strategy."""
-    try:
-        found: dict[str, Any] = torch.load(file, weights_only=True)
-    except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-        told = " ".join(str(error).split())[:100] or type(error).__name__
-        raise UserError(f"{file}: is damaged ({told}); remove it, and start the same call again") from None
-    return found
-
-
-def judge(run: Gate, dataset: Path, reference_file: Path, ranks: Ranks, folder: Path) -> Verdict:
+def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -> Verdict:
     """All trials and the division of work. Collective; only rank 0's verdict is complete.
 
+    `trained` is the reference's file.
     `folder`, which all ranks see, gets checkpoints and, before each own batch, the verdict so far. Both are removed at
     the end. A strategy that fails at one batch, for lack of memory perhaps, has shown what it does at smaller ones.
     """
     verify_on_further_nodes(dataset, run.shape.nodes, ranks)
     _use_threads(run)
-    reference, here = _read(reference_file), made_with(dataset, ranks.device)
-    check_reference(reference, here, reference_file)
+    reference, here = reference_file.read(trained), made_with(dataset, ranks.device)
+    check_reference(reference, here, trained)
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
     asked = trials(run, lossy=bool(run.strategy.lossy))
     for trial in asked:
@@ -264,7 +253,7 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
 
     torch.use_deterministic_algorithms(True, warn_only=True)
-    strategies.watch(given.spec, given.output.parent, given.dataset, given.reference.parent)
+    strategies.watch(given.spec, given.output.parent, given.dataset, secret=[given.reference])
     with joined(given.spec, strategies.service) as (run, ranks):
         assert isinstance(run, Gate)
         verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent)

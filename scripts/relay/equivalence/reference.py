@@ -12,7 +12,7 @@ import torch
 
 from relay.base import options
 from relay.base.errors import UserError
-from relay.equivalence import float32
+from relay.equivalence import float32, reference_file
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
 from relay.equivalence.trial_task import TrialData
@@ -62,10 +62,7 @@ def main(arguments: list[str]) -> None:
     data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
     float32.check(run, data)
     trained: dict[str, dict[str, Any]] = {trial.name: train(run, trial, data) for trial in trials(run, lossy=True)}
-    partial = given.output.with_suffix(".partial")
-    written: dict[str, Any] = {**trained, "made_with": made_with(given.dataset, data.device)}
-    torch.save(written, partial)
-    partial.rename(given.output)
+    reference_file.write(given.output, {**trained, "made_with": made_with(given.dataset, data.device)})
     for name, found in trained.items():
         told = f"{name}: {found['steps']} steps, last loss {found['losses'][-1]:.4f}, rounding {found['rounding']}"
         print(f"reference {run.id}: {told}", flush=True)

@@ -10,6 +10,8 @@ from relay.spec.run import Specification, Training
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
+# `python -m` would import from the folder in which the driver was started, before the frozen code and the libraries.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,18 @@ class Undeclared(RuntimeError):
     """A strategy opens a file that its requirements do not declare."""
 
 
-def watch(strategy_file: Path, code: Iterable[str], allowed: Iterable[Path]) -> None:
+def watch(strategy_file: Path, code: Iterable[str], allowed: Iterable[Path], secret: Iterable[Path] = ()) -> None:
     """Raise Undeclared, from now on, where the strategy's code opens a file for reading that it does not declare.
 
     `strategy_file` is the user's own, `code` the folders from which strategies are imported, where the declared files
-    are too. Below `allowed` lie the data and the run's own files. It cannot be undone in this process.
+    are too. Below `allowed` lie the data and the run's own files. `secret` are files among these by which the strategy
+    is judged. It cannot be undone in this process.
     """
     folders = [folder for each in code for folder in (each, os.path.realpath(each))]
     free = [os.path.realpath(str(folder)) for folder in (*SYSTEM, *allowed)]
     own = os.path.realpath(strategy_file.parent)
-    sys.addaudithook(Hook(strategy_file.name, own, _below(folders), _below(free), passing()))
+    judging = frozenset(os.path.realpath(path) for path in secret)
+    sys.addaudithook(Hook(strategy_file.name, own, _below(folders), _below(free), passing(), judging))
 
 
 def passing() -> tuple[str, ...]:
@@ -65,6 +67,7 @@ class Hook:
     code: tuple[str, ...]
     free: tuple[str, ...]
     passing: tuple[str, ...]
+    secret: frozenset[str] = frozenset()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open":  # most events: `import`, `id`, …
@@ -90,6 +93,8 @@ class Hook:
 
     def _refused(self, path: str, whole: str) -> tuple[str, bool]:
         """What is told of a path that a strategy must not open, and whether only of one that it opens itself; or ''."""
+        if whole in self.secret:
+            return f"{path}, by which it is judged", False
         if whole.startswith(self.code):  # where what is declared lies
             name = next(os.path.relpath(whole, folder) for folder in self.code if whole.startswith(folder))
             missing = not os.path.exists(whole) and os.path.isfile(os.path.join(self.own, name))

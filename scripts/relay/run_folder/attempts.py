@@ -38,8 +38,8 @@ def numbers(work: Path) -> list[int]:
 
 
 def read(work: Path, attempt: int) -> list[dict[str, Any]]:
-    """An attempt's lines, but for those that are damaged, or were cut off by a kill; none where its beginning is lost,
-    or is that of another run.
+    """An attempt's lines, but for those that are damaged, were cut off by a kill, or tell the same steps again; none
+    where its beginning is lost, or is that of another run.
 
     What is missing then shows as steps without a loss.
     """
@@ -48,8 +48,21 @@ def read(work: Path, attempt: int) -> list[dict[str, Any]]:
     except OSError:
         return []
     found = [values for line in lines if line.endswith(b"\n") and (values := parsed(line))]
-    begins = bool(found) and "start" in found[0] and found[0].get("run") in (None, work.name)
-    return found if begins else []
+    begins = bool(found) and isinstance(found[0].get("start"), int) and found[0].get("run") in (None, work.name)
+    return _once(found) if begins else []
+
+
+def _once(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lines without those that tell again what was told before, such as a file that was appended to itself."""
+    kept, reached = lines[:1], int(lines[0]["start"])
+    for line in lines[1:]:
+        if "start" in line or line.get("after", reached) < reached:
+            continue
+        kept.append(line)
+        reached = line.get("after", reached) + len(line.get("losses", ()))
+        if "end" in line:
+            break
+    return kept
 
 
 def line_of(values: Mapping[str, Any]) -> str:

@@ -56,6 +56,18 @@ def note_end(work: Path, generation: str, number: int, ended: float) -> dict[str
     return chain
 
 
+def dataset(work: Path) -> str | None:
+    """The digest of the dataset with which the newest attempt trained that has left records; None where none is known.
+
+    A chain that went on from another run's checkpoint, and has trained no step of its own, trained with that run's.
+    """
+    known = read(work) or {"attempts": []}
+    for entry in reversed(known["attempts"]):
+        if lines := attempts.read(work, entry["number"]):
+            return next((rank.get("dataset") for rank in lines[0].get("ranks", ())), None)
+    return (known.get("adopted_from") or {}).get("dataset")
+
+
 def begun(run: Path) -> str | None:
     """The start (its generation) whose training has begun; None where none has. `run` is the folder of `run.json`."""
     known = read_json_or(run / BEGUN, None)

@@ -62,22 +62,30 @@ def steps(directory: Path) -> Iterator[tuple[int, Path]]:
             yield int(number), place
 
 
-def sound(directory: Path, first: int, last: int, writers: Writers = "owner") -> Iterator[int]:
-    """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one."""
+def sound(
+    directory: Path, first: int, last: int, writers: Writers = "owner", *, generation: str | None = None
+) -> Iterator[int]:
+    """Steps within [first, last] of which a sound checkpoint is there, newest first; a warning for a damaged one.
+
+    `generation` is the start of the run that they have to be of, where that is known.
+    """
     for step in complete(directory):
         if not first <= step <= last:
             continue
-        problem = damage(directory / f"step-{step}", writers)
+        problem = damage(directory / f"step-{step}", writers, generation=generation)
         if problem is None:
             yield step
         else:
             print(f"warning: checkpoint of step {step} is passed over: {problem}", flush=True)
 
 
-def damage(place: Path, writers: Writers = "owner", *, of_run: str | None = None) -> str | None:
+def damage(
+    place: Path, writers: Writers = "owner", *, of_run: str | None = None, generation: str | None = None
+) -> str | None:
     """What is wrong with a checkpoint's directory, in one line; None where it is sound.
 
-    `of_run` is the run that it has to be of, where that is not the folder in which it lies.
+    `of_run` is the run that it has to be of, where that is not the folder in which it lies; `generation` the start of
+    that run, where it is known.
 
     Only the manifest has been parsed then, which is JSON: nothing that could run code.
     """
@@ -85,7 +93,7 @@ def damage(place: Path, writers: Writers = "owner", *, of_run: str | None = None
         if problem := untrusted(place, writers):
             return problem
         told = manifest(place)
-        if problem := _of_another(place, told, of_run or place.parent.name):
+        if problem := _of_another(place, told, of_run or place.parent.name, generation):
             return problem
         expected = told["files"]
         found = {str(p.relative_to(place)) for p in place.rglob("*") if p.is_file()} - {MANIFEST}
@@ -114,11 +122,14 @@ def manifest(place: Path) -> dict[str, Any]:
     return told
 
 
-def _of_another(place: Path, told: Mapping[str, Any], run: str) -> str | None:
-    """Whether a manifest is that of another step than the directory's name says, or of another run."""
+def _of_another(place: Path, told: Mapping[str, Any], run: str, generation: str | None) -> str | None:
+    """Whether a manifest is of another step than the directory's name says, of another run, or of another start."""
     step = place.name.removeprefix("step-")
     if step.isdecimal() and int(step) != told["step"]:
         return f"{place} holds the checkpoint of step {told['step']}: it was copied there"
     if told.get("run") not in (None, run):
         return f"{place} holds a checkpoint of run {told['run']}: it was copied there"
+    start = (told.get("chain") or {}).get("generation")  # none where it was adopted
+    if None not in (start, generation) and start != generation:
+        return f"{place} holds a checkpoint of another start of the run: it was copied there"
     return None

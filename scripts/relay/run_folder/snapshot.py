@@ -88,17 +88,25 @@ def _commit() -> dict[str, object] | None:
 def changed_since(frozen: Path) -> str | None:
     """What has become of a snapshot, as the end of a sentence; None where it is as it was made.
 
-    Its name is the digest of its files: of all but the bytecode that Python keeps beside them.
+    Its name is the digest of its files: of all but the bytecode that Python keeps beside them. Nothing else may lie
+    beside the package: Python would import it in the place of a library, or as `sitecustomize` at every start.
     """
     package = frozen / "relay"
     if not package.is_dir():
         return "is gone"
     try:
+        if more := sorted(path.name for path in frozen.iterdir() if _importable(path)):
+            return f"was changed: {more[0]} was not in it when it was made"
         found = [p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
         digest = _digest({str(path.relative_to(package)): path.read_bytes() for path in found})
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return None if digest == frozen.name else "was changed: its files do not have the digest that is its name"
+
+
+def _importable(path: Path) -> bool:
+    """Whether something beside the package is of no snapshot's making, and has a name that can be imported."""
+    return path.name not in ("relay", COMMIT) and not path.name.startswith(".")
 
 
 def _digest(sources: Mapping[str, bytes]) -> str:

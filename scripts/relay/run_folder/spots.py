@@ -7,13 +7,13 @@ was seen of these steps, and `{run}/step-{n}/`, states that are sealed as checkp
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json, remove, write_json
 from relay.run_folder.sealed import complete, steps
 from relay.run_folder.trust import make_own
 from relay.spec.spot_checks import SpotChecks
@@ -90,14 +90,26 @@ class Spots:
     @classmethod
     def _of(cls, known: dict[str, Any]) -> Spots:
         return cls(
-            spots=[Spot(**spot) for spot in known["spots"]],
-            seen={int(step): Seen(**seen) for step, seen in known["seen"].items()},
+            spots=[Spot(spot["kind"], int(spot["first"]), int(spot["last"])) for spot in known["spots"]],
+            seen={
+                int(step): Seen([_integers(sizes) for sizes in seen["parts"]], _counts(seen["bytes_sent"]))
+                for step, seen in known["seen"].items()
+            },
             replicas=[(int(index), bool(reports)) for index, reports in known["replicas"]],
-            layers=[list(names) for names in known["layers"]],
-            early_bytes=known["early_bytes"],
-            missed=list(known["missed"]),
+            layers=[list(map(str, names)) for names in known["layers"]],
+            early_bytes=_counts(known["early_bytes"]),
+            missed=list(map(str, known["missed"])),
             seconds=float(known["seconds"]),
         )
+
+
+def _integers(values: Iterable[Any]) -> list[int]:
+    """Raises ValueError or TypeError for what is none."""
+    return [int(value) for value in values]
+
+
+def _counts(values: Iterable[Any] | None) -> list[int] | None:
+    return None if values is None else _integers(values)
 
 
 def draw(asked: SpotChecks, first: int, last: int, total: int) -> Spots:
@@ -143,7 +155,8 @@ def go_on(spots: Spots, asked: SpotChecks, work: Path, step: int, total: int) ->
     folder = states_folder(work)
     make_own(folder)
     for leftover in folder.glob("partial-*"):
-        shutil.rmtree(leftover)
+        with suppress(OSError):  # what an orphan still writes goes with the next attempt
+            remove(leftover)
     there = set(complete(folder))
     kept = replace(spots, spots=[])
     for spot in spots.spots:
@@ -162,4 +175,4 @@ def tidy(folder: Path, needed: Iterable[int]) -> None:
     """Remove all states but those."""
     for step, place in list(steps(folder)):
         if step not in set(needed):
-            shutil.rmtree(place)
+            remove(place)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed.checkpoint as dcp
 
 from relay.equivalence.plain import Plain
 from relay.process import machine
+from relay.spot_check import statistics
 from relay.spot_check.figures import Figure
 from relay.spot_check.plain import Division, Loop, Whole
+from relay.spot_check.statistics import Statistics
 from relay.task.data import Mapped, Split
 from relay.task.network import Network
 
@@ -23,7 +24,6 @@ LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, "tf32": 5e-4, "bf16": 2e-3, "fp16": 5
 # How many of the samples may be classified otherwise, by precision: rounding decides where two classes are as likely.
 # Two samples may be in any case.
 ACCURACY_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
-Statistics = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,31 +60,17 @@ class Evaluation:
         """With each replica's own statistics and, where they are others, with the first one's for all slices."""
         machine.set_precision(self.loop.task.precision)
         whole = self.loop.read(state)
-        statistics = self._statistics(state, whole)
-        yield self._measured(whole, statistics)
-        if any(_unlike(statistics[0], own) for own in statistics):
-            yield self._measured(whole, statistics[:1] * len(statistics))
-
-    def _statistics(self, state: Path, whole: Whole) -> list[Statistics]:
-        """Each replica's buffers, as its ranks have saved them."""
-        place, world_size = state / "strategy", self.loop.run.shape.world_size
-        saved = dcp.FileSystemReader(place).read_metadata().state_dict_metadata
-        own = {name: buffer.clone() for name, buffer in whole.model.named_buffers()}
-        found = []
-        for ranks in self.division.ranks_of:
-            held = {name: buffer.clone() for name, buffer in own.items()}
-            for folder in (f"buffers-{rank}-of-{world_size}" for rank in ranks):
-                wanted = {name: held[name] for name in own if f"{folder}.{name}" in saved}
-                if wanted:
-                    dcp.load({folder: wanted}, checkpoint_id=place, process_group=self.loop.ranks.saving)
-            found.append(held)
-        return found
+        world_size, group = self.loop.run.shape.world_size, self.loop.ranks.saving
+        own_of = statistics.saved(state, whole.model, self.division.ranks_of, world_size, group)
+        yield self._measured(whole, own_of)
+        if any(statistics.unlike(own_of[0], own) for own in own_of):
+            yield self._measured(whole, own_of[:1] * len(own_of))
 
     @torch.no_grad()
-    def _measured(self, whole: Whole, statistics: list[Statistics]) -> Evaluated:
+    def _measured(self, whole: Whole, own_of: list[Statistics]) -> Evaluated:
         """The whole test set. The last batch is filled up with repeated samples, which are not counted."""
         task, model, loss, correct = self.loop.task, cast(Network, whole.model), 0.0, 0.0
-        plain = Plain(task, model, whole.optimizer, torch.amp.GradScaler(enabled=False), statistics)
+        plain = Plain(task, model, whole.optimizer, torch.amp.GradScaler(enabled=False), own_of)
         model.eval()
         for replica, positions in self._slices():
             plain.use_statistics(replica)
@@ -99,10 +85,6 @@ class Evaluation:
         batch, replicas = self.loop.run.batch.global_batch_size, self.division.replicas
         for start in range(0, self.count, batch):
             yield from enumerate(torch.arange(start, start + batch).chunk(replicas))
-
-
-def _unlike(one: Statistics, other: Statistics) -> bool:
-    return any(not torch.equal(one[name], other[name]) for name in one)
 
 
 def last_of(lines: Iterable[dict[str, Any]], step: int) -> Evaluated | None:

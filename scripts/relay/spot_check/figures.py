@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -159,6 +160,22 @@ def judged(
         limit = min(max(floor, ROUNDING_MARGIN * own), most)
         figures.append(Figure(name, figure, limit, own, found.where if name == "update" else ""))
     return figures, notes
+
+
+def judged_following(recorded: list[float], plain: Computed, other: Computed, precision: str) -> list[Figure]:
+    """The losses of the steps that follow a stretch; `other` is the plain loop moved by rounding alone.
+
+    Only as many steps count as rounding leaves comparable.
+    """
+    scale = max([1.0, *map(abs, plain.followed)])
+    pairs = [(abs(its - mine) / scale, abs(its - moved) / scale)
+             for mine, its, moved in zip(recorded, plain.followed, other.followed, strict=True)]  # fmt: skip
+    seen = list(takewhile(lambda pair: pair[1] <= MOST_LOSS / 3, pairs))
+    if not seen:
+        return []
+    rounding = max(own for _, own in seen)
+    limit = min(max(LOSS_FLOORS[precision], ROUNDING_MARGIN * rounding), MOST_LOSS)
+    return [Figure("following losses", _largest(off for off, _ in seen), limit, rounding)]
 
 
 def judged_of_draws(found: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:

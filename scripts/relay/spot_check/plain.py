@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,6 +22,8 @@ from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
+from relay.spot_check import statistics
+from relay.spot_check.statistics import Statistics
 from relay.strategies.base import Strategy
 from relay.task.data import Batch, Mapped, Split, batch_indices
 from relay.task.network import Network
@@ -90,6 +92,9 @@ class Computed:
     before: State
     after: State
     masks: Masks
+    followed: list[float] = field(default_factory=list)  # losses of the steps that follow the stretch
+    # Of each of several replicas its statistics before, after, and after where the last step began with the first's.
+    replicas: list[tuple[Statistics, Statistics, Statistics]] = field(default_factory=list)
 
 
 class Division:
@@ -225,8 +230,9 @@ class Loop:
         *,
         noise: float = 0.0,
         precision: str | None = None,
+        following: int = 0,
     ) -> Computed:
-        """The spot's steps, from the saved state on.
+        """The spot's steps, from the saved state on, and the losses of so many steps `following` it.
 
         To see how far rounding goes, `noise` first changes the parameters at random by so much, relative to each; and
         `precision` is another one than the run's.
@@ -240,20 +246,26 @@ class Loop:
         scaler = whole.scaler or torch.amp.GradScaler(self.ranks.device.type, enabled=False)
         plain = Plain(task, model, whole.optimizer, scaler)
         if division.replicas > 1:
-            plain.statistics = [{name: b.clone() for name, b in model.named_buffers()} for _ in division.ranks_of]
+            world_size = self.run.shape.world_size
+            plain.statistics = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)
         layers, losses = [name for name, _ in model.named_children()], []
-        for step, slices in zip(range(spot.first, spot.last), self._slices(spot, division), strict=True):
+        began, further = statistics.copies(plain.statistics), replace(spot, last=spot.last + following)
+        for step, slices in zip(range(spot.first, further.last), self._slices(further, division), strict=True):
             owners = [
                 division.owners(replica, layers) or dict.fromkeys(layers, division.reporting[replica])
                 for replica, parts in enumerate(slices)
                 for _ in parts
             ]
+            own_of = statistics.copies(plain.statistics)
             with streams.drawn(model, owners):
                 losses.append(float(plain.step(slices, self.task.learning_rate(step))))
-        after = State.of(whole)
-        if plain.statistics:  # a checkpoint has the first replica's
-            after.buffers = {name: buffer.clone() for name, buffer in plain.statistics[0].items()}
-        return Computed(losses, before, after, self._masks(division, layers, streams.moved))
+            if step == spot.last - 1:
+                after, ended = State.of(whole), statistics.copies(plain.statistics)
+                after.buffers = ended[0] if ended else after.buffers  # a checkpoint has the first replica's
+                from_firsts = statistics.from_the_firsts(model, own_of, ended, [len(parts) for parts in slices])
+        count, masks = spot.last - spot.first, self._masks(division, layers, streams.moved)
+        replicas = [*zip(began, ended, from_firsts, strict=True)]
+        return Computed(losses[:count], before, after, masks, losses[count:], replicas)
 
     def _masks(self, division: Division, layers: list[str], moved: bool) -> Masks:
         if not moved:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,16 +21,27 @@ from torch.distributed.checkpoint.api import CheckpointException
 from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
+from relay.datasets.manifest import digest
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder import attempts, chain
+from relay.run_folder import chain
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run, Training
+from relay.spot_check import statistics
 from relay.spot_check.evaluated import Evaluation, last_of
-from relay.spot_check.figures import DRAWS, Figure, Recorded, difference, judged, judged_of_draws
-from relay.spot_check.plain import Division, Loop, State, Streams
+from relay.spot_check.figures import (
+    DRAWS,
+    Figure,
+    Recorded,
+    difference,
+    judged,
+    judged_following,
+    judged_of_draws,
+)
+from relay.spot_check.kept import kept_lines, kept_losses
+from relay.spot_check.plain import Computed, Division, Loop, State, Streams
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
 # rounded, by computing in fp32.
@@ -38,7 +49,12 @@ NOISE = {"fp64": 2.0**-52, "fp32": 2.0**-23}
 # How much the bytes sent in a step may change in the course of a run: routing of tokens changes them a little, a
 # compression to fp16 halves them. Fewer bytes are the control group's, and the kernel's.
 MOST_BYTES_RATIO, LEAST_BYTES = 1.5, 20_000
-PLURAL = ("losses", "buffers")  # names of figures
+# So many steps after a stretch have their losses compared, and at most this part of the run's steps: whatever begins
+# when a state has been saved and two steps are over, or comes every few steps, shows there, and no state is needed.
+MOST_FOLLOWING, FOLLOWING_SHARE = 8, 0.01
+OVERFLOWN_TWICE = 2
+PLURAL = ("losses", "buffers", "following losses", "statistics of replicas")  # names of figures
+OF_EVALUATIONS = ("test loss", "test accuracy")
 
 
 @dataclass
@@ -56,11 +72,13 @@ class Findings:
     unchecked: list[str] = field(default_factory=list)
     seconds: float = 0.0
     saving_seconds: float = 0.0
+    broken: bool = False  # the check itself has failed: what it had found by then is not all
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
-        checked = bool(self.spots) or bool(self.problems)
-        status = "failed" if self.problems else "passed" if checked else "not checked"
+        compared = {part["name"] for spot in self.spots for part in spot["parts"]}
+        whole = not self.broken and compared - {*OF_EVALUATIONS}
+        status = "failed" if self.problems else "passed" if whole else "not checked"
         return {**vars(self), "status": status}
 
 
@@ -73,6 +91,7 @@ class Check:
         self.folder, self.dataset = states_folder(places.work), dataset_folder(places.results, self.run.dataset)
         self.writers = self.run.length.checkpoint_writers
         self.findings = Findings(self.run.id)
+        self.overflown_alone = 0  # stretches
 
     def findings_of(self) -> Findings:
         """Check all that the run has kept. Raises UserError where the dataset is missing."""
@@ -88,6 +107,7 @@ class Check:
             raise
         except Exception as error:  # the other runs' checks go on
             traceback.print_exc()
+            self.findings.broken = True
             self.findings.unchecked.append(f"the check failed: {type(error).__name__}: {error}")
         self.findings.seconds = round(time.monotonic() - began, 3)
         return self.findings
@@ -95,6 +115,9 @@ class Check:
     def _check(self, known: Spots) -> None:
         self.findings.saving_seconds = known.seconds
         self.findings.unchecked += known.missed
+        if (trained := chain.dataset(self.places.work)) not in (None, here := digest(self.dataset)):
+            self.findings.unchecked.append(f"its dataset was made anew with other content (then {trained}, now {here})")
+            return
         losses = kept_losses(self.places.work)
         loop = Loop(self.run, self.dataset, self.ranks)
         for spot in dict.fromkeys(known.spots):
@@ -105,7 +128,7 @@ class Check:
         """Check one spot."""
         where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
         states = [self.folder / f"step-{step}" for step in (spot.first, spot.last)]
-        if problem := next(filter(None, (damage(state, self.writers) for state in states)), None):
+        if problem := next(filter(None, (self._damage(state) for state in states)), None):
             self.findings.unchecked.append(f"{where}: {problem}")
             return
         wanted = range(spot.first + 1, spot.last + 1)
@@ -115,7 +138,9 @@ class Check:
         try:
             recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
             division = Division(self.run, known)
-            figures, notes = self._figures(spot, division, loop, states[0], recorded)
+            self.findings.problems += self._samples(where, wanted, known, division)[:1]
+            following = [losses[step] for step in self._following(spot, losses)]
+            figures, notes = self._figures(spot, division, loop, states, recorded, following)
             if spot.kind == "end":
                 figures += self._evaluated(spot, division, loop, states[1])
         except CheckpointException as error:
@@ -135,30 +160,60 @@ class Check:
                     f"{figure.limit:.0e}{at}"
                 )
 
+    def _damage(self, state: Path) -> str | None:
+        """What is wrong with a state, or that another start of the run has saved it."""
+        return damage(state, self.writers, generation=self.findings.generation)
+
+    def _samples(self, where: str, wanted: range, known: Spots, division: Division) -> list[str]:
+        """Steps in which others than the samples of the global batch have reached the loss."""
+        expected = self.run.batch.global_batch_size
+        counts = {
+            step: sum(sum(known.seen[step].parts[rank]) for rank in division.reporting)
+            for step in wanted
+            if step in known.seen
+        }
+        return [
+            f"{where}: {count} samples reached the task's loss in step {step}; its batch has {expected}"
+            for step, count in counts.items()
+            if count != expected
+        ]
+
+    def _following(self, spot: Spot, losses: Mapping[int, float]) -> range:
+        """The steps after a spot whose losses are compared, too."""
+        # Rounding decides where a sum overflows and which expert gets a token: the losses then differ by a jump.
+        jumps = self.run.computation.precision == "fp16" or self.run.task.experts > 0
+        most = 0 if jumps else min(MOST_FOLLOWING, int(FOLLOWING_SHARE * self.run.length.total_steps))
+        last = next((step for step in range(spot.last, spot.last + most) if step + 1 not in losses), spot.last + most)
+        return range(spot.last + 1, last + 1) if not self.run.strategy.lossy else range(0)
+
     def _figures(
-        self, spot: Spot, division: Division, loop: Loop, state: Path, recorded: Recorded
+        self, spot: Spot, division: Division, loop: Loop, states: list[Path], recorded: Recorded, following: list[float]
     ) -> tuple[list[Figure], list[str]]:
         """The figures of a spot, and notes."""
-        precision, world_size = self.run.computation.precision, self.run.shape.world_size
+        where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
+        (state, after), precision, world_size = states, self.run.computation.precision, self.run.shape.world_size
         saved = Streams.saved(self.run, state, world_size)
-        plain = loop.compute(state, spot, division, saved.copy())
-        if not all(map(math.isfinite, plain.losses)):
+        plain = loop.compute(state, spot, division, saved.copy(), following=len(following))
+        if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
             self.findings.problems.append(
-                f"{spot.kind}, steps {spot.first + 1} to {spot.last}: one plain process's loss is not finite there, "
-                "the run recorded finite ones"
+                f"{where}: one plain process's loss is not finite there, the run recorded finite ones"
             )
             return [], []
-        if plain.after.loss_scale < plain.before.loss_scale or recorded.after.loss_scale < plain.before.loss_scale:
-            return [], ["fp16 has overflowed in these steps: nothing is compared"]
+        if recorded.after.loss_scale != plain.after.loss_scale or plain.after.loss_scale < plain.before.loss_scale:
+            self._overflown(where, recorded.after.loss_scale, plain.after.loss_scale)
+            return [], []
         normalised = bool(plain.before.buffers)
         if normalised and not self._divided_as_seen(spot, division):
-            return [], ["how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"]
+            self.findings.unchecked.append(
+                f"{where}: how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
+            )
+            return [], []
         if plain.masks == "others":
             draws = [loop.compute(state, spot, division, Streams.fresh(d, world_size)) for d in range(DRAWS)]
             figures, notes = judged_of_draws(recorded, draws, precision)
             told = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
             return figures, [told, *notes]
-        again = partial(loop.compute, state, spot, division, saved.copy())
+        again = partial(loop.compute, state, spot, division, saved.copy(), following=len(following))
         # In fp32 masks might be drawn in another order.
         low = precision not in NOISE and plain.masks == "none"
         other = again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"]))
@@ -166,7 +221,37 @@ class Check:
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
         found = difference(recorded, plain, losses_of=1 if lossy else None)
-        return judged(precision, found, rounding, lossy)
+        figures, notes = judged(precision, found, rounding, lossy)
+        figures += judged_following(following, plain, other, precision)
+        if normalised and (limits := [figure.limit for figure in figures if figure.name == "buffers"]):
+            figures += self._replicas(plain, division, loop, after, *limits)
+        return figures, notes
+
+    def _replicas(self, plain: Computed, division: Division, loop: Loop, state: Path, limit: float) -> list[Figure]:
+        """The statistics of each replica but the first one, which the model has; those of the one that differs most."""
+        model, world_size = loop.read(state).model, self.run.shape.world_size
+        recorded = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)
+        figures = [
+            statistics.difference(mine, candidates, before)
+            for mine, (before, *candidates) in zip(recorded, plain.replicas, strict=False)
+            if statistics.unlike(mine, recorded[0])  # some have the first one's after each step
+        ]
+        return [Figure("statistics of replicas", max(figures), limit, 0.0)] if figures else []
+
+    def _overflown(self, where: str, scale: float, plain: float) -> None:
+        """Tell that a spot cannot be compared, by the loss's scales of the run and of the plain process.
+
+        The plain one divides its loss by the replicas, so that it may overflow later than a run: once in thousands of
+        steps.
+        """
+        self.findings.unchecked.append(f"{where}: fp16 has overflowed in these steps: nothing is compared")
+        self.overflown_alone += scale < plain
+        if scale > plain:
+            self.findings.problems.append(f"{where}: the loss's scale is {scale:g}, and one plain process's {plain:g}")
+        elif self.overflown_alone == OVERFLOWN_TWICE:
+            self.findings.problems.append(
+                f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
+            )
 
     def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path) -> list[Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows."""
@@ -198,26 +283,6 @@ class Check:
                 f"bytes sent: {furthest:.2f} times those of the run's first steps ({early}); allowed is up to "
                 f"{MOST_BYTES_RATIO:g} times more or less"
             )
-
-
-def kept_losses(work: Path) -> dict[int, float]:
-    """The training loss of each step that was kept, over all attempts."""
-    losses: dict[int, float] = {}
-    for lines in kept_lines(work):
-        step = lines[0]["start"]
-        if any(line.get("losses") for line in lines):
-            losses = {earlier: loss for earlier, loss in losses.items() if earlier <= step}
-        for line in lines:
-            for loss in line.get("losses", []):
-                step += 1
-                losses[step] = loss
-    return losses
-
-
-def kept_lines(work: Path) -> list[list[dict[str, Any]]]:
-    """The lines of each attempt of the chain that has left records."""
-    known = chain.read(work) or {"attempts": []}
-    return list(filter(None, (attempts.read(work, attempt["number"]) for attempt in known["attempts"])))
 
 
 @contextmanager

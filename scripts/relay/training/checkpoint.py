@@ -222,7 +222,8 @@ class Checkpoints:
                 remove(leftover)
         if complete(self.directory) and (problem := trust.unsafe_above(self.directory, self.writers)):
             raise UserError(problem)
-        newest = next(sound(self.directory, first, last, self.writers), None)
+        start = (self._chain or {}).get("generation")
+        newest = next(sound(self.directory, first, last, self.writers, generation=start), None)
         if newest is None and any(first <= step <= last for step in complete(self.directory)):
             raise UserError(no_sound_checkpoint(self.directory.name, first, last))
         return newest

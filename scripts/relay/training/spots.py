@@ -6,18 +6,38 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
+from relay.base.files import remove
 from relay.process import sent
 from relay.process.ranks import Ranks
+from relay.run_folder import attempt_name
 from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
+from relay.task.task import Task
 from relay.training.checkpoint import DONE, Checkpoints
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
+
+
+class NotedTask(Task):
+    """The task of a run, which notes what reaches its loss while a step is watched.
+
+    It is the same object in every step, and there before the strategy is built: a strategy that keeps the loss, or a
+    copy of the task, is seen too, and none can tell a step that is watched.
+    """
+
+    parts: ClassVar[list[int] | None] = None  # the sizes of the batches of this process's step; None between
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The task's loss."""
+        if NotedTask.parts is not None:
+            NotedTask.parts.append(len(targets))
+        return super().loss(outputs, targets)
 
 
 class _States(Checkpoints):
@@ -45,7 +65,6 @@ class Keeper:
         self._last, self._steps = 0, set[int]()
         self._early: list[int] = []  # steps at the beginning, and what this rank has sent in them
         self._early_sent: list[int | None] = []
-        self._parts: list[int] | None = None  # of the step that is watched
         self._before: dict[str, int] = {}
         self._watched: dict[int, tuple[list[int], int | None]] = {}
 
@@ -71,28 +90,19 @@ class Keeper:
         """Begin to watch a step: the batches that reach the loss, and the bytes that are sent."""
         if not self.asked.any or step not in self._steps:
             return
-        parts: list[int] = []
-        task, loss = self.strategy.task, type(self.strategy.task).loss
-
-        def noted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            parts.append(len(targets))
-            return loss(task, outputs, targets)
-
-        task.loss = noted  # type: ignore[method-assign]
         self.ranks.barrier()  # a rank that is still sending belongs to the step before
         # A checkpoint that is written meanwhile sends, too.
-        self._parts, self._before = parts, sent.by_socket() if self.rolling.progress == DONE else {}
+        NotedTask.parts, self._before = [], sent.by_socket() if self.rolling.progress == DONE else {}
 
     def after(self, step: int) -> None:
         """Note what was seen of the step that was watched."""
-        if self._parts is None:
+        parts, NotedTask.parts = NotedTask.parts, None
+        if parts is None:
             return
         self.ranks.barrier()
         # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
         bytes_sent = sent.since(self._before) if self._before else None
-        del self.strategy.task.loss
-        self._watched[step] = self._parts, bytes_sent
-        self._parts = None
+        self._watched[step] = parts, bytes_sent
         if step in self._early:
             self._early_sent.append(bytes_sent)
             if step == self._early[-1]:
@@ -127,9 +137,9 @@ class Keeper:
         began = time.monotonic()
         if self.ranks.rank == 0:
             place = states_folder(self.work)
-            partial, final = place / f"partial-{step}", place / f"step-{step}"
+            partial, final = place / f"partial-{attempt_name.name()}-{step}", place / f"step-{step}"
             shutil.copytree(self.work / f"step-{step}", partial, copy_function=_linked, dirs_exist_ok=True)
-            shutil.rmtree(final, ignore_errors=True)
+            remove(final)
             partial.rename(final)
         self._write(time.monotonic() - began)
 

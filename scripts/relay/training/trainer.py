@@ -20,17 +20,17 @@ from relay.process.generators import seed_generators
 from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
+from relay.run_folder import chain, spots
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
 from relay.task.data import Batch, Split, batch_indices, feeder, verify_on_further_nodes
-from relay.task.task import Task
 from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.monitor import monitored
 from relay.training.observer import Observer
 from relay.training.records import Recorder
-from relay.training.spots import Keeper
+from relay.training.spots import Keeper, NotedTask
 from relay.training.timing import Stopwatch
 
 
@@ -42,7 +42,7 @@ class Trainer:
     ) -> None:
         self.run, self.ranks = run, ranks
         self.interruption = Interruption.watch()
-        self.task = task = Task.of(run)
+        self.task = task = NotedTask.of(run)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
         # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
@@ -56,6 +56,7 @@ class Trainer:
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
         self.observer = Observer(run.length, work, attempt, ranks, self.strategy)
+        self.work = work
         self.spots = Keeper(run, work, ranks, self.strategy, self.checkpoints)
 
     def train(self, first: int, last: int) -> None:
@@ -117,6 +118,12 @@ class Trainer:
         resumed = self.checkpoints.resume(self.strategy, first, last)
         if resumed is None and first > 0:
             raise UserError(no_sound_checkpoint(self.run.id, first, last))
+        if resumed and (known := chain.dataset(self.work)) not in (None, self.dataset):
+            raise UserError(
+                f"run {self.run.id}: its dataset was made anew with other content since its last job (then {known}, "
+                f"now {self.dataset}); put the older one back, or delete results/runs/{self.run.id} to train it from "
+                "the start"
+            )
         return resumed or 0
 
     def _batches(self, first: int, last: int) -> Iterator[Batch]:
@@ -161,7 +168,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
     given = parser.parse_args(arguments)
 
-    strategies.watch(given.spec, given.work, given.spec.parent, given.dataset)
+    drawn = given.work / spots.FOLDER / spots.FILE  # whoever knows them could behave in these steps alone
+    strategies.watch(given.spec, given.work, given.spec.parent, given.dataset, secret=[drawn])
     with joined(given.spec, strategies.service) as (run, ranks):
         held = exclusive(given.work) if ranks.rank == 0 else None
         ranks.barrier()
