@@ -29,6 +29,10 @@ from relay.task.data import Batch, Mapped, Split, batch_indices
 from relay.task.network import Network
 from relay.task.task import FIRST_SCALE, Task
 
+# Rounding can switch a unit on or off (ReLU, maximum), which moves all later losses by a jump: seldom, but the right
+# strategy that it happens to may not be the plain loop's. With so much more noise it happens there as well.
+FOLLOWING_NOISE = 64
+
 
 class Whole(Strategy):
     """The whole model and its optimizer in this process, for a checkpoint to be read into; its steps are not used."""
@@ -235,7 +239,7 @@ class Loop:
         """The spot's steps, from the saved state on, and the losses of so many steps `following` it.
 
         To see how far rounding goes, `noise` first changes the parameters at random by so much, relative to each; and
-        `precision` is another one than the run's.
+        `precision` is another one than the run's. Before the steps that follow, noise is larger.
         """
         task = replace(self.task, precision=precision or self.task.precision)
         machine.set_precision(task.precision)
@@ -263,6 +267,8 @@ class Loop:
                 after, ended = State.of(whole), statistics.copies(plain.statistics)
                 after.buffers = ended[0] if ended else after.buffers  # a checkpoint has the first replica's
                 from_firsts = statistics.from_the_firsts(model, own_of, ended, [len(parts) for parts in slices])
+                if noise:
+                    _disturb(model, FOLLOWING_NOISE * noise)
         count, masks = spot.last - spot.first, self._masks(division, layers, streams.moved)
         replicas = [*zip(began, ended, from_firsts, strict=True)]
         return Computed(losses[:count], before, after, masks, losses[count:], replicas)

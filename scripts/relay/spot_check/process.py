@@ -139,7 +139,8 @@ class Check:
             recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
             division = Division(self.run, known)
             self.findings.problems += self._samples(where, wanted, known, division)[:1]
-            following = [losses[step] for step in self._following(spot, losses)]
+            further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
+            following = [losses[step] for step in further]
             figures, notes = self._figures(spot, division, loop, states, recorded, following)
             if spot.kind == "end":
                 figures += self._evaluated(spot, division, loop, states[1])
@@ -178,10 +179,11 @@ class Check:
             if count != expected
         ]
 
-    def _following(self, spot: Spot, losses: Mapping[int, float]) -> range:
+    def _following(self, spot: Spot, losses: Mapping[int, float], *, normalised: bool) -> range:
         """The steps after a spot whose losses are compared, too."""
-        # Rounding decides where a sum overflows and which expert gets a token: the losses then differ by a jump.
-        jumps = self.run.computation.precision == "fp16" or self.run.task.experts > 0
+        # Rounding decides where a sum overflows, and which expert gets a token: the losses then differ by a jump, as they
+        # do where BatchNorm normalises few samples.
+        jumps = self.run.computation.precision == "fp16" or self.run.task.experts > 0 or normalised
         most = 0 if jumps else min(MOST_FOLLOWING, int(FOLLOWING_SHARE * self.run.length.total_steps))
         last = next((step for step in range(spot.last, spot.last + most) if step + 1 not in losses), spot.last + most)
         return range(spot.last + 1, last + 1) if not self.run.strategy.lossy else range(0)
