@@ -2,7 +2,7 @@
 
 from relay.base import entry, options
 from relay.base.errors import UserError
-from relay.base.files import write_json
+from relay.base.files import write_json_with_digest
 from relay.run_folder import chain
 from relay.spec.run import Run
 from relay.training.job import Places
@@ -18,7 +18,7 @@ def main() -> int:
     run = Run.read(places.run / "run.json")
     if problem := chain.of_another_start(places.run, places.work):
         raise UserError(f"run {run.id}: {problem}")
-    write_json(places.run / "summary.json", summarise(run, places.work, given.segments))
+    write_json_with_digest(places.run / "summary.json", summarise(run, places.work, given.segments))
     return 0
 
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+DIGEST = "digest"  # of a result's JSON, in it
+
 
 def write_text(path: Path, text: str) -> None:
     """Write text in UTF-8, as `write_bytes` does. Raises OSError."""
@@ -46,6 +48,22 @@ def write_json_over(path: Path, value: Any) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     write_json(path, value)
+
+
+def write_json_with_digest(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON of a result with a digest of its own, so that an edit is seen. Raises OSError."""
+    write_json(path, value | {DIGEST: _digest(value)})
+
+
+def edited(value: Any) -> bool:
+    """Whether JSON that was read has another digest than the one in it; False where it has none."""
+    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != _digest(value)
+
+
+def _digest(value: dict[str, Any]) -> str:
+    """SHA-256 of the JSON, as it is read back, but for the digest in it."""
+    held = {name: each for name, each in json.loads(json.dumps(value)).items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> Any:

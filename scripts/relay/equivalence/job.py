@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.base import ending
 from relay.base.errors import EndedItself, UserError
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json, write_json_with_digest
 from relay.datasets import verified
 from relay.equivalence.verdict import UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.launcher import launch
@@ -77,7 +77,7 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         verdict = _failed(run, read_json(unfinished), fault["error"])
     unfinished.unlink(missing_ok=True)
     verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
-    write_json(output, verdict)
+    write_json_with_digest(output, verdict)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
     print(f"gate {run.id}: {found}")
     return 0

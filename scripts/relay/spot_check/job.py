@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, read_json_or, write_json, write_json_over
+from relay.base.files import read_json, read_json_or, write_json_over, write_json_with_digest
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import Places
@@ -43,7 +43,7 @@ def run_spot_check(
         write_json_over(each.work / FOLDER / KEPT_VERDICT, found[each.run_id])
     verdicts = [_known(each) for each in places]
     setting = SpotCheck.read(spec).id
-    write_json(output, {"setting": setting, "runs": verdicts})
+    write_json_with_digest(output, {"setting": setting, "runs": verdicts})
     for each, verdict in zip(places, verdicts, strict=True):
         if verdict["status"] == "passed":
             tidy(states_folder(each.work), [])
