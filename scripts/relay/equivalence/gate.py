@@ -234,6 +234,11 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
         where.find(verdict.of_batch(own), its_run, asked, its_data, ranks)
     if ranks.rank == 0:
         (folder / UNFINISHED).unlink(missing_ok=True)
+    threads = enumerate(ranks.gather(torch.get_num_threads()))
+    more = [(rank, count) for rank, count in threads if count > run.shape.threads]
+    verdict.problems += [
+        f"threads: rank {rank} computes in {count}, declared are {run.shape.threads}" for rank, count in more[:1]
+    ]
     if ranks.backend == "nccl" and ranks.world_size > 1:
         told = communicated(run, data, ranks)
         silent = [rank for rank, operations in enumerate(told) if operations == 0]

@@ -110,7 +110,7 @@ def _algorithm(run: Training) -> list[Trial]:
         ),
         Trial(
             name="scaled",
-            what="loss times 1,024, learning rate over 1,024, in float64 (sees hidden gradient clipping)",
+            what="loss times 2^30, learning rate over 2^30, in float64 (sees hidden gradient clipping)",
             precision="fp64",
             steps=min(50, run.length.total_steps),
             limit=EXACT,
@@ -118,7 +118,7 @@ def _algorithm(run: Training) -> list[Trial]:
             most_rounding=MOST_ROUNDING["fp64"],
             least_steps=20,
             sgd_learning_rate=0.05,
-            scale=1024.0,
+            scale=2.0**30,  # also a limit that a usual gradient never reaches
         ),
     ]
 

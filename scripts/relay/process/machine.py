@@ -74,6 +74,15 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
             )
 
 
+def check_threads(what: str, declared: int) -> None:
+    """Raise UserError where this process computes in more threads than are declared: its speed would not be theirs."""
+    if (found := torch.get_num_threads()) > declared:
+        raise UserError(
+            f"{what}: it computes in {found} threads, and threads is {declared}; leave torch.set_num_threads out of "
+            "the strategy, and set `threads` in the config"
+        )
+
+
 def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
     try:

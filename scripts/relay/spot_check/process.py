@@ -181,7 +181,7 @@ class Check:
 
     def _following(self, spot: Spot, losses: Mapping[int, float], *, normalised: bool) -> range:
         """The steps after a spot whose losses are compared, too."""
-        # Rounding decides where a sum overflows, and which expert gets a token: the losses then differ by a jump. They do
+        # Rounding decides where a sum overflows, and which expert gets a token: losses then differ by a jump. They do
         # so, too, where BatchNorm normalises few samples.
         jumps = self.run.computation.precision == "fp16" or self.run.task.experts > 0 or normalised
         most = 0 if jumps else min(MOST_FOLLOWING, int(FOLLOWING_SHARE * self.run.length.total_steps))

@@ -110,6 +110,7 @@ class Trainer:
             raise RuntimeError(f"the strategy's `train_steps` ended after step {step}; there are batches up to {last}")
         with stopwatch.paused("saving"):
             self.spots.end(step)
+        machine.check_threads(f"run {self.run.id}", self.run.shape.threads)
         peak = machine.peak_memory_bytes(self.ranks.devices)
         recorder.end(step, stopped, peak, strategy.counted(), stopwatch.take_paused())
 
