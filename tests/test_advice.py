@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from relay.comparison.advice import Warned, warnings
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import setting_results
 from relay.comparison.table import comparison_rows
-from relay.spec.job import Job
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -37,9 +36,7 @@ def only(tree: Tree, setting: str) -> Warned:
 def with_job(tree: Tree, identities: list[str], **asked: Any) -> None:
     """The runs' specifications, as jobs of a cluster have them."""
     for identity in identities:
-        path = tree.root / "runs" / identity / "run.json"
-        values = json.loads(path.read_text()) | {"job": asdict(Job(**asked))}
-        path.write_text(json.dumps(values))
+        tree.give_job(identity, **asked)
 
 
 def test_a_sound_comparison_has_no_warning(tree: Tree) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from relay.comparison import answer_words as words
 from relay.comparison.page_words import how_long
 from relay.comparison.wording import headlines
-from relay.spec.job import Job
 from results_tree import Tree
 from test_answer import ON_GPU, answer_of, told
 
@@ -96,9 +93,7 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     """As a chain of jobs where it is longer than one may be."""
     long = {"train_seconds": 3000.0, "allocated_seconds": 3020.0, "attempts": 2}
     for identity in tree.setting("cpu", STEADY, summary=long):
-        path = tree.root / "runs" / identity / "run.json"
-        job = asdict(Job(memory_mb=1200, minutes=20))
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"job": job}))
+        tree.give_job(identity, memory_mb=1200, minutes=20)
     found = answer_of(tree)
     asked = how_long(found)
     assert asked

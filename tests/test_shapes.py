@@ -166,7 +166,7 @@ def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Any) -> None:
 
 def test_other_gpus_or_other_software_are_another_run(planned: Any) -> None:
     first = planned({"strategy": "single_gpu"}).runs[0].id
-    renamed = {"partitions": [GPU_NODES | {"gpu_name": "v100"}]}
+    renamed = {"partitions": [GPU_NODES | {"gpu_name": "h100"}]}
     assert planned({"strategy": "single_gpu"}, site=renamed).runs[0].id != first
     assert planned({"strategy": "single_gpu"}, site={"environment": {"mode": "current"}}).runs[0].id != first
     assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first

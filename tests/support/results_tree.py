@@ -21,6 +21,7 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines
 from relay.datasets.catalogue import dataset
+from relay.spec.job import Job
 from relay.spec.run import Reference, Run
 from relay.spec.tasks import TASKS
 from specifications import made
@@ -96,6 +97,11 @@ class Tree:
         said["gate"] = f"gate-{setting}"
         self.write(f"equivalence/gates/gate-{setting}/verdict.json", said)
         return ids
+
+    def give_job(self, identity: str, **asked: Any) -> None:
+        """What a run's job asks of a cluster, in its specification."""
+        path = self.root / "runs" / identity / "run.json"
+        Run.read(path).write(path, Job(**asked))
 
     @staticmethod
     def _summary(run: Run, speed: float | None, accuracy: float | None) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-DIGEST = "digest"  # of a result's JSON, in it
+DIGEST = "digest"  # of the JSON of a specification or a result, in it
 
 
 def write_text(path: Path, text: str) -> None:
@@ -52,17 +53,17 @@ def write_json_over(path: Path, value: Any) -> None:
 
 def write_json_with_digest(path: Path, value: dict[str, Any]) -> None:
     """Write JSON of a result with a digest of its own, so that an edit is seen. Raises OSError."""
-    write_json(path, value | {DIGEST: _digest(value)})
+    write_json(path, value | {DIGEST: digest_of(value)})
 
 
 def edited(value: Any) -> bool:
     """Whether JSON that was read has another digest than the one in it; False where it has none."""
-    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != _digest(value)
+    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != digest_of(value)
 
 
-def _digest(value: dict[str, Any]) -> str:
+def digest_of(value: Mapping[str, Any]) -> str:
     """SHA-256 of the JSON, as it is read back, but for the digest in it."""
-    held = {name: each for name, each in json.loads(json.dumps(value)).items() if name != DIGEST}
+    held = {name: each for name, each in json.loads(json.dumps(dict(value))).items() if name != DIGEST}
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 

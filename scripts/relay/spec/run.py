@@ -6,7 +6,6 @@ reads that file. The same file holds the `Job`, with what Slurm is asked for; it
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from relay.base.errors import UserError
-from relay.base.files import read_json_or, write_json
+from relay.base.files import DIGEST, digest_of, read_json_or, write_json
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
@@ -23,7 +22,6 @@ from relay.spec.setting import Batch, Computation, Feeding, Length, Optimization
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
-DIGEST = "digest"  # of a specification's file
 Value = TypeVar("Value")
 AnySetting = TypeVar("AnySetting", bound="Setting")
 
@@ -93,7 +91,7 @@ class Specification(ABC):
     def write(self, path: Path, job: Job | None = None) -> None:
         """Write the specification and its job to a file, with a digest of both, unless it has this content already."""
         values = json.loads(json.dumps(self.to_dict(job)))
-        values[DIGEST] = _digest(values)
+        values[DIGEST] = digest_of(values)
         if values != read_json_or(path, None):  # every call comes here: unchanged files keep their times
             write_json(path, values)
 
@@ -106,7 +104,7 @@ class Specification(ABC):
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            if values["kind"] in DIGESTED and values.get(DIGEST) != _digest(values):
+            if values["kind"] in DIGESTED and values.get(DIGEST) != digest_of(values):
                 raise UserError(
                     f"{path}: was changed after the plan had written it, so that {values['id']} is not what its id "
                     "says; start the same call again, which writes it anew, and change the config instead"
@@ -222,12 +220,6 @@ class Preflight(Specification):
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
 DIGESTED = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
 KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, LibTorch, Preflight)
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    """The SHA-256 of a specification's values and its job, as the file has them."""
-    text = json.dumps({name: value for name, value in values.items() if name != DIGEST}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
