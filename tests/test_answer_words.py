@@ -98,7 +98,15 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     asked = how_long(found)
     assert asked
     assert found.request
-    first = asked.rows[0][2]
+    first = asked.rows[0][3]
     assert first == f"{found.request.jobs} jobs of 20 minutes"
     assert words.sentence(found).endswith(f"and {first}: cpu (1 proc, 1 thread, resident).")
-    assert asked.rows[1][2] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
+    assert asked.rows[1][3] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
+
+
+def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
+    tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
+    told = words.certainty(answer_of(tree))
+    assert "its fastest repeat 18 times as fast as its slowest, and would be the answer from " in told
+    assert "times on: it holds less" in told

@@ -121,12 +121,24 @@ def test_the_page_says_how_long_a_training_takes(tree: Tree) -> None:
     assert tree.compare() == 0
     assert "An epoch of 22 steps takes 4.0 s" in tree.html
     assert "took another 3.5 s of each training here" in tree.html
-    for told in (
-        "2 epochs take 8.0 s (this comparison); ask for 2 minutes",
-        "20 epochs take 80 s; ask for 4 minutes",
-        "200 epochs take 13 min; ask for 25 minutes",
+    for epochs, *told in (
+        ("2 (this comparison)", "8.0 s", "12 s", "2 minutes"),
+        ("20", "80 s", "120 s", "4 minutes"),
+        ("200", "13 min", "19 min", "25 minutes"),
     ):
-        assert f"<li>{told}</li>" in tree.html
+        cells = "".join(f'<td class="whole">{each}</td>' for each in told)
+        assert f'<tr><th scope="row">{epochs}</th>{cells}</tr>' in tree.html
+
+
+def test_the_lines_to_paste_are_anyones(tree: Tree) -> None:
+    """A job's name and the place of its output are those of the whole script alone."""
+    tree.setting("ddp", [352.0, 352.0], devices_per_node=2, cpus_per_task=1)
+    assert tree.compare() == 0
+    block = tree.html.partition("<code>#SBATCH")[2].partition("</code>")[0]
+    assert "--nodes=1" in block
+    assert "--job-name" not in block
+    assert "--output" not in block
+    assert "One task on each node: in it, torchrun starts the 2 processes." in tree.html
 
 
 def test_warnings_of_one_kind_stand_together(tree: Tree) -> None:

@@ -82,10 +82,12 @@ for (const tool of document.querySelectorAll("[data-epoch]")) {
     const [length, unit] = seconds < 120 ? [1, "s"] : seconds < 7200 ? [60, "min"] : [3600, "h"];
     return `${new Intl.NumberFormat("en", { maximumSignificantDigits: 2 }).format(seconds / length)} ${unit}`;
   };
-  tool.hidden = false;
-  input.addEventListener("input", () => {
+  const tell = () => {
     said.textContent = input.value > 0 ? `${told(input.value * tool.dataset.epoch)} of steps` : "";
-  });
+  };
+  tool.hidden = false;
+  input.addEventListener("input", tell);
+  tell();
 }
 
 // A link into a folded part opens it; some browsers do so by themselves.

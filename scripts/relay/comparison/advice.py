@@ -73,11 +73,13 @@ def noisy_node(each: SettingResult) -> Iterator[Warned]:
         return
     record = timed[odd.place]
     hosts = ", ".join(record.summary["hosts"]) if record.summary else ""
+    quicker = "it counts in the mean as the others do, which something else may have slowed down; measure again"
+    slower = "it counts in the mean as the others do; look at what else ran on that node then, or measure more repeats"
     yield Warned(
         "noisy node",
         each.name,
         f"repeat {record.run.repeat + 1} ran at {odd.ratio:.2f} times the speed of the others, on {hosts}",
-        "it is part of the mean as the others are; look at what else ran on that node then, or measure more repeats",
+        quicker if odd.ratio > 1 else slower,
     )
 
 

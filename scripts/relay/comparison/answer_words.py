@@ -14,6 +14,7 @@ from relay.comparison.wording import listing, number, percent
 from relay.spec.labels import counted
 
 MOST_NAMED = 3
+FAR_APART = 2  # times: so far apart, repeats were disturbed
 LEARNS_LESS = 0.02  # of the test samples: less may be chance
 LOSS_LESS = 0.1  # of the test loss, where a task has no classes
 LEAST_HOURS = 1e-9  # less is rounding
@@ -215,7 +216,8 @@ def _unclear(answer: Answer) -> str:
     if answer.repeats is None:
         assert answer.best is not None
         alike = all(each.other.cost == answer.best.cost for each in answer.unclear)
-        choice = "take any, for they cost the same" if alike else "choose what matters to you: the time, or the cost"
+        cheapest = min((answer.best, *(each.other for each in answer.unclear)), key=lambda each: each.cost).name
+        choice = "take any, for they cost the same" if alike else f"choose: of these, {cheapest} holds least"
         told = f"Even {MOST_REPEATS} repeats would not tell: measure on quieter nodes, or {choice}."
         return f"It is not sure, because {why}: {shown}. {told}"
     remedy = f"{answer.repeats} of each (repeats: {answer.repeats})"
@@ -224,13 +226,20 @@ def _unclear(answer: Answer) -> str:
 
 def _may_be_better(found: Compared, answer: Answer) -> str:
     """A setting of which the intervals do not tell whether it is better, and where it would begin to be."""
-    told = f"{found.other.name} trains {times(found.ratio)} as fast"
+    told = f"{found.other.name} trains {times(found.ratio)} as fast{_unsteady(found.other)}"
     assert answer.best is not None
     if found.other.cost > answer.best.cost:
         return f"{told} and pays from {answer.must_be_faster(found):.2f} times on"
     if found.other.cost < answer.best.cost:
-        return f"{told} and would do from {1 / answer.has_to_gain(found.other):.2f} times on"
+        return f"{told} and would be the answer from {1 / answer.has_to_gain(found.other):.2f} times on: it holds less"
     return told
+
+
+def _unsteady(candidate: Candidate) -> str:
+    """How far a setting's repeats are apart, where that is the reason for a wide interval; else ''."""
+    slowest, fastest = min(candidate.speeds), max(candidate.speeds)
+    apart = fastest / slowest if slowest > 0 else 0.0
+    return f", its fastest repeat {number(apart, 2)} times as fast as its slowest," if apart >= FAR_APART else ""
 
 
 def _nothing(left_out: Sequence[LeftOut]) -> str:

@@ -25,7 +25,18 @@ from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.page_words import HowLong, Warnings, WentWrong, all_well, how_long, slower, together, went_wrong
+from relay.comparison.page_words import (
+    HowLong,
+    Warnings,
+    WentWrong,
+    all_well,
+    how_long,
+    pasted,
+    slower,
+    tasks,
+    together,
+    went_wrong,
+)
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
@@ -90,6 +101,7 @@ class Section:
     reasons: Sequence[str]
     not_measured: Sequence[str]
     block: str
+    tasks: str
     headline: str
     epochs: str
     slower: Mapping[str, str]
@@ -185,7 +197,8 @@ class Report:
             certainty=words.certainty(answer),
             reasons=words.reasons(answer),
             not_measured=words.not_measured(answer),
-            block=found.script.block if found else "",
+            block=pasted(found.script.block) if found else "",
+            tasks=tasks(answer),
             headline=headlines(rows)[0],
             epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
             slower=slower(answer),

@@ -34,11 +34,16 @@ def together(warnings: Sequence[Warned]) -> list[Warnings]:
 
 @dataclass(frozen=True)
 class HowLong:
-    """How long the recommended setting trains: `rows` are numbers of epochs, their steps' time, and what to ask for."""
+    """How long the recommended setting trains.
+
+    `rows` are numbers of epochs, the time of their steps, that of the whole job, and what to ask for. `example` is a
+    number of epochs to begin with.
+    """
 
     sentence: str
-    rows: Sequence[tuple[str, str, str]]
+    rows: Sequence[tuple[str, str, str, str]]
     seconds_per_epoch: float
+    example: str
 
 
 def how_long(answer: Answer) -> HowLong | None:
@@ -57,11 +62,26 @@ def how_long(answer: Answer) -> HowLong | None:
     epochs = [length.epochs * times for times in TIMES_AS_LONG]
     asked = [answer.request_of(times) for times in TIMES_AS_LONG]
     rows = [
-        (f"{each:,.10g}", seconds(each * epoch.value), jobs(wanted))
+        (f"{each:,.10g}", seconds(each * epoch.value), seconds(wanted.expected_seconds), jobs(wanted))
         for each, wanted in zip(epochs, asked, strict=True)
         if wanted
     ]
-    return HowLong(sentence, rows, epoch.value)
+    return HowLong(sentence, rows, epoch.value, f"{epochs[1]:.10g}")
+
+
+def pasted(block: str) -> str:
+    """The lines for a script of one's own: without its name, and without the place of its output."""
+    own = ("#SBATCH --job-name=", "#SBATCH --output=")
+    return "\n".join(line for line in block.splitlines() if not line.startswith(own))
+
+
+def tasks(answer: Answer) -> str:
+    """That one task of Slurm starts all processes of a node, where it does; else ''."""
+    if answer.best is None or answer.request is None or answer.request.tasks_per_node > 1:
+        return ""
+    processes = answer.best.run.shape.processes_per_node
+    launcher = answer.best.run.shape.launcher
+    return f"One task on each node: in it, {launcher} starts the {processes} processes." if processes > 1 else ""
 
 
 def slower(answer: Answer) -> dict[str, str]:

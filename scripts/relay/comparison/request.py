@@ -24,6 +24,7 @@ class Request:
     """A batch job, or a chain of `jobs` of them, one after the other. Tasks, CPUs, GPUs and memory are per node.
 
     `memory_mb` is None where no memory is asked for. `memory_why` and `time_why` say where the figures come from.
+    `expected_seconds` are those of all jobs together, without the margin: steps, starts, evaluations and saves.
     """
 
     nodes: int
@@ -33,6 +34,7 @@ class Request:
     memory_mb: int | None
     minutes: int
     jobs: int
+    expected_seconds: float
     memory_why: str
     time_why: str
 
@@ -59,7 +61,9 @@ def request(
     shape = run.shape
     tasks = shape.processes_per_node if shape.launcher == "srun" else 1
     memory_mb, memory_why = memory(run, summaries, job)
-    minutes, jobs, time_why = _time(run, summaries, job.minutes if job else None, least_minutes, times)
+    minutes, jobs, expected_seconds, time_why = _time(
+        run, summaries, job.minutes if job else None, least_minutes, times
+    )
     return Request(
         nodes=shape.nodes,
         tasks_per_node=tasks,
@@ -68,6 +72,7 @@ def request(
         memory_mb=memory_mb,
         minutes=minutes,
         jobs=jobs,
+        expected_seconds=round(expected_seconds, 3),
         memory_why=memory_why,
         time_why=time_why,
     )
@@ -103,8 +108,8 @@ def _held(run: Run, summaries: Sequence[Mapping[str, Any]], peak_mb: float) -> t
 
 def _time(
     run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: int
-) -> tuple[int, int, str]:
-    """The minutes of a job, the number of jobs, and why."""
+) -> tuple[int, int, float, str]:
+    """The minutes of a job, the number of jobs, the seconds that all are expected to take, and why."""
     trained = times * max(_training_seconds(run, each) for each in summaries)
     outside = [_outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
@@ -118,12 +123,13 @@ def _time(
     if limit_minutes is None or minutes <= limit_minutes:
         low = min(least_minutes, limit_minutes or least_minutes)
         if minutes < low:
-            return low, 1, f"{why}; the cluster wants at least {low} minutes"
-        return minutes, 1, why
+            return low, 1, trained + once, f"{why}; the cluster wants at least {low} minutes"
+        return minutes, 1, trained + once, why
     in_a_job = max(seconds / each["attempts"] for seconds, each in zip(outside, summaries, strict=True))
     useful = max(30.0, 60.0 * limit_minutes - START_SECONDS - SAVING_SECONDS - in_a_job * (1 + MARGIN))
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
-    return limit_minutes, max(2, jobs), f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    told = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
+    return limit_minutes, max(2, jobs), trained + once, told
 
 
 def _outside_seconds(summary: Mapping[str, Any], times: int) -> float:
