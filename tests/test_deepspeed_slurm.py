@@ -9,7 +9,7 @@ import pytest
 
 import debian_packages
 from mini_slurm import NODE_DISK, MiniSlurm
-from slurm_runs import site_file, slurm_snakemake
+from slurm_runs import WHEELS, site_file, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "lenet-digits"}
@@ -30,7 +30,7 @@ SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "
 )
 def test_it_trains_from_its_wheel_over_two_nodes(cluster: MiniSlurm, tmp_path: Path, strategies: list[str]) -> None:
     debian_packages.require()
-    site = site_file(tmp_path, environment={"mode": "wheels"}, network_interface="eth0")
+    site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")
     comparisons = [{"strategy": name, "nodes": 2, "launcher": "srun"} for name in strategies]
     status, printed = slurm_snakemake(
         cluster, tmp_path, SHORT | {"comparisons": comparisons}, site=site, timeout_seconds=1700

@@ -14,7 +14,7 @@ from relay.base.files import read_json
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.spec.site import load_site
-from slurm_runs import ROOT, site_file, slurm_snakemake
+from slurm_runs import ROOT, WHEELS, site_file, slurm_snakemake
 
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "lenet-digits"}
@@ -25,7 +25,7 @@ ACROSS = {"strategy": "horovod", "nodes": 2}
 @pytest.mark.timeout(900)
 def test_it_trains_from_its_wheel_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
     debian_packages.require()
-    site = site_file(tmp_path, environment={"mode": "wheels"}, network_interface="eth0")
+    site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")
     config = SHORT | {"comparisons": [{**ACROSS, "launcher": "srun"}]}
     (run,) = plan(load(config), site=load_site(str(site), ROOT)).runs
     target = f"results/runs/{run.id}/summary.json"
@@ -65,7 +65,7 @@ def test_it_trains_from_its_wheel_on_every_shape(
     cluster: MiniSlurm, tmp_path: Path, comparisons: list[dict[str, Any]]
 ) -> None:
     debian_packages.require()
-    site = site_file(tmp_path, environment={"mode": "wheels"}, network_interface="eth0")
+    site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")
     config = SHORT | {"comparisons": comparisons}
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed

@@ -26,7 +26,7 @@ from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
 from relay.spec.tasks import TaskSpec, task
 from results_tree import Tree
-from slurm_runs import site_file, slurm_snakemake
+from slurm_runs import WHEELS, site_file, slurm_snakemake
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -150,7 +150,7 @@ def test_in_a_slurm_job_from_wheels_without_network(cluster: MiniSlurm, tmp_path
     debian_packages.require()
     config = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2}
     config |= {"task": "lenet-digits", "comparisons": [{"strategy": "cpu"}]}
-    site = site_file(tmp_path, environment={"mode": "wheels"})
+    site = site_file(tmp_path, environment=WHEELS)
     status, printed = slurm_snakemake(cluster, tmp_path, config, "libtorch", site=site, timeout_seconds=1100)
     assert status == 0, printed
     (output,) = (tmp_path / "results/libtorch").glob("*.json")

@@ -24,7 +24,7 @@ from relay.planning.planner import plan
 from relay.run_folder import attempts
 from relay.spec.run import Run
 from relay.spec.site import load_site
-from slurm_runs import PARTITIONS, site_file, slurm_command, slurm_snakemake
+from slurm_runs import PARTITIONS, WHEELS, site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
@@ -414,7 +414,7 @@ def test_the_demo_from_nothing_to_the_report(cluster: MiniSlurm, tmp_path: Path)
 @pytest.mark.long  # as tests/test_horovod_slurm.py
 def test_jobs_of_wheels_run_in_an_environment_on_the_nodes_own_disk(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "ddp", "nodes": 2, "launcher": "srun"}]}
-    site = site_file(tmp_path, environment={"mode": "wheels"})
+    site = site_file(tmp_path, environment=WHEELS)
     found = planned(config, site)
     (run,) = found.runs
     status, printed = slurm_snakemake(cluster, tmp_path, config, f"results/runs/{run.id}/summary.json", site=site)

@@ -21,6 +21,9 @@ PARTITIONS = [
 SITE = {"name": "mini", "description": "a virtual cluster", "verified": "here", "partitions": PARTITIONS}
 SITE |= {"memory_mb_per_cpu": 900, "node_disk": "/mnt/nodetmp", "environment": {"mode": "current"}}
 
+# The cluster's GPUs are no real ones: the build for CPUs is a tenth as large.
+WHEELS = {"mode": "wheels", "torch": "cpu"}
+
 
 def site_file(folder: Path, **changes: Any) -> Path:
     """A site's file in the folder: the virtual cluster's, with these changes."""
