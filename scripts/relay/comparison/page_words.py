@@ -87,8 +87,8 @@ def tasks(answer: Answer) -> str:
 def slower(answer: Answer) -> dict[str, str]:
     """What makes settings slower than the recommended one, by their names, where the steps' time tells it."""
     best = answer.best
-    clear = [each.other for each in answer.others if each.relation not in ("tie", "unclear")] if best else []
-    told = {each.name: because.slower(best, each) for each in clear if best}
+    others = [each.other for each in answer.others if each.relation != "tie"] if best else []
+    told = {each.name: because.slower(best, each) for each in others if best}
     return {name: why for name, why in told.items() if why}
 
 
