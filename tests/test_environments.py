@@ -84,11 +84,11 @@ def test_snakemake_has_to_be_told_to_load_modules_or_activate_conda() -> None:
     with_modules = "--software-deployment-method env-modules"
     for mode in ("modules", "wheels", "current"):
         (line,) = login_node.undeployed(site(mode), set())
-        assert line.startswith("mine.yaml: modules: a/1, b/2: Snakemake has to be told")
+        assert line.startswith("mine.yaml: modules: a/1, b/2: Snakemake has to load them, and was not told to; add ")
         assert line.endswith(with_modules)
         assert login_node.undeployed(site(mode), {"env-modules"}) == []
     (line,) = login_node.undeployed(site("conda"), {"env-modules"})
-    assert "the profile says env-modules alone; add --software-deployment-method conda" in line
+    assert "has to activate it, and was told to use env-modules alone; add --software-deployment-method conda" in line
     assert login_node.undeployed(site("conda"), {"conda"}) == login_node.undeployed(None, set()) == []
     without = site("current")
     without.modules = []

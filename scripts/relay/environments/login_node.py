@@ -139,9 +139,12 @@ def undeployed(site: Site | None, methods: Collection[str]) -> list[str]:
     needed = deployment_method(site) if site else None
     if site is None or needed is None or needed in methods:
         return []
-    named = "environment.mode: 'conda'" if needed == "conda" else f"modules: {', '.join(site.modules) or 'of stacks'}"
-    told = f"the profile says {', '.join(sorted(methods))} alone" if methods else "the profile does not say so"
-    return [f"{site.file}: {named}: Snakemake has to be told, and {told}; add --software-deployment-method {needed}"]
+    if needed == "conda":
+        named, does = "environment.mode: 'conda'", "activate it"
+    else:
+        named, does = f"modules: {', '.join(site.modules) or 'of stacks'}", "load them"
+    told = f"was told to use {', '.join(sorted(methods))} alone" if methods else "was not told to"
+    return [f"{site.file}: {named}: Snakemake has to {does}, and {told}; add --software-deployment-method {needed}"]
 
 
 def modules_of(site: Site | None) -> list[str]:
