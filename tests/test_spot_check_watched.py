@@ -12,6 +12,7 @@ from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.run_folder.spots import FILE, FOLDER, Spot
 from relay.spec.tasks import task
+from relay.spot_check.process import Findings
 from spot_checked import figures, verdict
 from test_spot_check import NORMALISED, of
 from test_spots_kept import planned as begun
@@ -140,3 +141,12 @@ def test_statistics_of_right_replicas(bench: Bench, values: dict[str, Any]) -> N
     found = found_of(begun(bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values), *AWAY))
     assert found["status"] == "passed", found
     assert max(figures(found, "statistics of replicas")) < 3e-6
+
+
+def test_a_check_that_broke_off_is_no_pass() -> None:
+    """An exception may come after a stretch that was right."""
+    parts = [{"name": "losses"}]
+    found = Findings("run", spots=[{"kind": "random step", "first": 5, "last": 7, "parts": parts}])
+    assert found.as_dict()["status"] == "passed"
+    found.broken = True
+    assert found.as_dict()["status"] == "not checked"
