@@ -12,7 +12,7 @@ from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.run_folder.spots import FILE, FOLDER, Spot
 from relay.spec.tasks import task
-from relay.spot_check.process import Findings
+from relay.spot_check.findings import Findings
 from spot_checked import figures, verdict
 from test_spot_check import NORMALISED, of
 from test_spots_kept import planned as begun

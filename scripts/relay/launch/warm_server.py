@@ -4,7 +4,7 @@
 
 `relay.launch.warm` says who asks for what. DRIVER is the id of the process that has started it, LISTENER the descriptor
 of its socket, and PADDING makes room for the longer command lines that its forks show. It sleeps while nobody asks,
-ends with its driver, and when nobody has asked for a minute; the processes of a job end with the job.
+ends with its driver, and when nobody has asked for ten minutes; the processes of a job end with the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from relay.launch import forked, warm
 from relay.launch.imports import imported, importing
 
 PADDING = 4000
-IDLE_SECONDS = 60.0
+# Spot checks follow gates when the runs between them are over: where these are short, a second start would cost more.
+IDLE_SECONDS = 600.0
 REQUEST_SECONDS = 10.0  # what a job has to say what it wants
 # Variables that differ from job to job, none of which acts when torch is imported; nor does one of this project's own.
 OF_A_JOB = ("PYTHONPATH", "PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "TMP", "TEMP", "TEMPDIR")

@@ -30,12 +30,12 @@ def generators() -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any]) -> None:
-    """The inverse of `generators`."""
+    """The inverse of `generators`; `state` stays as it is."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_initialized():  # not where a CPU goes on with what a GPU began
         for number, its_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(its_state, number)
     random.setstate((3, tuple(state["python"]), state["python_gauss"]))
     numpy = state["numpy"]
-    numpy["state"]["key"] = numpy["state"]["key"].numpy().astype(np.uint32)
-    np.random.set_state(numpy)
+    key = numpy["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})

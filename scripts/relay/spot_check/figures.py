@@ -35,7 +35,8 @@ MOST_OF_ALL = 0.9  # a lost update differs by 1
 class Figure:
     """One comparison of a spot. It passes where its figure is at most its limit; no number never passes.
 
-    `rounding` is how far rounding, or other masks of dropout, move the plain loop itself. `where` names a tensor.
+    `rounding` is how far rounding, or other masks of dropout, move the plain loop itself; 0 where nobody had to look.
+    `where` names a tensor.
     """
 
     name: str
@@ -94,7 +95,7 @@ def difference(
     scale = max(1.0, *map(abs, plain.losses))
     losses = [abs(mine - its) / scale for mine, its in zip(recorded.losses, plain.losses, strict=True)][:losses_of]
     return Difference(
-        losses=_largest(losses),
+        losses=largest(losses),
         update=_share(off.values(), moved.values()),
         buffers=_share(strays, shifts),
         optimizer=_optimizer(recorded.after, plain.after),
@@ -105,7 +106,7 @@ def difference(
 def _optimizer(mine: State, plain: State) -> float:
     """The largest relative difference of one kind of the optimizer's state, such as the momentum."""
     kinds = sorted({kind for held in plain.optimizer.values() for kind in held})
-    return _largest([_of_kind(kind, mine, plain) for kind in kinds])
+    return largest([_of_kind(kind, mine, plain) for kind in kinds])
 
 
 def _of_kind(kind: str, mine: State, plain: State) -> float:
@@ -132,7 +133,7 @@ def _share(parts: Iterable[float], whole: Iterable[float]) -> float:
     return numerator / denominator if denominator else float("inf")
 
 
-def _largest(values: Iterable[float]) -> float:
+def largest(values: Iterable[float]) -> float:
     """The largest value; NaN where there is one, 0 without any."""
     held = [*values]
     return float(torch.tensor(held, dtype=torch.float64).max()) if held else 0.0
@@ -178,7 +179,7 @@ def judged_following(recorded: list[float], plain: Computed, other: Computed, pr
         return []
     rounding = max(own for _, own in seen)
     limit = min(max(FOLLOWING_MARGIN * LOSS_FLOORS[precision], ROUNDING_MARGIN * rounding), MOST_LOSS)
-    return [Figure("following losses", _largest(off for off, _ in seen), limit, rounding)]
+    return [Figure("following losses", largest(off for off, _ in seen), limit, rounding)]
 
 
 def judged_of_draws(found: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:

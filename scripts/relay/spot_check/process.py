@@ -10,10 +10,8 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -39,9 +37,12 @@ from relay.spot_check.figures import (
     judged,
     judged_following,
     judged_of_draws,
+    largest,
 )
+from relay.spot_check.findings import Findings
 from relay.spot_check.kept import kept_lines, kept_losses
-from relay.spot_check.plain import Computed, Division, Loop, State, Streams
+from relay.spot_check.plain import Computed, Division, Loop, State, Whole
+from relay.spot_check.streams import Streams
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
 # rounded, by computing in fp32.
@@ -54,32 +55,6 @@ MOST_BYTES_RATIO, LEAST_BYTES = 1.5, 20_000
 MOST_FOLLOWING, FOLLOWING_SHARE = 8, 0.01
 OVERFLOWN_TWICE = 2
 PLURAL = ("losses", "buffers", "following losses", "statistics of replicas")  # names of figures
-OF_EVALUATIONS = ("test loss", "test accuracy")
-
-
-@dataclass
-class Findings:
-    """What the check of one run found. `unchecked` says why something could not be checked.
-
-    `generation` is the start of the run that was checked.
-    """
-
-    run: str
-    generation: str | None = None
-    spots: list[dict[str, Any]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    saving_seconds: float = 0.0
-    broken: bool = False  # the check itself has failed: what it had found by then is not all
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it is written to verdict.json."""
-        compared = {part["name"] for spot in self.spots for part in spot["parts"]}
-        whole = not self.broken and compared - {*OF_EVALUATIONS}
-        status = "failed" if self.problems else "passed" if whole else "not checked"
-        return {**vars(self), "status": status}
 
 
 class Check:
@@ -136,14 +111,15 @@ class Check:
             self.findings.unchecked.append(f"{where}: the loss of step {missing[0]} is not recorded")
             return
         try:
-            recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
+            ended = loop.read(states[1])
+            recorded = Recorded([losses[step] for step in wanted], State.of(ended))
             division = Division(self.run, known)
             self.findings.problems += self._samples(where, wanted, known, division)[:1]
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
             following = [losses[step] for step in further]
-            figures, notes = self._figures(spot, division, loop, states, recorded, following)
+            figures, notes = self._figures(spot, division, loop, states, ended, recorded, following)
             if spot.kind == "end":
-                figures += self._evaluated(spot, division, loop, states[1])
+                figures += self._evaluated(spot, division, loop, states[1], ended)
         except CheckpointException as error:
             told = " ".join(str(error).split())[:300]
             self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {told}")
@@ -189,9 +165,16 @@ class Check:
         return range(spot.last + 1, last + 1) if not self.run.strategy.lossy else range(0)
 
     def _figures(
-        self, spot: Spot, division: Division, loop: Loop, states: list[Path], recorded: Recorded, following: list[float]
+        self,
+        spot: Spot,
+        division: Division,
+        loop: Loop,
+        states: list[Path],
+        ended: Whole,
+        recorded: Recorded,
+        following: list[float],
     ) -> tuple[list[Figure], list[str]]:
-        """The figures of a spot, and notes."""
+        """The figures of a spot, and notes. `ended` is the run's model after the stretch."""
         where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
         (state, after), precision, world_size = states, self.run.computation.precision, self.run.shape.world_size
         saved = Streams.saved(self.run, state, world_size)
@@ -215,30 +198,37 @@ class Check:
             figures, notes = judged_of_draws(recorded, draws, precision)
             told = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
             return figures, [told, *notes]
-        again = partial(loop.compute, state, spot, division, saved.copy(), following=len(following))
-        # In fp32 masks might be drawn in another order.
-        low = precision not in NOISE and plain.masks == "none"
-        other = again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"]))
-        rounding = difference(Recorded(other.losses, other.after), plain, other.before)
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
         found = difference(recorded, plain, losses_of=1 if lossy else None)
-        figures, notes = judged(precision, found, rounding, lossy)
-        figures += judged_following(following, plain, other, precision)
-        if normalised and (limits := [figure.limit for figure in figures if figure.name == "buffers"]):
-            figures += self._replicas(plain, division, loop, after, *limits)
-        return figures, notes
+        replicas = self._replicas(plain, division, ended, after) if normalised else None
 
-    def _replicas(self, plain: Computed, division: Division, loop: Loop, state: Path, limit: float) -> list[Figure]:
-        """The statistics of each replica but the first one, which the model has; those of the one that differs most."""
-        model, world_size = loop.read(state).model, self.run.shape.world_size
-        recorded = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)
+        def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
+            """Judge, where rounding moves the plain loop to `other`."""
+            rounding = difference(Recorded(other.losses, other.after), plain, other.before)
+            figures, notes = judged(precision, found, rounding, lossy)
+            limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
+            if replicas is not None and limit is not None:
+                figures.append(Figure("statistics of replicas", replicas, limit, 0.0))
+            return [*figures, *judged_following(following, plain, other, precision)], notes
+
+        figures, notes = judged_with(plain)
+        if all(figure.passed for figure in figures):
+            return figures, notes  # nearer than any rounding has to explain, so that its size is not looked for
+        again = partial(loop.compute, state, spot, division, saved.copy(), following=len(following))
+        # In fp32 masks might be drawn in another order.
+        low = precision not in NOISE and plain.masks == "none"
+        return judged_with(again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"])))
+
+    def _replicas(self, plain: Computed, division: Division, ended: Whole, state: Path) -> float | None:
+        """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
+        recorded = statistics.saved(state, ended.model, division.ranks_of, self.run.shape.world_size, self.ranks.saving)
         figures = [
             statistics.difference(mine, candidates, before)
             for mine, (before, *candidates) in zip(recorded, plain.replicas, strict=False)
             if statistics.unlike(mine, recorded[0])  # some have the first one's after each step
         ]
-        return [Figure("statistics of replicas", max(figures), limit, 0.0)] if figures else []
+        return largest(figures) if figures else None
 
     def _overflown(self, where: str, scale: float, plain: float) -> None:
         """Tell that a spot cannot be compared, by the loss's scales of the run and of the plain process.
@@ -255,13 +245,13 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path) -> list[Figure]:
-        """Figures of the run's last evaluation, which is the result that the report shows."""
+    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path, ended: Whole) -> list[Figure]:
+        """Figures of the run's last evaluation, which is the result that the report shows. `ended`: its last model."""
         recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, self.dataset, division).figures(recorded, state)
+        return Evaluation(loop, self.dataset, division).figures(recorded, ended, state)
 
     def _divided_as_seen(self, spot: Spot, division: Division) -> bool:
         size = self.run.batch.global_batch_size // division.replicas
