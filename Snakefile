@@ -127,6 +127,7 @@ if workflow.is_main_process:
                     if targets <= {"all", "comparison"} or run.strategy.name in targets
                 ]
             ),
+            proving=lambda: any(map(asked_for, ("reference", "gate"))),
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
             afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
             view=View(

@@ -20,7 +20,7 @@ from relay.equivalence.gate import largest
 from relay.equivalence.job import run_gate
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.trials import EXACT, Trial, trials
+from relay.equivalence.trials import EXACT, MOST_ROUNDING, Trial, trials
 from relay.spec import tasks
 from relay.spec.run import OwnBatch, Reference, changed
 
@@ -137,5 +137,6 @@ def test_a_reference_would_pass_its_own_trial(gates: Gates) -> None:
     trial = asked(run, "own optimizer", steps=2)
     known = reference.train(run, trial, TrialData(run, gates.dataset(run.dataset), CPU))
     moved = known["rounding"]["parameters"]
-    assert moved > trial.limit  # else this task shows nothing
+    # Else this task shows nothing. How far, depends on the processor: 1.5e-5 on one, 6.6e-5 on another.
+    assert moved > MOST_ROUNDING["smooth"]
     assert 3 * moved <= trial.limit_with(moved) < 6e-4  # an average in bf16 moves it so far

@@ -27,7 +27,8 @@ from shared import session_folder
 
 GATE, REFERENCE = "equivalence.gate", "equivalence.reference"
 ENDLESS = 10_000_000  # steps
-# What a driver does for its jobs: a line of its input is a job's command line, and it says how the job ended.
+# What a driver does for its jobs: a line of its input is a job's command line, and it says how the job ended. Without
+# words it starts the server although no job asks.
 DRIVING = """
 import json, os, subprocess, sys
 from pathlib import Path
@@ -35,9 +36,12 @@ from relay.base import lifeline
 from relay.driver.warm import serving
 folder = Path(sys.argv[1])
 os.environ[lifeline.DRIVER] = lifeline.mark(folder)
-with serving(folder):
+with serving(folder) as warm_up:
     for line in sys.stdin:
         words, more = json.loads(line)
+        if not words:
+            warm_up()
+            continue
         with (folder / "job.log").open("a") as log:
             job = subprocess.Popen(words, env={**os.environ, **more}, stdout=log, stderr=log)
         print(job.pid, flush=True)
@@ -56,13 +60,16 @@ class Driver:
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
 
-    def ask(self, script: str, *options: str, **environment: str) -> psutil.Process:
-        """Start a job; its process."""
+    def tell(self, words: list[str], environment: dict[str, str]) -> None:
+        """Tell the driver a job's command line; without words, that proofs are to come."""
         assert self.process.stdin
-        assert self.process.stdout
-        words = [sys.executable, str(SCRIPTS / script), "--results", str(self.folder), *options]
         self.process.stdin.write(json.dumps([words, environment]) + "\n")
         self.process.stdin.flush()
+
+    def ask(self, script: str, *options: str, **environment: str) -> psutil.Process:
+        """Start a job; its process."""
+        assert self.process.stdout
+        self.tell([sys.executable, str(SCRIPTS / script), "--results", str(self.folder), *options], environment)
         return psutil.Process(int(self.process.stdout.readline()))
 
     def status(self) -> int:
@@ -153,10 +160,14 @@ def judged(output: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_gate_is_judged_as_by_processes_of_its_own(driver: Driver) -> None:
+    driver.tell([], {})
+    until(lambda: driver.processes("relay.launch.warm_server") != [], "the server is there before a job asks")
+    server = driver.server
     _, output = driver.gate(5)
     assert driver.status() == 0
     served = judged(output)
     assert driver.log().count("started as process") == 1
+    assert driver.server == server
     _, output = driver.gate(5, TORCH_RELAY_WARM_SERVER="")
     assert driver.status() == 0
     assert judged(output) == served
@@ -169,7 +180,6 @@ def test_a_gate_is_judged_as_by_processes_of_its_own(driver: Driver) -> None:
     assert driver.log().count("started as process") == 1
 
     # While nobody asks, it waits, with one thread, and computes nothing.
-    server = driver.server
     assert server.num_threads() == 1
     before = server.cpu_times()[:2]
     time.sleep(1)

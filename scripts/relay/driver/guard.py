@@ -43,6 +43,7 @@ class Rules:
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
     concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
+    proving: whether this call has references or gates to do, for which the warm server is then started in time.
     more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
@@ -57,6 +58,7 @@ class Rules:
     notes: Collection[str] = ()
     nothing_for: Callable[[Collection[str]], str] = lambda targets: ""
     concluding: Callable[[Collection[str]], str] = lambda targets: ""
+    proving: Callable[[], bool] = lambda: False
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
     afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     view: View | None = None
@@ -130,10 +132,11 @@ class _Guarded:
         rules.before()
         ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
         self.at_start.append(ending.install)
-        proofs = nullcontext() if submitting else serving(Path("results"))
+        proofs = nullcontext(lambda: None) if submitting else serving(Path("results"))
         shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
         try:
-            with shown, decided_here(terminal, rules.more_memory), terminal.progress.shown(), proofs:
+            with shown, decided_here(terminal, rules.more_memory), terminal.progress.shown(), proofs as warm_up:
+                self.at_start.append(lambda: warm_up() if rules.proving() else None)
                 run()
         finally:
             ending.finish()

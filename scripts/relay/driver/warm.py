@@ -1,4 +1,7 @@
-"""The driver's part in the warm server: it listens from the start, and starts the server when the first job asks."""
+"""The driver's part in the warm server: it listens from the start, and starts the server when the first job asks.
+
+Where proofs are to come, the server is started with the driver's first jobs: it is ready when they are over.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,13 +25,13 @@ ENDING_SECONDS = 10.0  # what the server's processes have to end with the driver
 
 
 @contextmanager
-def serving(results: Path) -> Iterator[None]:
+def serving(results: Path) -> Iterator[Callable[[], None]]:
     """While this lasts the proofs of this process's jobs share a warm server; only where there are abstract sockets.
 
-    The server runs today's code, from a snapshot in the results.
+    The server runs today's code, from a snapshot in the results. Yields what starts it before a job asks.
     """
     if sys.platform != "linux":
-        yield
+        yield lambda: None
         return
     address = f"torch-relay-{os.getpid()}-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -38,7 +41,7 @@ def serving(results: Path) -> Iterator[None]:
         starter.start()
         os.environ[ADDRESS] = address
         try:
-            yield
+            yield starter.wake
         finally:
             os.environ.pop(ADDRESS, None)
             starter.finish()
@@ -59,7 +62,7 @@ class _Starter(threading.Thread):
 
     def run(self) -> None:
         try:
-            while self._asked():
+            while self._wanted():
                 self.server = self._new_server()
                 if self.finished:  # meanwhile
                     self.server.terminate()
@@ -70,10 +73,15 @@ class _Starter(threading.Thread):
         finally:
             self.listener.close()
 
-    def _asked(self) -> bool:
-        """Wait for a job that asks; False at the driver's end."""
+    def wake(self) -> None:
+        """Start the server, if there is none, although no job asks yet."""
+        if self.server is None:
+            self.waker.send(b"\n")
+
+    def _wanted(self) -> bool:
+        """Wait for a job that asks, or for being woken; False at the driver's end."""
         ready, _, _ = select.select([self.listener, self.woken], [], [])
-        return self.woken not in ready
+        return self.woken not in ready or self.woken.recv(1) != b""
 
     def _new_server(self) -> subprocess.Popen[bytes]:
         code = freeze(None, self.results / "code")
