@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,11 +83,28 @@ def test_float32_that_is_lowered_is_told(gates: Gates, monkeypatch: pytest.Monke
         float32.check(run, TrialData(run, gates.digits, CPU))
 
 
+# What a convolution in float32 misses of the same in float64, in a process with its own variables.
+CONVOLVED = """
+import torch
+inputs, weights = torch.randn(16, 3, 32, 32), torch.randn(6, 3, 5, 5)
+exact = torch.nn.functional.conv2d(inputs.double(), weights.double())
+print(float((torch.nn.functional.conv2d(inputs, weights) - exact).norm() / exact.norm()))
+"""
+
+
+def lowers(variable: str, value: str) -> bool:
+    """Whether a variable lowers this processor's float32: on some, oneDNN keeps to it although it need not."""
+    words = [sys.executable, "-c", CONVOLVED]
+    told = subprocess.run(words, env={**os.environ, variable: value}, capture_output=True, text=True, check=True)
+    return float(told.stdout) > 1e-4
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="this CPU's convolutions have no bfloat16")
 def test_a_variable_that_lowers_every_process_fails_the_reference_by_its_name(
     gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    if not lowers("ONEDNN_DEFAULT_FPMATH_MODE", "BF16"):
+        pytest.skip("this processor's float32 stays float32 whatever the variable says")
     monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
     _, run = planned("cpu", global_batch_size=16)
     run = shortened(run, 3)
