@@ -279,7 +279,7 @@ def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: W
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
 def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workplace, number: signal.Signals) -> None:
     process = place.drive(seconds=60, first=30)
     until(lambda: len(place.left()) >= 2, "the first jobs are in the queue")

@@ -37,7 +37,12 @@ RIGHT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("values", RIGHT.values(), ids=RIGHT)
+LONG = ("fsdp", "model_parallel")  # others divide as they do
+
+
+@pytest.mark.parametrize(
+    "values", [pytest.param(RIGHT[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in RIGHT]
+)
 def test_dropout_is_drawn_again_as_it_was(bench: Bench, values: dict[str, Any]) -> None:
     chain = bench.chain("run", **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)

@@ -79,7 +79,7 @@ def test_a_strategy_that_trains_rightly_after_each_save_alone(bench: Bench) -> N
     ]
 
 
-@pytest.mark.parametrize("values", [of("ddp"), of("fsdp")], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("values", [of("ddp"), pytest.param(of("fsdp"), marks=pytest.mark.long)], ids=["ddp", "fsdp"])
 def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench, values: dict[str, Any]) -> None:
     found = found_of(begun(bench.chain("run", **LONG, **values), *SPOTS))
     assert found["status"] == "passed", found
@@ -135,7 +135,14 @@ def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
     assert {problem.split(": ")[1].split(" differ")[0] for problem in found["problems"]} == {"statistics of replicas"}
 
 
-@pytest.mark.parametrize("values", [of("ddp"), of("fsdp"), of("pipeline_ddp", 4, stages=2, schedule="gpipe")])
+@pytest.mark.parametrize(
+    "values",
+    [
+        of("ddp"),
+        pytest.param(of("fsdp"), marks=pytest.mark.long),
+        of("pipeline_ddp", 4, stages=2, schedule="gpipe"),
+    ],
+)
 def test_statistics_of_right_replicas(bench: Bench, values: dict[str, Any]) -> None:
     """Under DDP they begin each step with the first one's, under FSDP with their own."""
     found = found_of(begun(bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values), *AWAY))

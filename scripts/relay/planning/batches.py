@@ -9,8 +9,9 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Setting, changed
 
 # The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
-# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it.
-PROOF_BATCH = 16
+# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of text has as many
+# targets as tokens, so that fewer make a gradient, and each takes longer.
+PROOF_BATCH, PROOF_BATCH_OF_TEXT = 16, 8
 
 
 def slices(setting: Setting, needs: Requirements) -> int:
@@ -39,7 +40,8 @@ def proof_batch(setting: Setting, strategy: StrategyFile) -> int:
     """The global batch size of the gate's long trainings. It is divided as the setting's own, and is not larger."""
     needs, own = strategy.requirements, setting.batch.global_batch_size
     multiple = unit(setting, needs)
-    first = math.ceil(PROOF_BATCH / multiple) * multiple
+    least = PROOF_BATCH_OF_TEXT if setting.dataset.kind == "text" else PROOF_BATCH
+    first = math.ceil(least / multiple) * multiple
     suitable = (
         batch for batch in range(first, own, multiple) if _fits(changed(setting, global_batch_size=batch), strategy)
     )
