@@ -23,6 +23,7 @@ sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.driver import guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
+from relay.launch import warm
 from relay.planning import here, largest_models, planner, probed, reading, shrink, table
 from relay.planning.config import load
 from relay.run_folder import layout
@@ -127,7 +128,13 @@ if workflow.is_main_process:
                     if targets <= {"all", "comparison"} or run.strategy.name in targets
                 ]
             ),
-            proving=lambda: any(map(asked_for, ("reference", "gate"))),
+            proving=lambda: (
+                any(map(asked_for, ("reference", "gate")))
+                and any(
+                    warm.may_serve(gate, warm.GATE, os.environ)
+                    for gate in PLAN.gates.values()
+                )
+            ),
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
             afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
             view=View(

@@ -102,6 +102,13 @@ def test_the_proof_batch_is_small_and_divided_as_the_runs_own(comparison: dict[s
     assert gate.length.steps_per_epoch == gate.dataset.train_count // batch
 
 
+@pytest.mark.parametrize(("options", "batch"), [({}, 8), ({"micro_batches": 8}, 8), ({"micro_batches": 16}, 16)])
+def test_of_texts_fewer_samples_are_enough(options: dict[str, int], batch: int) -> None:
+    pipeline = {"strategy": "pipeline", "devices_per_node": 2, "options": options}
+    (gate,) = planned(pipeline, task="gpt-tiny").gates.values()
+    assert gate.batch.global_batch_size == batch
+
+
 def test_a_strategys_own_need_bears_on_the_proof_batch(tmp_path: Path) -> None:
     folder = strategy_folder(tmp_path / "own", "mine", "processes='one', needs=('many',)")
     with (tmp_path / "own/mine.py").open("a") as file:

@@ -186,6 +186,29 @@ def test_the_smooth_twin_tells_lossy_gradients_from_rounding(name: str, tmp_path
         assert figure < smooth.limit / 1.5 if passes else figure > smooth.limit * 1.5
 
 
+@pytest.mark.parametrize(
+    ("moved", "limit", "told"),
+    [
+        (5e-6, 5e-5, None),
+        (2e-5, 6e-5, "2e-05, so that 6e-05 is allowed in place of 5e-05"),
+        (1e-3, None, "1e-03, so that they are not compared"),
+    ],
+)
+def test_rounding_loosens_a_limit_only_as_long_as_faults_are_larger(
+    moved: float, limit: float | None, told: str | None
+) -> None:
+    """Gradients in fp16 move one step by 3e-4."""
+    run, _ = planned("cpu")
+    twin = trial(run, "smooth twin")
+    known = {"steps": 1, "slowdown": 1, "ended": "", "rounding": {"parameters": moved}}
+    found = twin.as_far_as(known).limit_of("parameters")
+    assert found == (limit and pytest.approx(limit))
+    notes = [note for note in twin.weakened_by(known) if "rounding alone" in note]
+    assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
+    (gradient,) = (each for each in trials(planned("cpu", precision="bf16")[0]) if each.name == "gradient")
+    assert gradient.limit_of("parameters") == gradient.limit
+
+
 def _in_slices(run: Run, asked: Trial, data: TrialData, count: int, sent: torch.dtype) -> dict[str, torch.Tensor]:
     """The parameters after a trial in which slices' gradients are averaged in that type."""
     task = TrialTask.in_trial(run, asked, scale=1.0)

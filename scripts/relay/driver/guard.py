@@ -43,7 +43,7 @@ class Rules:
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
     concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
-    proving: whether this call has references or gates to do, for which the warm server is then started in time.
+    proving: whether references or gates are to be done that a warm server may serve: it is then started at once.
     more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.

@@ -1,6 +1,6 @@
-"""The driver's part in the warm server: it listens from the start, and starts the server when the first job asks.
+"""The driver's part in the warm server: it listens from the start, and starts the server.
 
-Where proofs are to come, the server is started with the driver's first jobs: it is ready when they are over.
+That is when the first job asks or, where proofs are to come, with the driver's first jobs.
 """
 
 from __future__ import annotations

@@ -95,22 +95,20 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         verdict.problems.append(f"{trial.name}: it trains in evaluation mode, where dropout is off")
     if counts := [len(losses) for losses in reported if len(losses) != trial.steps]:
         verdict.problems.append(f"{trial.name}: {counts[0]} steps were trained, of {trial.steps}")
-    elif "losses" in trial.compares:
+    elif "losses" in trial.compares and (limit := trial.limit_of("losses")) is not None:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
-        limit = trial.limit_with(reference["rounding"]["losses"])
         verdict.add(Part(trial.name, "losses", what, difference(curve, reference["losses"]), limit))
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
-    elif "parameters" in trial.compares:
+    elif "parameters" in trial.compares and (limit := trial.limit_of("parameters")) is not None:
         pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
         if trial.relative:
             what, figure = "parameter difference", distance(pairs) / reference["update"]
         else:
             what, figure = "largest parameter difference", largest(pairs)
         what = f"{what} after {trial.steps} steps, {trial.what}"
-        limit = trial.limit_with(reference["rounding"]["parameters"])
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
@@ -177,7 +175,7 @@ def judge_trial(
     With `per_sample` (of rank 0, empty elsewhere), what each rank computes is counted, too; not in compiled code.
     Returns what the trial has changed in the network. Collective; rank 0 judges.
     """
-    verdict.notes += trial.shortened_by(reference)
+    verdict.notes += trial.weakened_by(reference)
     trial = trial.as_far_as(reference)
     counted = per_sample is not None and trial.name == "algorithm" and not run.computation.compile
     trained = train(run, trial, data, ranks, work=Work() if counted else None)

@@ -6,8 +6,9 @@ in either direction. Each trial below sees what the others cannot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from relay.equivalence.verdict import Compared, TrialName
@@ -31,8 +32,9 @@ class Trial:
 
     `limit` bounds the largest absolute difference to the reference; or, where `relative`, the parameters' difference
     divided by how far training has moved them (both as L2 norms over all parameters). `sgd_learning_rate` replaces the
-    task's optimizer by SGD with momentum 0.9. Where sums in another order move the reference itself,
+    task's optimizer by SGD with momentum 0.9. Where sums in another order move the reference itself (`rounding`),
     `rounding_margin` times as much is allowed, if that is more than the limit (deep networks, adaptive optimizers).
+    Where it is more than `most_limit`, nothing is compared: the faults that the trial looks for are as small.
     `lossy`: with the strategy's lossy options, in whose place all others take the exact ones.
 
     `steps` are those wished for. The reference ends a trial before rounding alone moves it by more than
@@ -48,6 +50,8 @@ class Trial:
     compares: tuple[Compared, ...]
     relative: bool = False
     rounding_margin: int = 0
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    most_limit: float = math.inf
     smooth: bool = False
     sgd_learning_rate: float | None = None
     scale: float = 1.0
@@ -57,21 +61,29 @@ class Trial:
     slowdown: int = 1
 
     def as_far_as(self, reference: Mapping[str, Any]) -> Trial:
-        """The trial with as many steps, and at the learning rate, as its reference can be compared with."""
-        return replace(self, steps=reference["steps"], slowdown=reference["slowdown"])
+        """The trial with the steps, the learning rate and the rounding of its reference."""
+        return replace(self, **{name: reference[name] for name in ("steps", "slowdown", "rounding")})
 
-    def limit_with(self, rounding: float) -> float:
-        """The limit, where sums in another order have moved the reference by `rounding`."""
-        return max(self.limit, self.rounding_margin * rounding)
+    def limit_of(self, compared: Compared) -> float | None:
+        """The largest difference allowed; None where rounding comes so near to faults that they would not be told."""
+        allowed = max(self.limit, self.rounding_margin * self.rounding.get(compared, 0.0))
+        return allowed if allowed <= max(self.limit, self.most_limit) else None
 
-    def shortened_by(self, reference: Mapping[str, Any]) -> list[str]:
-        """What the reference could not be compared with, for the verdict."""
+    def weakened_by(self, reference: Mapping[str, Any]) -> list[str]:
+        """What the reference could not be compared with, or not as closely as the trial wishes; for the verdict."""
         notes = []
         if reference["steps"] < self.steps:
             steps, ended = reference["steps"], reference["ended"]
             notes.append(f"{self.name}: {steps} of {self.steps} steps are compared; the next one {ended}")
         if reference["slowdown"] > 1:
             notes.append(f"{self.name}: the learning rate is divided by {reference['slowdown']}")
+        compared = self.as_far_as(reference)
+        for kind in self.compares:
+            if (allowed := compared.limit_of(kind)) == self.limit:
+                continue
+            told = f"{self.name}: rounding alone moves the reference's {kind} by {compared.rounding[kind]:.0e}"
+            what = f"{allowed:.0e} is allowed in place of {self.limit:.0e}" if allowed else "they are not compared"
+            notes.append(f"{told}, so that {what}")
         return notes
 
 
@@ -159,10 +171,11 @@ SMOOTH = Trial(
     relative=True,
     smooth=True,
     sgd_learning_rate=0.005,
-    # Where rounding leaves one step, that one counts: sums in another order move ResNet-18 by 9e-6 of its way, and fp16
-    # gradients by 3e-4. Several steps at a thousandth of the learning rate would be rounding alone: 2e-4 apart.
+    # In deep networks rounding may leave one step. In ResNet-18 sums in another order then differ by 9e-6, and fp16
+    # gradients by 3e-4. More steps at a thousandth of the learning rate are hardly more than rounding: 2e-4.
     most_rounding=MOST_ROUNDING["smooth"],
     rounding_margin=3,
+    most_limit=1e-4,
 )
 
 # Rounding gives 9e-6 of the way or less (Adam, AdamW, Adadelta; LeNet to ResNet-18 and gpt-tiny), averages rounded to
@@ -181,4 +194,5 @@ OWN_OPTIMIZER = Trial(
     # Some gradients are nothing but rounding, such as those of an attention's key biases, and Adam makes a whole step
     # of each: in gpt-tiny, sums in another order give 6.6e-5 after one step.
     rounding_margin=3,
+    most_limit=3e-4,
 )

@@ -72,7 +72,8 @@ def _first(trial: Trial, whole: Tensors, known: Tensors, initial: Tensors) -> st
         moved = math.hypot(*(float((tensor - initial[name]).norm()) for name, tensor in known.items()))
         parts = math.sqrt(len(known))
         figures = {n: parts * float((whole[n] - t).double().norm()) / moved for n, t in known.items()} if moved else {}
-    return next((f"{name} ({figure:.1e})" for name, figure in figures.items() if not figure <= trial.limit), None)
+    limit = trial.limit_of("parameters") or trial.limit
+    return next((f"{name} ({figure:.1e})" for name, figure in figures.items() if not figure <= limit), None)
 
 
 def _of_loss(trial: Trial, mine: Sequence[float], expected: float) -> str | None:
@@ -80,4 +81,4 @@ def _of_loss(trial: Trial, mine: Sequence[float], expected: float) -> str | None
     if trial.relative or not mine:
         return None
     figure = abs(sum(mine) / len(mine) - expected)
-    return None if figure <= trial.limit else f"the loss ({figure:.1e})"
+    return None if figure <= (trial.limit_of("losses") or trial.limit) else f"the loss ({figure:.1e})"

@@ -1,8 +1,8 @@
 """A proof's processes, asked of the driver's warm server: a process that has torch imported, and forks them.
 
 Importing torch and starting torchrun costs a small gate more than its arithmetic. A driver on this machine listens on a
-socket, names it in the environment of its jobs (`ADDRESS`), and starts the server (`relay.launch.warm_server`) when the
-first of them asks. Without a server, or where it does not run what the job would, the job starts its own processes.
+socket, names it in the environment of its jobs (`ADDRESS`), and starts the server (`relay.launch.warm_server`).
+Without a server, or where it does not run what the job would, the job starts its own processes.
 
 A request is a line of JSON, with the descriptors of standard input, output and error, and of a pipe's end. The server
 answers with a line, `started` or `refused` with the reason, and with `ended STATUS` later; it is sent signals' numbers.
@@ -25,7 +25,8 @@ from relay.launch.forked import may_fork
 from relay.spec.run import Specification, Training
 
 ADDRESS = "TORCH_RELAY_WARM_SERVER"  # in Linux's abstract namespace: no file to leave behind
-ROLES = ("equivalence.gate", "equivalence.reference", "spot_check.process")  # no training that is measured
+GATE = "equivalence.gate"
+ROLES = (GATE, "equivalence.reference", "spot_check.process")  # no training that is measured
 MODULES = ("relay.launch.torchrun", "relay.launch.worker")
 DESCRIPTORS = 4  # standard input, output and error, and the end of a pipe that all processes of the job hold
 _CREDENTIALS = struct.Struct("3i")  # process, user, group

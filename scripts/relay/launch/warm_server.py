@@ -30,7 +30,7 @@ from relay.launch import forked, warm
 from relay.launch.imports import imported, importing
 
 PADDING = 4000
-# Spot checks follow gates when the runs between them are over: where these are short, a second start would cost more.
+# Spot checks come when the runs after the gates are over. Where these are short, waiting costs less than a new server.
 IDLE_SECONDS = 600.0
 REQUEST_SECONDS = 10.0  # what a job has to say what it wants
 # Variables that differ from job to job, none of which acts when torch is imported; nor does one of this project's own.

@@ -9,8 +9,8 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Setting, changed
 
 # The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
-# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of text has as many
-# targets as tokens, so that fewer make a gradient, and each takes longer.
+# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of text has a
+# target for each token: fewer samples are enough for a gradient, and each costs more.
 PROOF_BATCH, PROOF_BATCH_OF_TEXT = 16, 8
 
 

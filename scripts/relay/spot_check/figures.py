@@ -35,7 +35,7 @@ MOST_OF_ALL = 0.9  # a lost update differs by 1
 class Figure:
     """One comparison of a spot. It passes where its figure is at most its limit; no number never passes.
 
-    `rounding` is how far rounding, or other masks of dropout, move the plain loop itself; 0 where nobody had to look.
+    `rounding` is how far rounding, or other masks of dropout, move the plain loop itself; 0 where it was not measured.
     `where` names a tensor.
     """
 

@@ -41,7 +41,7 @@ from relay.spot_check.figures import (
 )
 from relay.spot_check.findings import Findings
 from relay.spot_check.kept import kept_lines, kept_losses
-from relay.spot_check.plain import Computed, Division, Loop, State, Whole
+from relay.spot_check.plain import Computed, Division, Loop, State
 from relay.spot_check.streams import Streams
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
@@ -111,15 +111,14 @@ class Check:
             self.findings.unchecked.append(f"{where}: the loss of step {missing[0]} is not recorded")
             return
         try:
-            ended = loop.read(states[1])
-            recorded = Recorded([losses[step] for step in wanted], State.of(ended))
+            recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
             division = Division(self.run, known)
             self.findings.problems += self._samples(where, wanted, known, division)[:1]
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
             following = [losses[step] for step in further]
-            figures, notes = self._figures(spot, division, loop, states, ended, recorded, following)
+            figures, notes = self._figures(spot, division, loop, states, recorded, following)
             if spot.kind == "end":
-                figures += self._evaluated(spot, division, loop, states[1], ended)
+                figures += self._evaluated(spot, division, loop, states[1])
         except CheckpointException as error:
             told = " ".join(str(error).split())[:300]
             self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {told}")
@@ -170,11 +169,10 @@ class Check:
         division: Division,
         loop: Loop,
         states: list[Path],
-        ended: Whole,
         recorded: Recorded,
         following: list[float],
     ) -> tuple[list[Figure], list[str]]:
-        """The figures of a spot, and notes. `ended` is the run's model after the stretch."""
+        """The figures of a spot, and notes."""
         where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
         (state, after), precision, world_size = states, self.run.computation.precision, self.run.shape.world_size
         saved = Streams.saved(self.run, state, world_size)
@@ -201,7 +199,7 @@ class Check:
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
         found = difference(recorded, plain, losses_of=1 if lossy else None)
-        replicas = self._replicas(plain, division, ended, after) if normalised else None
+        replicas = self._replicas(plain, division, loop, after) if normalised else None
 
         def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
@@ -214,15 +212,16 @@ class Check:
 
         figures, notes = judged_with(plain)
         if all(figure.passed for figure in figures):
-            return figures, notes  # nearer than any rounding has to explain, so that its size is not looked for
+            return figures, notes  # within the limits even without rounding, so that it is not measured
         again = partial(loop.compute, state, spot, division, saved.copy(), following=len(following))
         # In fp32 masks might be drawn in another order.
         low = precision not in NOISE and plain.masks == "none"
         return judged_with(again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"])))
 
-    def _replicas(self, plain: Computed, division: Division, ended: Whole, state: Path) -> float | None:
+    def _replicas(self, plain: Computed, division: Division, loop: Loop, state: Path) -> float | None:
         """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
-        recorded = statistics.saved(state, ended.model, division.ranks_of, self.run.shape.world_size, self.ranks.saving)
+        model, world_size = loop.read(state).model, self.run.shape.world_size
+        recorded = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)
         figures = [
             statistics.difference(mine, candidates, before)
             for mine, (before, *candidates) in zip(recorded, plain.replicas, strict=False)
@@ -245,13 +244,13 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path, ended: Whole) -> list[Figure]:
-        """Figures of the run's last evaluation, which is the result that the report shows. `ended`: its last model."""
+    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path) -> list[Figure]:
+        """Figures of the run's last evaluation, which is the result that the report shows."""
         recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, self.dataset, division).figures(recorded, ended, state)
+        return Evaluation(loop, self.dataset, division).figures(recorded, state)
 
     def _divided_as_seen(self, spot: Spot, division: Division) -> bool:
         size = self.run.batch.global_batch_size // division.replicas
