@@ -42,9 +42,9 @@ class Evaluation:
         split = Split(dataset, "test", loop.run.task)
         self.samples, self.count = Mapped(split, loop.ranks.device, loop.task.dtype), len(split)
 
-    def figures(self, recorded: Evaluated, state: Path) -> list[Figure]:
-        """How far what the run recorded is from what its state gives."""
-        found = [self._compared(recorded, each) for each in self._of(state)]
+    def figures(self, recorded: Evaluated, whole: Whole, state: Path) -> list[Figure]:
+        """How far an evaluation that the run recorded is from that of a model, which was read from this state."""
+        found = [self._compared(recorded, each) for each in self._of(whole, state)]
         return min(found, key=lambda figures: max(figure.figure / figure.limit for figure in figures))
 
     def _compared(self, recorded: Evaluated, plain: Evaluated) -> list[Figure]:
@@ -56,10 +56,9 @@ class Evaluation:
             figures.append(Figure("test accuracy", abs(recorded.accuracy - plain.accuracy), limit, 0.0))
         return figures
 
-    def _of(self, state: Path) -> Iterator[Evaluated]:
+    def _of(self, whole: Whole, state: Path) -> Iterator[Evaluated]:
         """With each replica's own statistics and, where they are others, with the first one's for all slices."""
         machine.set_precision(self.loop.task.precision)
-        whole = self.loop.read(state)
         world_size, group = self.loop.run.shape.world_size, self.loop.ranks.saving
         own_of = statistics.saved(state, whole.model, self.division.ranks_of, world_size, group)
         yield self._measured(whole, own_of)

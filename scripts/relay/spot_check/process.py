@@ -41,7 +41,7 @@ from relay.spot_check.figures import (
 )
 from relay.spot_check.findings import Findings
 from relay.spot_check.kept import kept_lines, kept_losses
-from relay.spot_check.plain import Computed, Division, Loop, State
+from relay.spot_check.plain import Computed, Division, Loop, State, Whole
 from relay.spot_check.streams import Streams
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
@@ -111,14 +111,15 @@ class Check:
             self.findings.unchecked.append(f"{where}: the loss of step {missing[0]} is not recorded")
             return
         try:
-            recorded = Recorded([losses[step] for step in wanted], State.of(loop.read(states[1])))
-            division = Division(self.run, known)
+            division, ended = Division(self.run, known), loop.read(states[1])
+            recorded = Recorded([losses[step] for step in wanted], State.of(ended))
+            evaluated = self._evaluated(spot, division, loop, ended, states[1]) if spot.kind == "end" else []
+            del ended  # the steps need the room of a model of their own
             self.findings.problems += self._samples(where, wanted, known, division)[:1]
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
             following = [losses[step] for step in further]
             figures, notes = self._figures(spot, division, loop, states, recorded, following)
-            if spot.kind == "end":
-                figures += self._evaluated(spot, division, loop, states[1])
+            figures += evaluated
         except CheckpointException as error:
             told = " ".join(str(error).split())[:300]
             self.findings.problems.append(f"{where}: what the run saved cannot be read by one process: {told}")
@@ -244,13 +245,13 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, division: Division, loop: Loop, state: Path) -> list[Figure]:
-        """Figures of the run's last evaluation, which is the result that the report shows."""
+    def _evaluated(self, spot: Spot, division: Division, loop: Loop, ended: Whole, state: Path) -> list[Figure]:
+        """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
         recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, self.dataset, division).figures(recorded, state)
+        return Evaluation(loop, self.dataset, division).figures(recorded, ended, state)
 
     def _divided_as_seen(self, spot: Spot, division: Division) -> bool:
         size = self.run.batch.global_batch_size // division.replicas
