@@ -118,7 +118,7 @@ if workflow.is_main_process:
                 *largest_models.refusals(PLAN, targets),
             ],
             cluster=SITE_NAME,
-            before=PLAN.prepare,
+            before=lambda: [PLAN.prepare(), finished.settle(RESULTS)],
             notes=[*table.skipped(PLAN)],
             nothing_for=lambda targets: table.nothing_for(PLAN, targets),
             concluding=lambda targets: refused.nothing_usable(
@@ -163,7 +163,7 @@ include: "workflow/rules/libtorch.smk"
 # slower.
 rule first_repeats:
     input:
-        [f"results/runs/{run.id}/summary.json" for run in PLAN.runs if run.repeat == 0],
+        [summary_of(run) for run in PLAN.runs if run.repeat == 0],
         sorted({verdict_of(run) for run in PLAN.runs}),
     conda:
         no_environment
@@ -172,10 +172,8 @@ rule first_repeats:
 rule all:
     default_target: True
     input:
-        "results/comparison.csv",
-        "results/comparison.html",
-        "results/answer.json",
-        "results/recommendation.sbatch",
+        COMPARED,
+        OF_RUNS,
     conda:
         no_environment
 
@@ -187,7 +185,7 @@ for strategy in PLAN.strategies:
         name:
             strategy
         input:
-            [f"results/runs/{run.id}/summary.json" for run in PLAN.runs_of(strategy)],
+            [summary_of(run) for run in PLAN.runs_of(strategy)],
             [verdict_of(run) for run in PLAN.runs_of(strategy)],
             spot_checks_of(PLAN.runs_of(strategy)),
         conda:

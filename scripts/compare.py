@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from relay.base import entry, options
-from relay.comparison import answer_files, exports, libtorch
+from relay.comparison import answer_files, exports, libtorch, made_of
 from relay.comparison.answer import answers
 from relay.comparison.columns import COMPARISON, RUNS, write_csv, write_whole
 from relay.comparison.grid import grids
@@ -40,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     answer_files.write(found, given.results, inputs.margin)
     exports.write_pictures(given.results / "pictures", report.pictures)
     write_whole(given.results / "comparison.html", page)
+    made_of.note(given.plan, given.results)
     print(f"{len(inputs.records)} runs in {len(rows)} rows: {given.results / 'comparison.html'}")
     return 0
 

@@ -1,9 +1,9 @@
-"""The summary of a finished run: python scripts/summarise.py --run ID --segments N."""
+"""The summary of a finished run: python scripts/summarise.py --run ID."""
 
 from relay.base import entry, options
 from relay.base.errors import UserError
 from relay.base.files import write_json_with_digest
-from relay.run_folder import chain
+from relay.run_folder import chain, replaced
 from relay.spec.run import Run
 from relay.training.job import Places
 from relay.training.summary import summarise
@@ -11,14 +11,15 @@ from relay.training.summary import summarise
 
 def main() -> int:
     """Parse the command line and write `summary.json`."""
-    parser = options.parser(__doc__, "run", "results")
-    parser.add_argument("--segments", type=int, required=True, help="how many segments its chain was planned in")
-    given = parser.parse_args()
+    given = options.parser(__doc__, "run", "results").parse_args()
     places = Places(given.results, given.run)
     run = Run.read(places.run / "run.json")
     if problem := chain.of_another_start(places.run, places.work):
         raise UserError(f"run {run.id}: {problem}")
-    write_json_with_digest(places.run / "summary.json", summarise(run, places.work, given.segments))
+    summary = summarise(run, places.work)
+    write_json_with_digest(places.run / "summary.json", summary)
+    if summary["status"] == "done":
+        replaced.forget(places)
     return 0
 
 

@@ -120,7 +120,7 @@ def check_evaluation(chain: Chain) -> None:
     split = Split(chain.results / "datasets" / LIKE_MNIST.directory_name, "test", DROPOUT)
     inputs, targets = Resident(split, torch.device("cpu"), torch.float32).fetch(torch.arange(len(split)))
     outputs = model(inputs)
-    last = summarise(chain.run, chain.work, 1)["evaluations"][-1]
+    last = summarise(chain.run, chain.work)["evaluations"][-1]
     assert last["step"] == chain.run.length.total_steps
     assert last["test_accuracy"] == (outputs.argmax(1) == targets).double().mean().item()
     assert last["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-5)
@@ -174,7 +174,7 @@ def test_a_signal_saves_and_the_retry_goes_on(
     ended = chain.segment(attempt=2)
     assert ended.status == 0, ended.errors
     assert chain.started_at() == [0, saved]
-    assert summarise(chain.run, chain.work, 1)["losses"]["steps"] == list(range(1, 61))
+    assert summarise(chain.run, chain.work)["losses"]["steps"] == list(range(1, 61))
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     assert chain.checkpoints() == [60]
     ended = chain.segment(attempt=2)
     assert ended.status == 0, ended.errors
-    summary = summarise(chain.run, chain.work, 1)
+    summary = summarise(chain.run, chain.work)
     assert summary["losses"]["steps"] == list(range(1, 61))
     assert [e["step"] for e in summary["evaluations"]] == [10, 20, 30, 40, 50, 60]
 

@@ -59,7 +59,7 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
 def test_a_finished_run_says_that_it_is_of_other_code(bench: Bench) -> None:
     chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
     assert chain.forked().status == 0
-    summary = summarise(chain.run, chain.work, 1)
+    summary = summarise(chain.run, chain.work)
     (chain.declared / "summary.json").write_text(json.dumps(summary))
     assert told(chain) == []
     bench.strategy("mine", "self.mended = True")

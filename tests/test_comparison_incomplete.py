@@ -112,7 +112,7 @@ def test_incomplete_results_are_one_line_and_lose_nothing(
     assert named in error
     assert error.count("\n") == 1
     assert {path: path.read_bytes() for path in tree.root.glob("*.*") if path.name != "plan.json"} == before
-    assert len(before) == 9
+    assert len(before) == 10
 
 
 def test_missing_plan_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +128,7 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
         {"answer.json", "recommendation.sbatch"},
         {"comparison.csv", "comparison.parquet", "comparison.md", "runs.csv", "scaling.csv", "scaling.md"},
     )
-    assert set(first) == {*answer, *tables, "comparison.html", "plan.json"}
+    assert set(first) == {*answer, *tables, "comparison.html", "compared.json", "plan.json"}
     assert tree.compare() == 0
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
 

@@ -163,7 +163,7 @@ def test_a_new_kind_is_one_file_from_its_preparation_to_a_trained_run(checkout: 
 
     run, steps = python(checkout, "-c", PLAN).split()
     python(checkout, "scripts/train.py", "--run", run, "--first", 0, "--last", steps)
-    python(checkout, "scripts/summarise.py", "--run", run, "--segments", 1)
+    python(checkout, "scripts/summarise.py", "--run", run)
     summary = json.loads((checkout / "results/runs" / run / "summary.json").read_text())
     assert summary["test_accuracy"] > 0.95
 

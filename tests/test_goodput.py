@@ -73,7 +73,7 @@ def test_a_real_chain_tells_all_of_its_parts(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=60, evaluate_every_steps=15)
     for first, last in ((0, 30), (30, 60)):
         assert chain.forked(first, last).status == 0
-    found = summarise(chain.run, chain.work, 2)
+    found = summarise(chain.run, chain.work)
     parts = {part: sum(job["parts"][part] for job in found["jobs"]) for part in PARTS}
     assert parts["repeated"] == 0
     assert all(parts[part] > 0 for part in ("startup", "loading", "steps", "evaluation", "saving")), parts

@@ -100,7 +100,7 @@ def test_the_folder_of_the_run_before_is_not_needed_later(relayed: tuple[Chain, 
 def test_adopting_warns_and_the_summary_tells_the_report(relayed: tuple[Chain, Chain, Chain]) -> None:
     first, second, third = relayed
     verdict(second, **REFUSED)
-    found = summarise(third.run, third.work, 1)
+    found = summarise(third.run, third.work)
     assert found["adopted_from"]["run"] == "second"
     fourth = first.planned("fourth")
     words = ["--source", "second", "--run", "fourth", "--results", first.results]

@@ -112,4 +112,4 @@ def test_a_run_without_a_timed_step_has_no_standing(tree: Tree) -> None:
 
 
 def summary(chain: Chain) -> dict[str, Any]:
-    return summarise(chain.run, chain.work, 1)
+    return summarise(chain.run, chain.work)

@@ -80,7 +80,7 @@ def test_the_variables_that_change_arithmetic_are_in_the_report(tree: Tree) -> N
 
 def test_a_run_records_its_data_and_the_code_that_trained_it(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6).train(forked=True)
-    found = summarise(chain.run, chain.work, 1)
+    found = summarise(chain.run, chain.work)
     assert found["dataset"] == digest(bench.prepared / chain.run.dataset.directory_name)
     assert found["versions"]["torch"] == torch.__version__
     assert len(found["training_source"]) == 64

@@ -63,6 +63,6 @@ def test_the_strategy_on_the_page_trains_from_the_config_on_the_page(tmp_path: P
     chain.start_anew("first")
     ended = chain.forked()
     assert ended.status == 0, ended.errors
-    losses = summarise(run, chain.work, 1)["losses"]
+    losses = summarise(run, chain.work)["losses"]
     assert losses["steps"] == [1, 2, 3, 4, 5, 6]
     assert losses["values"][-1] < losses["values"][0]

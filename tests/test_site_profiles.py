@@ -40,7 +40,6 @@ def options(profile: Path) -> Any:
 def test_snakemake_understands_the_profile(name: str) -> None:
     given = options(ROOT / "profiles" / name)
     assert given.retries == 2
-    assert {t.name for t in given.rerun_triggers} == {"MTIME", "PARAMS", "SOFTWARE_ENV"}
     if name == "local":
         return
     assert (given.executor, given.slurm_status_command, given.slurm_no_requeue) == ("slurm", "squeue", True)

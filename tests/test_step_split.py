@@ -97,7 +97,7 @@ def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench
     observed = bench.chain("results", **SHORT).train(forked=True)
     plain = observed.planned("plain", **SHORT, observed_steps=0).train(forked=True)
     assert records(observed) == records(plain)
-    with_it, without_it = (summarise(chain.run, chain.work, 1) for chain in (observed, plain))
+    with_it, without_it = (summarise(chain.run, chain.work) for chain in (observed, plain))
     assert (with_it["measured_steps"], without_it["measured_steps"]) == (56, 62)
     assert with_it["test_loss"] == without_it["test_loss"]
     assert sum(with_it[f"step_{part}_fraction"] for part in PARTS) == pytest.approx(1, abs=1e-3)
@@ -113,7 +113,7 @@ def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
     found = StepSplit.read(chain.work)
     assert found
     assert (found.attempt, found.first, found.last) == (1, 59, 65)
-    assert summarise(chain.run, chain.work, 2)["measured_steps"] == 130 - 6
+    assert summarise(chain.run, chain.work)["measured_steps"] == 130 - 6
 
 
 def test_too_short_a_job_is_not_observed_and_damage_is_no_error(bench: Bench) -> None:

@@ -53,11 +53,11 @@ class Written:
             path.write_text("".join(json.dumps({"time": started} | line) + "\n" for line in lines) + tail)
         return self
 
-    def summary(self, run: Run, segments: int = 1) -> dict[str, Any]:
+    def summary(self, run: Run) -> dict[str, Any]:
         """What the summary makes of them."""
         chain = {"generation": "1", "code": "c0de", "strategy_source": "5ou2ce", "attempts": self.entries}
         (self.work / "chain.json").write_text(json.dumps(chain))
-        return summarise(changed(run, total_steps=self.total_steps or run.length.total_steps), self.work, segments)
+        return summarise(changed(run, total_steps=self.total_steps or run.length.total_steps), self.work)
 
 
 @pytest.fixture
@@ -189,11 +189,10 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     slow, fast = {"seconds": 1.0}, {"seconds": 0.1}
     written.attempt(begin(), steps(0, 2, **slow), steps(2, 5, **fast), started=0, ended=3)
     written.attempt(begin(5), steps(5, 7, **slow), steps(7, 10, **fast), {"end": 10} | END, started=3, ended=6)
-    found = written.summary(changed(run, warmup_steps=2), segments=2)
+    found = written.summary(changed(run, warmup_steps=2))
     assert found["measured_steps"] == 6
     assert found["samples_per_second"] == pytest.approx(640)
     assert found["train_seconds"] == pytest.approx(4.6)
-    assert found["segments"] == 2
 
 
 def test_a_block_that_began_in_the_warm_up_is_left_out_whole(written: Written, run: Run) -> None:
@@ -267,7 +266,7 @@ def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path
             written.summary(run)
     (tmp_path / "chain.json").unlink()
     with pytest.raises(UserError, match="no records"):
-        summarise(run, tmp_path, 1)
+        summarise(run, tmp_path)
 
 
 def test_it_needs_no_torch() -> None:

@@ -63,7 +63,7 @@ def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys:
     places.work.mkdir(parents=True)
     chain.write(places.work, {"generation": "its", "code": "c", "strategy_source": "s", "attempts": []})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["summarise.py", "--run", "run-1", "--segments", "1", "--results", str(tmp_path)])
+        patch.setattr("sys.argv", ["summarise.py", "--run", "run-1", "--results", str(tmp_path)])
         assert status(lambda _: summarise.main()) == 1
     assert f"the records in {places.work} are those of another run, or of an older start" in capsys.readouterr().err
     assert not (places.run / "summary.json").exists()
@@ -129,5 +129,5 @@ def test_a_clock_that_was_set_back_takes_no_time_from_a_job(tmp_path: Path) -> N
     path.write_text("".join(map(attempts.line_of, lines)))
     entry = {"number": 1, "started": 900.0, "ended": 102.0}
     chain.write(tmp_path, {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
-    found = summary_of(short_run(task("lenet-digits"), total_steps=2), tmp_path, 1)
+    found = summary_of(short_run(task("lenet-digits"), total_steps=2), tmp_path)
     assert (found["allocated_seconds"], found["goodput"]) == (8.0, 1.0)

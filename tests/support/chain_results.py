@@ -17,7 +17,7 @@ def result(chain: Chain) -> dict[str, Any]:
     place = chain.work / f"step-{chain.run.length.total_steps}"
     whole = chain.results / "whole.pt"
     dcp_to_torch_save(place / "strategy", whole)
-    summary = summarise(chain.run, chain.work, 1)
+    summary = summarise(chain.run, chain.work)
     adopted = read_json(chain.work / "chain.json")["adopted_from"] or {"step": 0}
     assert summary["losses"]["steps"] == list(range(adopted["step"] + 1, chain.run.length.total_steps + 1))
     return {

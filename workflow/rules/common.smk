@@ -3,7 +3,7 @@ import json
 import shlex
 import shutil
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
 
 from relay.base.entry import print_anywhere
 from relay.comparison import libtorch as libtorch_page
@@ -11,11 +11,14 @@ from relay.driver import signals
 from relay.environments import locks, login_node
 from relay.planning import shapes
 from relay.slurm import commands as slurm_commands
+from relay.run_folder.places import Places
 from relay.spec import user_limits
+from relay.status import finished
 from relay.status import page as status_page
 from relay.training import speed
 
 # Snakemake has a `chain` of its own in this namespace.
+from relay.run_folder import replaced
 from relay.run_folder import chain as chain_file
 
 
@@ -54,6 +57,7 @@ def dataset_source():
 
 wildcard_constraints:
     dataset=r"[^/]+",
+    file=r"results/.+",
     stack=r"[a-z_]+(-[0-9a-f]{12})?",
     run=r"[^/]+",
     gate=r"[^/]+",
@@ -69,18 +73,49 @@ GATES_FIRST = len(PLAN.runs) + 1
 STARTS_FIRST = GATES_FIRST + 3
 
 
-def waited_for(specification, output):
-    """What has to be there before the job is submitted: data, environment and, on a cluster, a look at its nodes.
+RESULTS = Path("results")
+CHAIN_RULES = {"start", "segment"}
 
-    Nothing where the output is there: their identity is in the names of runs and gates, so that their being made
-    anew is no reason to train again. (Not `ancient`: with it Snakemake leaves undone, in silence, what depends on a
-    file that is made anew in the same call.)
+
+class Unfinished:
+    """Files that are there and are made anew, with the reason: `{UNFINISHED:{wildcards.file}}`."""
+
+    def __init__(self):
+        self.why = {}
+
+    def __format__(self, file):
+        return self.why.get(file, "is not finished")
+
+
+UNFINISHED = Unfinished()
+
+
+def needed(output, unfinished, wanted, after=()):
+    """The inputs of the job that makes `output`: `wanted`, and none where it is finished (`unfinished` is '').
+
+    So the times of files decide nothing. Where the output is there and not finished, a file more is asked for, which
+    has Snakemake make the output anew. `after`: the rules before it; where one of them is forced, or all are, the job
+    depends on it again. (Not `ancient`: with it Snakemake leaves undone, in silence, what depends on a file that is
+    made anew in the same call.)
     """
-    if Path(output).exists():
-        return []
+    settings = workflow.dag_settings
+    if unfinished:
+        if Path(output).exists():
+            UNFINISHED.why[str(output)] = unfinished
+            return [*wanted, f"results/unfinished/{output}"]
+        return wanted
+    return wanted if settings.forceall or {*after} & {*settings.forcerun} else []
+
+
+def environment_of(specification):
+    return f"results/environments/{specification.stack}.json"
+
+
+def waited_for(specification):
+    """What has to be there before the job is submitted: data, environment and, on a cluster, a look at its nodes."""
     found = [
         f"results/datasets/{specification.dataset.directory_name}/manifest.json",
-        f"results/environments/{specification.stack}.json",
+        environment_of(specification),
     ]
     if SITE is not None:
         found.append(f"results/preflight/{PLAN.preflight(specification)}/facts.json")
@@ -161,16 +196,13 @@ def no_environment(wildcards):
 
 
 def verdict_of(run):
-    return f"results/equivalence/gates/{PLAN.gate(run)}/verdict.json"
+    return GATE.format(PLAN.gate(run))
 
 
 def spot_checks_of(runs):
     """The verdicts of the runs' spot checks; none where they are switched off."""
     settings = sorted({run.setting_id for run in runs} & set(PLAN.spot_checks))
-    return [
-        f"results/equivalence/spot_checks/{setting}/verdict.json"
-        for setting in settings
-    ]
+    return [SPOT_CHECK.format(setting) for setting in settings]
 
 
 class Words:
@@ -220,16 +252,6 @@ def skipped_message(strategy):
 
 def specification_text(specification):
     return json.dumps(specification.to_dict(PLAN.job(specification)))
-
-
-def previous_state(wildcards):
-    run, end = RUNS[wildcards.run], int(wildcards.end)
-    before = PLAN.previous_end(run, end)
-    return (
-        f"results/runs/{run.id}/step-{before}.json"
-        if before
-        else f"results/runs/{run.id}/chain.json"
-    )
 
 
 def show_plan():
@@ -285,3 +307,14 @@ def renew_report(log):
 
 def show_comparison():
     shell(program("show_comparison.py") + " --results results")
+
+
+# A file that is made for as long as another one, which is there and not finished, has to be made anew.
+rule unfinished:
+    output:
+        temp(touch("results/unfinished/{file}")),
+    localrule: True
+    conda:
+        no_environment
+    message:
+        "Making {wildcards.file} anew: it {UNFINISHED:{wildcards.file}}"

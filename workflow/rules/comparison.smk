@@ -1,8 +1,62 @@
 # The comparison of all runs: tables and a report. Where runs have failed for good, `onerror` makes it of the others.
-from hashlib import sha256
+
+
+# What `snakemake` without a target makes, and finds missing: all of it, not only the last.
+from itertools import chain
+
+OF_RUNS = [
+    *(summary_of(run) for run in PLAN.runs),
+    *sorted({verdict_of(run) for run in PLAN.runs}),
+    *spot_checks_of(PLAN.runs),
+]
+COMPARED = [
+    f"results/{name}"
+    for name in (
+        "comparison.html",
+        "comparison.csv",
+        "comparison.parquet",
+        "comparison.md",
+        "runs.csv",
+        "answer.json",
+        "recommendation.sbatch",
+        "scaling.csv",
+        "scaling.md",
+        "pictures",
+    )
+]
+
+
+@cache
+def plan_text():
+    return json.dumps(PLAN.to_json(), indent=1) + "\n"
+
+
+def unfinished_comparison():
+    """Why the comparison has to be made: a result of its runs is not finished, or it is of others."""
+    of_runs = chain(
+        (unfinished_summary(run.id) for run in PLAN.runs),
+        map(unfinished_gate, {*PLAN.gate_of.values()}),
+        map(unfinished_spot_check, PLAN.spot_checks),
+    )
+    if why := next(filter(None, of_runs), ""):
+        return f"needs a file that {why}"
+    files = [*map(Path, COMPARED)]
+    return finished.comparison(files, RESULTS, json.loads(plan_text()))
+
+
+def before_comparison(wildcards):
+    upstream = {*CHAIN_RULES, "summary", "reference", "gate", "spot_check"}
+    wanted = ["results/plan.json", *OF_RUNS]
+    return needed(COMPARED[0], unfinished_comparison(), wanted, upstream)
 
 
 rule record_plan:
+    input:
+        lambda wildcards: needed(
+            "results/plan.json",
+            finished.text(RESULTS / "plan.json", plan_text()),
+            [],
+        ),
     output:
         "results/plan.json",
     log:
@@ -10,20 +64,15 @@ rule record_plan:
     benchmark:
         "results/benchmarks/record_plan.tsv"
     localrule: True
-    params:
-        digest=lambda wildcards: sha256(json.dumps(PLAN.to_json()).encode()).hexdigest(),
     message:
         "Writing the plan"
     run:
-        Path(output[0]).write_text(json.dumps(PLAN.to_json(), indent=1) + "\n")
+        Path(output[0]).write_text(plan_text())
 
 
 rule comparison:
     input:
-        plan="results/plan.json",
-        summaries=[f"results/runs/{run.id}/summary.json" for run in PLAN.runs],
-        verdicts=sorted({verdict_of(run) for run in PLAN.runs}),
-        spot_checks=spot_checks_of(PLAN.runs),
+        before_comparison,
     output:
         report(
             "results/runs.csv",
@@ -96,7 +145,7 @@ rule comparison:
     message:
         "Comparing {PLAN.strategies}"
     shell:
-        job("compare.py") + " --plan {input.plan:q} --results results > {log:q} 2>&1"
+        job("compare.py") + " --plan results/plan.json --results results > {log:q} 2>&1"
 
 
 onsuccess:
@@ -108,15 +157,11 @@ onerror:
     if signals.interrupted():  # the next call goes on, and makes it
         pass
     elif asked_for("comparison"):
-        Path("results/plan.json").write_text(
-            json.dumps(PLAN.to_json(), indent=1) + "\n"
-        )
+        Path("results/plan.json").write_text(plan_text())
         shell(
             program("compare.py")
             + " --plan results/plan.json --results results --partial"
         )
-        # Newer than the report of what is there: the next call has to make it again, and what is missing before it.
-        Path("results/plan.json").touch()
         show_comparison()
     elif asked_for("preflight_job"):
         shell(preflight_page() + " || true")

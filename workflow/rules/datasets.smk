@@ -2,7 +2,15 @@
 DATASETS = {run.dataset.directory_name: run.dataset for run in PLAN.runs}
 
 
+def before_dataset(wildcards):
+    file = Path(f"results/datasets/{wildcards.dataset}/manifest.json")
+    spec = DATASETS[wildcards.dataset]
+    return needed(file, finished.dataset(file.parent, spec), [])
+
+
 rule dataset:
+    input:
+        before_dataset,
     output:
         "results/datasets/{dataset}/manifest.json",
     log:

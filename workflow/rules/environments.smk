@@ -3,11 +3,21 @@
 # is kept beside the lock.
 
 
+def asked_of_stack(stack):
+    return login_node.asked(SITE, stack, Path(workflow.basedir))
+
+
+def before_environment(wildcards):
+    file = Path(f"results/environments/{wildcards.stack}.json")
+    return needed(
+        file, finished.record(file, asked=asked_of_stack(wildcards.stack)), []
+    )
+
+
+# The lock is in what is asked, by its digest: no input, for its time is that of a checkout.
 rule environment:
     input:
-        lock=lambda wildcards: str(
-            locks.lock_of(Path(workflow.basedir), wildcards.stack)
-        ),
+        before_environment,
     output:
         "results/environments/{stack}.json",
     log:
@@ -19,13 +29,14 @@ rule environment:
         no_environment
     params:
         # Whom it is for (a GPU run or not) changes nothing that is prepared.
-        asked=lambda wildcards: json.dumps(
-            login_node.asked(SITE, wildcards.stack, Path(workflow.basedir))
+        asked=lambda wildcards: json.dumps(asked_of_stack(wildcards.stack)),
+        lock=lambda wildcards: str(
+            locks.lock_of(Path(workflow.basedir), wildcards.stack)
         ),
     message:
         "Preparing the environment of stack {wildcards.stack}"
     shell:
         "{LOAD:stack {wildcards.stack}}"
         + told("environment.py")
-        + " --lock {input.lock:q} --asked {params.asked:q} --output {output:q}"
+        + " --lock {params.lock:q} --asked {params.asked:q} --output {output:q}"
         " 2>&1 | tee {log:q}"

@@ -1,11 +1,29 @@
 # Does a strategy compute the training that one process computes? A reference for each task and proof batch, and a
 # gate for each distinct task, strategy, shape and precision. A failed gate is a verdict, not a failed job.
+REFERENCE = "results/equivalence/references/{}/reference.pt"
+GATE = "results/equivalence/gates/{}/verdict.json"
+
+
+def before_reference(wildcards):
+    file = REFERENCE.format(wildcards.reference)
+    wanted = waited_for(PLAN.references[wildcards.reference])
+    return needed(file, finished.reference(Path(file)), wanted)
+
+
+@cache
+def unfinished_gate(gate):
+    return finished.record(Path(GATE.format(gate)), gate=gate)
+
+
+def before_gate(wildcards):
+    gate = wildcards.gate
+    wanted = [REFERENCE.format(PLAN.reference_of[gate]), *waited_for(PLAN.gates[gate])]
+    return needed(GATE.format(gate), unfinished_gate(gate), wanted, {"reference"})
+
+
 rule reference:
     input:
-        lambda wildcards: waited_for(
-            PLAN.references[wildcards.reference],
-            f"results/equivalence/references/{wildcards.reference}/reference.pt",
-        ),
+        before_reference,
     output:
         "results/equivalence/references/{reference}/reference.pt",
     log:
@@ -31,13 +49,7 @@ rule reference:
 
 rule gate:
     input:
-        reference=lambda wildcards: (
-            f"results/equivalence/references/{PLAN.reference_of[wildcards.gate]}/reference.pt"
-        ),
-        first=lambda wildcards: waited_for(
-            PLAN.gates[wildcards.gate],
-            f"results/equivalence/gates/{wildcards.gate}/verdict.json",
-        ),
+        before_gate,
     output:
         "results/equivalence/gates/{gate}/verdict.json",
     log:
@@ -52,20 +64,22 @@ rule gate:
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.gates[wildcards.gate]),
         measured=1,
+    params:
+        reference=lambda wildcards: REFERENCE.format(PLAN.reference_of[wildcards.gate]),
     message:
         "Gate: does {WORDS:{wildcards.gate}} compute the same training as its reference?"
         + ASKED
     shell:
         "{LOAD:gate {wildcards.gate}}"
         + job("gate.py")
-        + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {input.reference:q}"
+        + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {params.reference:q}"
         " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
 # `snakemake equivalence`: all verdicts, without training a run.
 rule equivalence:
     input:
-        [f"results/equivalence/gates/{gate}/verdict.json" for gate in PLAN.gates],
+        [GATE.format(gate) for gate in PLAN.gates],
     localrule: True
     conda:
         no_environment

@@ -1,8 +1,20 @@
 # `snakemake export`: the final model of each run as safetensors, equal to its last checkpoint bit for bit. A run that
 # is not finished is trained first.
+def of_trained(judge, output, run):
+    """Why what was made of a trained model is not finished; where its run is trained again, because of that."""
+    return unfinished_summary(run.id) or judge(output, RESULTS / "runs" / run.id)
+
+
+def before_export(wildcards):
+    run = RUNS[wildcards.run]
+    output = Path(f"results/exported/{run.id}.safetensors")
+    why = of_trained(finished.exported, output, run)
+    return needed(output, why, [summary_of(run)], CHAIN_RULES)
+
+
 rule export_model:
     input:
-        "results/runs/{run}/summary.json",
+        before_export,
     output:
         "results/exported/{run}.safetensors",
     log:

@@ -3,15 +3,16 @@
 LIBTORCH = [f"results/libtorch/{setting}.json" for setting in PLAN.libtorch]
 
 
+def before_libtorch(wildcards):
+    output = Path(f"results/libtorch/{wildcards.setting}.json")
+    run = PLAN.libtorch_run(wildcards.setting)
+    wanted = [summary_of(run), *waited_for(PLAN.libtorch[wildcards.setting])]
+    return needed(output, of_trained(finished.of_run, output, run), wanted, CHAIN_RULES)
+
+
 rule libtorch_job:
     input:
-        summary=lambda wildcards: (
-            f"results/runs/{PLAN.libtorch_run(wildcards.setting).id}/summary.json"
-        ),
-        first=lambda wildcards: waited_for(
-            PLAN.libtorch[wildcards.setting],
-            f"results/libtorch/{wildcards.setting}.json",
-        ),
+        before_libtorch,
     output:
         "results/libtorch/{setting}.json",
     log:

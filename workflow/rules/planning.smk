@@ -4,11 +4,15 @@
 UNMEASURED = {run.setting_id: run for run in PLAN.unmeasured}
 
 
+def before_speed(wildcards):
+    output = f"results/speeds/{wildcards.setting}.json"
+    wanted = waited_for(UNMEASURED[wildcards.setting])
+    return needed(output, finished.record(Path(output)), wanted)
+
+
 rule speed:
     input:
-        lambda wildcards: waited_for(
-            UNMEASURED[wildcards.setting], f"results/speeds/{wildcards.setting}.json"
-        ),
+        before_speed,
     output:
         "results/speeds/{setting}.json",
     log:

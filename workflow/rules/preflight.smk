@@ -1,8 +1,19 @@
 # What is really there: on a cluster, a short job for each shape and stack looks at its nodes before anything trains on
 # them. A fault that it finds fails it, with the remedy; what depends on it is then not submitted.
+def before_preflight(wildcards):
+    looked = PLAN.preflights[wildcards.preflight]
+    facts = Path(f"results/preflight/{looked.id}/facts.json")
+    # After another module, or another interface, the nodes are looked at anew.
+    asked = facts.with_name("preflight.json")
+    why = finished.record(facts) or finished.text(
+        asked, specification_text(looked) + "\n"
+    )
+    return needed(facts, why, [environment_of(looked)], {"environment"})
+
+
 rule preflight_job:
     input:
-        lambda wildcards: f"results/environments/{PLAN.preflights[wildcards.preflight].stack}.json",
+        before_preflight,
     output:
         "results/preflight/{preflight}/facts.json",
     log:
@@ -18,7 +29,6 @@ rule preflight_job:
         **asked_of_slurm(lambda wildcards: PLAN.preflights[wildcards.preflight]),
         measured=1,
     params:
-        # After another module, or another interface, the nodes are looked at anew.
         text=lambda wildcards: specification_text(PLAN.preflights[wildcards.preflight]),
         specification="results/preflight/{preflight}/preflight.json",
     message:

@@ -27,11 +27,15 @@ def limits_of(planned):
     return " ".join(map(str, found))
 
 
+def before_search(folder, planned):
+    output = f"results/{folder}/{planned.probe.id}.json"
+    why = finished.record(Path(output), limits=asdict(planned.limits))
+    return needed(output, why, waited_for(planned.probe))
+
+
 rule probe_job:
     input:
-        lambda wildcards: waited_for(
-            PROBES[wildcards.setting].probe, f"results/probe/{wildcards.setting}.json"
-        ),
+        lambda wildcards: before_search("probe", PROBES[wildcards.setting]),
     output:
         "results/probe/{setting}.json",
     log:
@@ -92,10 +96,7 @@ rule probe:
 
 rule largest_model_job:
     input:
-        lambda wildcards: waited_for(
-            SEARCHES[wildcards.setting].probe,
-            f"results/largest_model/{wildcards.setting}.json",
-        ),
+        lambda wildcards: before_search("largest_model", SEARCHES[wildcards.setting]),
     output:
         "results/largest_model/{setting}.json",
     log:

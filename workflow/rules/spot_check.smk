@@ -1,16 +1,26 @@
 # Did the runs themselves compute what one process computes? The job starts when all runs of a setting have ended. One
 # plain process loads the states that they kept, and computes a few of their steps again. A failed spot check is a
 # verdict, not a failed job.
+SPOT_CHECK = "results/equivalence/spot_checks/{}/verdict.json"
+
+
+@cache
+def unfinished_spot_check(setting):
+    runs = [Places(RESULTS, run.id) for run in PLAN.spot_check_runs(setting)]
+    return finished.spot_check(Path(SPOT_CHECK.format(setting)), runs)
+
+
+def before_spot_check(wildcards):
+    setting = wildcards.setting
+    wanted = [summary_of(run) for run in PLAN.spot_check_runs(setting)]
+    wanted += waited_for(PLAN.spot_checks[setting])
+    why = unfinished_spot_check(setting)
+    return needed(SPOT_CHECK.format(setting), why, wanted, {*CHAIN_RULES, "summary"})
+
+
 rule spot_check:
     input:
-        summaries=lambda wildcards: [
-            f"results/runs/{run.id}/summary.json"
-            for run in PLAN.spot_check_runs(wildcards.setting)
-        ],
-        first=lambda wildcards: waited_for(
-            PLAN.spot_checks[wildcards.setting],
-            f"results/equivalence/spot_checks/{wildcards.setting}/verdict.json",
-        ),
+        before_spot_check,
     output:
         "results/equivalence/spot_checks/{setting}/verdict.json",
     log:

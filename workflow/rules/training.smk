@@ -15,7 +15,7 @@ class Lost:
         self.begun = {
             id: chain_file.begun(folder)
             for id, folder in folders.items()
-            if not (folder / chain_file.CHAIN).exists()
+            if chain_file.declared_there(folder) is None
         }
 
     def __format__(self, id):
@@ -25,10 +25,27 @@ class Lost:
 LOST = Lost()
 
 
+class Aside:
+    """For the rule's command: what puts aside what an older start of the run has trained, where there is such a thing."""
+
+    def __format__(self, id):
+        if LOST.begun.get(id) or not replaced.trained(Places(RESULTS, id)):
+            return ""
+        return program("start.py", "--run", id) + " >&2;"
+
+
+ASIDE = Aside()
+
+
 # A new start of a run: what was trained under an older one is never gone on with. `--forcerun start`, or a forced
-# rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on. The old summary goes
-# too, so that a start that fails is not taken for the one before.
+# rerun of everything, trains again from step 0; a retry, or a rerun of what is incomplete, goes on.
 rule start:
+    input:
+        lambda wildcards: needed(
+            f"results/runs/{wildcards.run}/chain.json",
+            finished.start(RESULTS / "runs" / wildcards.run),
+            [],
+        ),
     output:
         "results/runs/{run}/chain.json",
     log:
@@ -43,18 +60,41 @@ rule start:
     message:
         "Starting {WORDS:{wildcards.run}}"
     shell:
-        "rm -f results/runs/{wildcards.run:q}/summary.json;"
+        "{ASIDE:{wildcards.run}}"
         " begun={LOST:{wildcards.run}};"
         ' printf \'{{"generation": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" > {output:q} 2> {log:q}'
 
 
+def before_segment(wildcards):
+    """What a segment goes on from. The first one also waits for the proof: without it, training is in vain."""
+    run, end = RUNS[wildcards.run], int(wildcards.end)
+    places, before = Places(RESULTS, run.id), PLAN.previous_end(run, end)
+    if before:
+        wanted = [places.state(before)]
+    else:
+        wanted = [places.run / "chain.json", verdict_of(run), *waited_for(run)]
+    state = places.state(end)
+    return needed(state, finished.segment(places, end), wanted, CHAIN_RULES)
+
+
+def summary_of(run):
+    return f"results/runs/{run.id}/summary.json"
+
+
+@cache
+def unfinished_summary(run):
+    return finished.summary(Places(RESULTS, run), CONFIG.warmup_steps)
+
+
+def before_summary(wildcards):
+    run = RUNS[wildcards.run]
+    wanted = [Places(RESULTS, run.id).state(run.length.total_steps)]
+    return needed(summary_of(run), unfinished_summary(run.id), wanted, CHAIN_RULES)
+
+
 rule segment:
     input:
-        previous=previous_state,
-        first=lambda wildcards: waited_for(
-            RUNS[wildcards.run],
-            f"results/runs/{wildcards.run}/step-{wildcards.end}.json",
-        ),
+        before_segment,
     output:
         "results/runs/{run}/step-{end}.json",
     log:
@@ -86,9 +126,7 @@ rule segment:
 
 rule summary:
     input:
-        state=lambda wildcards: (
-            f"results/runs/{wildcards.run}/step-{RUNS[wildcards.run].length.total_steps}.json"
-        ),
+        before_summary,
     output:
         "results/runs/{run}/summary.json",
     log:
@@ -100,12 +138,7 @@ rule summary:
         no_environment
     resources:
         measured=1,  # not beside a job that is measured
-    params:
-        segments=lambda wildcards: len(PLAN.segments(RUNS[wildcards.run])),
-        # Not in the run's identity: another warm-up is another reading of the same records.
-        warmup_steps=CONFIG.warmup_steps,
     message:
         "Summarising {WORDS:{wildcards.run}}"
     shell:
-        job("summarise.py")
-        + " --run {wildcards.run:q} --segments {params.segments} > {log:q} 2>&1"
+        job("summarise.py") + " --run {wildcards.run:q} > {log:q} 2>&1"

@@ -26,7 +26,7 @@ _PLANNED_KEYS = ("id", "setting", "gate", "segments")
 _NUMBER = (int, float, type(None))
 _SUMMARY_KEYS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("samples_per_second", "goodput", "peak_memory_bytes", "test_accuracy", "train_seconds"), _NUMBER),
-    **dict.fromkeys(("measured_steps", "segments", "attempts", "allocated_seconds"), (int, float)),
+    **dict.fromkeys(("measured_steps", "attempts", "allocated_seconds"), (int, float)),
     **dict.fromkeys(("evaluations", "hosts"), (list,)),
     **dict.fromkeys(("losses", "versions"), (dict,)),
     **dict.fromkeys(("status", "code", "strategy_source", "device_name"), (str,)),

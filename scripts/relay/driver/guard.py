@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snakemake.settings.enums import RerunTrigger
+
 from relay.base import lifeline
 from relay.base.errors import UserError
 from relay.driver import patches
@@ -28,6 +30,7 @@ from relay.driver.view import View
 from relay.driver.warm import serving
 from relay.slurm import commands
 
+UNFINISHED = "unfinished"  # the rule of files that ask for another one to be made anew
 MEASURED = "measured"  # the resource of which a job that is measured takes one
 
 
@@ -95,6 +98,7 @@ class _Guarded:
                 self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         _end_with(*_unwritable(Path.cwd()), *unknown_targets(workflow), *rules.refused(targets))
+        by_content(workflow.dag_settings)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
         if only_reading:  # it starts no job, and so needs no conda
@@ -146,6 +150,14 @@ class _Guarded:
     def _show(self, targets: Collection[str]) -> None:
         for target in set(targets) & self.rules.afterwards.keys():
             self.rules.afterwards[target]()
+
+
+def by_content(settings: Any) -> None:
+    """Let the files' content alone tell what is to be done (`status.finished`): not code, params or inputs, and where a
+    rule asks for a file of the rule `unfinished`, its output is made anew. `settings` are Snakemake's, of the DAG.
+    """
+    settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
+    settings.forcerun = {*settings.forcerun, UNFINISHED}
 
 
 def _end_with(*wrong: str) -> None:

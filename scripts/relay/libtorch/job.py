@@ -8,7 +8,8 @@ from pathlib import Path
 
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
-from relay.run_folder import faults
+from relay.run_folder import chain, faults
+from relay.run_folder.places import Places
 from relay.run_folder.snapshot import freeze
 
 Start = Callable[[Path, str, Path, Sequence[str], Path], int]
@@ -42,7 +43,8 @@ def run_libtorch(
     arguments += ["--sources", str(sources), f"--seconds={seconds}"]
     status = start(spec, "libtorch.process", work, arguments, freeze(None, results / "code"))
     if found.is_file():
-        write_json(output, read_json(found))
+        generation = chain.declared(Places(results, run).run)
+        write_json(output, read_json(found) | {"generation": generation})
         shutil.rmtree(work, ignore_errors=True)
         return 0
     return faults.concluded(work, what, status)

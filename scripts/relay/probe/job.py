@@ -6,7 +6,7 @@ From the config's own on, sizes double until one does not fit, and the interval 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def search_in_job(
         return ending.fault(f"probe {run.id}: {error}")
     except Interrupted as status:
         return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
-    write_json(output, outcome.record)
+    write_json(output, outcome.record | {"limits": asdict(limits)})
     print(f"probe {run.id}: {outcome.record['reason'] or f'{outcome.largest} {what}'}", flush=True)
     return 0
 

@@ -85,7 +85,12 @@ def declared(run: Path) -> str | None:
 
     None where neither is known.
     """
-    return _generation(read_json_or(run / CHAIN, None)) or begun(run)
+    return declared_there(run) or begun(run)
+
+
+def declared_there(run: Path) -> str | None:
+    """The start that the file itself declares; None where it is missing or damaged."""
+    return _generation(read_json_or(run / CHAIN, None))
 
 
 def of_another_start(run: Path, work: Path) -> str | None:

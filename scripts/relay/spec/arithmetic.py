@@ -63,10 +63,11 @@ class Arithmetic:
 
 def variables_set(environment: Mapping[str, str]) -> str:
     """Those of the variables that are set, sorted, as "NAME=value; NAME=value"; '' without any."""
-    return "; ".join(f"{name}={value}" for name, value in sorted(environment.items()) if _counts(name) and value)
+    return "; ".join(f"{name}={value}" for name, value in sorted(environment.items()) if counts(name) and value)
 
 
-def _counts(name: str) -> bool:
+def counts(name: str) -> bool:
+    """Whether a variable of this name acts on the arithmetic."""
     if name in VARIABLES:
         return True
     return name.startswith(PREFIXES) and not any(word in name for word in HARMLESS)

@@ -20,7 +20,7 @@ from relay.training.utilisation import used
 KEPT_LOSSES = 200  # points of the loss curve: enough for a plot
 
 
-def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
+def summarise(run: Run, work: Path) -> dict[str, Any]:
     """The summary of a run whose last segment has ended.
 
     Raises UserError where its records are gone.
@@ -54,7 +54,6 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "setting": run.setting_id,
         "status": "failed" if refused else "done",
         "reason": refused or _remarks(run, steps, facts, threads, cpus, adopted),
-        "segments": segments,
         "attempts": len(lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
@@ -83,6 +82,7 @@ def summarise(run: Run, work: Path, segments: int) -> dict[str, Any]:
         "dataset": facts[-1][0].get("dataset"),
         "training_source": chain.get("training_source"),
         "adopted_from": adopted,
+        "generation": chain["generation"],
         "code": chain["code"],
         "strategy_source": chain["strategy_source"],
         "started_at": datetime.fromtimestamp(chain["attempts"][0]["started"], UTC).isoformat(timespec="seconds"),

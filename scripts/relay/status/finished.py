@@ -1,0 +1,176 @@
+"""Which files of a plan are finished, told by what they hold.
+
+Snakemake compares the times of files. A copy, a backup, a synchronised folder or a wrong clock changes these, and then
+finished work would be done again, or missing work left undone. So the rules ask here. A file that is finished needs
+nothing; one that is there and not finished is made anew.
+
+Each function returns '' for a finished file, or why it is not finished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import zipfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from relay.base.files import edited, read_json, read_json_or
+from relay.comparison import made_of
+from relay.run_folder import attempts, chain
+from relay.run_folder.places import Places
+from relay.spec.dataset import DatasetSpec
+
+MISSING = "is missing"
+UNFINISHED = "unfinished"  # a folder with a file for each output that Snakemake is to make anew
+OLDER_START = "is that of an older start of the run"
+# What jobs hand to each other, below the results.
+HANDED_ON = (
+    "datasets/*/manifest.json",
+    "environments/*.json",
+    "preflight/*/facts.json",
+    "equivalence/*/*/reference.pt",
+    "equivalence/*/*/verdict.json",
+    "runs/*/*.json",
+    "plan.json",
+)
+
+
+def start(run: Path) -> str:
+    """`chain.json`, which declares a start of a run. `run` is the folder of its run.json."""
+    return record(run / chain.CHAIN) or ("" if chain.declared_there(run) else "names no start")
+
+
+def segment(places: Places, end: int) -> str:
+    """The state file of the segment that ends at step `end`."""
+    state = places.state(end)
+    return record(state, run=places.run_id, step=end) or _of_start(read_json_or(state, {}), places.run)
+
+
+def summary(places: Places, warmup_steps: int) -> str:
+    """A run's summary. Another `warmup_steps` is another reading of the records, as long as these are there."""
+    path = places.run / "summary.json"
+    again = {"warmup_steps": warmup_steps} if attempts.numbers(places.work) else {}
+    if problem := record(path, run=places.run_id, **again):
+        return problem
+    found = read_json_or(path, {})
+    return _of_start(found, places.run) if "status" in found else "lacks 'status'"
+
+
+def reference(file: Path) -> str:
+    """A trained reference: the archive that torch writes has a checksum of each part."""
+    if not file.exists():
+        return MISSING
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (OSError, zipfile.BadZipFile) as error:
+        return f"is damaged ({error})"
+    return f"is damaged ({damaged})" if damaged else ""
+
+
+def spot_check(file: Path, runs: Collection[Places]) -> str:
+    """The verdict of a spot check: of all these runs, and of their present starts."""
+    if problem := record(file):
+        return problem
+    told = read_json_or(file, {}).get("runs")
+    checked = {each.get("run"): each for each in told if isinstance(each, dict)} if isinstance(told, list) else {}
+    if others := [places.run_id for places in runs if places.run_id not in checked]:
+        return f"says nothing of run {others[0]}"
+    return next(filter(None, (_of_start(checked[places.run_id], places.run) for places in runs)), "")
+
+
+def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
+    """The comparison's files: made of just the results that are there, by this plan."""
+    if missing := [path for path in outputs if not path.exists()]:
+        return f"{missing[0]} {MISSING}"
+    return "" if made_of.noted(results) == made_of.digest(plan, results) else "is of other results"
+
+
+def dataset(folder: Path, spec: DatasetSpec) -> str:
+    """A prepared dataset: its files are there, in the size that the manifest names. Jobs look at every byte."""
+    declared = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(spec).items()}
+    if problem := record(folder / "manifest.json", **declared):
+        return problem
+    files = read_json_or(folder / "manifest.json", {}).get("files")
+    for name, told in files.items() if isinstance(files, dict) else ():
+        try:
+            if (folder / name).stat().st_size != told["size_bytes"]:
+                return f"names another size of {name}"
+        except (OSError, TypeError, KeyError):
+            return f"names {name}, which {MISSING}"
+    return "" if files else "names no files"
+
+
+def exported(file: Path, run: Path) -> str:
+    """A trained model as safetensors: of the run's present start."""
+    if not file.exists():
+        return MISSING
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        return _of_start(header["__metadata__"], run)
+    except (OSError, ValueError, KeyError, OverflowError, MemoryError):
+        return "is damaged"
+
+
+def of_run(file: Path, run: Path) -> str:
+    """A result in JSON that was made of one run's trained model: of the run's present start."""
+    return record(file) or _of_start(read_json_or(file, {}), run)
+
+
+def record(path: Path, **expected: Any) -> str:
+    """A file of JSON, with the digest in it, if it has one. Where it names what is `expected`, it agrees."""
+    try:
+        found = read_json(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except (ValueError, RecursionError):
+        return "is damaged: it is no JSON"
+    if found is None:
+        return MISSING
+    if not isinstance(found, dict):
+        return "is damaged: it is no object"
+    if edited(found):
+        return "was changed after it had been written"
+    for name, value in expected.items():
+        if found.get(name, value) != value:
+            return f"has {name} {found[name]}, and {value} is planned"
+    return ""
+
+
+def text(path: Path, content: str) -> str:
+    """A file that holds just this text."""
+    if not path.exists():
+        return MISSING
+    try:
+        return "" if path.read_text(encoding="utf-8") == content else "is of another plan"
+    except (OSError, ValueError):
+        return "cannot be read"
+
+
+def settle(results: Path) -> None:
+    """What a driver does before Snakemake looks at the files.
+
+    The files that jobs hand on get today's time where theirs lies in the future, because a clock was wrong: Snakemake
+    takes every output that is older than an input for a failure of its job. What an earlier call has asked to be made
+    anew is asked for again.
+    """
+    shutil.rmtree(results / UNFINISHED, ignore_errors=True)
+    now = time.time()
+    for pattern in HANDED_ON:
+        for path in results.glob(pattern):
+            try:
+                if path.stat().st_mtime > now:
+                    os.utime(path, (now, now))
+            except OSError:  # another user's file: Snakemake says what it cannot do with it
+                continue
+
+
+def _of_start(found: Mapping[str, Any], run: Path) -> str:
+    """'' where a result is of the start that its run has declared; older versions noted none."""
+    made, declared = found.get("generation"), chain.declared(run)
+    return OLDER_START if None not in (made, declared) and made != declared else ""
