@@ -172,6 +172,7 @@ rule first_repeats:
 rule all:
     default_target: True
     input:
+        "results/plan.json",
         COMPARED,
         OF_RUNS,
     conda:

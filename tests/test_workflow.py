@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -240,6 +242,77 @@ class TestComparison:
         status, printed = snakemake(folder, rest)
         assert status == 0
         assert "Nothing to be done" in printed
+
+    def test_a_copy_with_other_times_is_as_finished(self, compared: tuple[Path, dict, str], tmp_path: Path) -> None:
+        """Times reversed and in the future, and nothing that Snakemake has noted."""
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
+        shutil.copytree(folder / "results", tmp_path / "results", copy_function=shutil.copyfile)
+        paths = sorted((tmp_path / "results").rglob("*"))
+        for number, path in enumerate(paths):
+            os.utime(path, (time.time() + 3600 * (len(paths) / 2 - number),) * 2)
+        status, printed = snakemake(tmp_path, rest)
+        assert status == 0, printed
+        assert "Nothing to be done" in printed
+
+    def test_what_is_missing_or_damaged_is_made_and_nothing_else(
+        self, compared: tuple[Path, dict, str], tmp_path: Path
+    ) -> None:
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
+        results = tmp_path / "results"
+        shutil.copytree(folder / "results", results)
+        plan = json.loads((results / "plan.json").read_text())
+        runs = [results / "runs" / run["id"] for run in plan["runs"]]
+        (runs[0] / "summary.json").unlink()
+        (runs[1] / "summary.json").write_text("{")
+        (results / "equivalence" / "gates" / plan["runs"][0]["gate"] / "verdict.json").unlink()
+        last = results / "equivalence" / "spot_checks" / plan["runs"][-1]["setting"] / "verdict.json"
+        last.unlink()
+        for folder in (*results.glob("datasets/*"), *results.glob("environments")):  # what is finished needs none
+            shutil.rmtree(folder)
+        status, printed = snakemake(tmp_path, rest)
+        assert status == 0, printed
+        done = jobs(printed)
+        assert (done["summary"], done["gate"], done["spot_check"], done["comparison"]) == (2, 1, 1, 1)
+        assert not {"segment", "start", "reference"} & set(done)
+        assert last.is_file()
+        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
+
+    def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
+        self, compared: tuple[Path, dict, str], tmp_path: Path
+    ) -> None:
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
+        shutil.copytree(folder / "results", tmp_path / "results")
+        run = json.loads((tmp_path / "results" / "plan.json").read_text())["runs"]
+        name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
+        again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
+        told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        assert told.startswith(f"{name}: its result and checkpoints are moved to results/replaced/{name}\n")
+        aside = tmp_path / "results" / "replaced" / name
+        assert (aside / "runs" / "summary.json").is_file()
+        status, printed = snakemake(tmp_path, rest)
+        assert status == 0, printed
+        done = jobs(printed)
+        assert (done["start"], done["segment"], done["summary"], done["spot_check"]) == (1, 1, 1, 1)
+        assert not aside.exists()
+        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
+
+    def test_nothing_is_trained_whose_proof_cannot_exist(
+        self, compared: tuple[Path, dict, str], tmp_path: Path
+    ) -> None:
+        folder, config, _ = compared
+        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] == "cpu"]}
+        for reference in (folder / "results" / "equivalence" / "references").iterdir():
+            (tmp_path / reference.relative_to(folder) / "reference.partial").mkdir(parents=True)  # it cannot be written
+        shutil.copy(folder / "results" / "layout.json", tmp_path / "results")
+        status, printed = snakemake(tmp_path, rest)
+        assert status == 1, printed
+        assert not (tmp_path / "results" / "checkpoints").exists()
+        reasons = {row["reason"] for row in rows(tmp_path)}
+        assert len(reasons) == 1
+        assert "not trained, because nothing could prove it. reference: " in reasons.pop()
 
     def test_snakemakes_own_report_has_page_answer_tables_and_pictures(self, compared: tuple[Path, dict, str]) -> None:
         """Made of what is finished; without a network: whatever is fetched is refused."""

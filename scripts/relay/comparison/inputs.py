@@ -194,7 +194,8 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         run, job = Run.from_dict(declared := _read(path, {})), Job.of(declared)
     except (TypeError, KeyError) as fault:
         raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
-    summary, error = _summary(run, results, partial)
+    unproven = _unproven(planned, results)
+    summary, error = _summary(run, results, partial, unproven)
     known = summary or chain.read(results / "checkpoints" / identity) or {}
     source, inherited = known.get("strategy_source"), proofs.inherited(results, known.get("adopted_from"))
     if summary and (refused := _no_result(summary)):
@@ -207,16 +208,8 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         except UserError:
             if not partial:
                 raise
-    if verdict is None and not error:
-        places = (results / "equivalence" / "gates" / gate, results / "equivalence" / "references")
-        error = next(
-            (
-                f"gate: {fault}"
-                for fault in map(_recorded, (places[0], places[1] / planned.get("reference", "-")))
-                if fault
-            ),
-            "",
-        )
+    if verdict is None:
+        error = error or unproven
     segments = len(planned["segments"])
     return Record(
         run=run,
@@ -251,24 +244,34 @@ def _no_result(summary: dict[str, Any]) -> str:
     )
 
 
-def _summary(run: Run, results: Path, partial: bool) -> tuple[dict[str, Any] | None, str]:
+def _unproven(planned: Mapping[str, Any], results: Path) -> str:
+    """Why a run's gate could give no verdict: its own fault, or its reference's; '' where neither has recorded one."""
+    proofs = results / "equivalence"
+    of_reference = _recorded(proofs / "references" / planned.get("reference", "-"))
+    of_gate = _recorded(proofs / "gates" / planned["gate"])
+    return (of_reference and f"reference: {of_reference}") or (of_gate and f"gate: {of_gate}")
+
+
+def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[dict[str, Any] | None, str]:
     """The summary and '', or None and the error."""
     path = results / "runs" / run.id / "summary.json"
     if not partial:
         return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     if not path.is_file():
-        return None, _fault(run, results)
+        return None, _fault(run, results, unproven)
     try:
         return _read(path, _SUMMARY_KEYS, {"run": run.id}), ""
     except UserError as error:
         return None, str(error)
 
 
-def _fault(run: Run, results: Path) -> str:
+def _fault(run: Run, results: Path, unproven: str) -> str:
     work = results / "checkpoints" / run.id
     if lock.held(work):
         return "it is being trained just now: make the comparison again once it has ended"
     known = _recorded(work) or _interrupted(work) or _without_environment(run, results)
+    if not known and unproven:
+        return f"not trained, because nothing could prove it. {unproven}"
     return known or f"no result: see {log_of(run.id, results)}"
 
 

@@ -78,15 +78,22 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
         return problem
     told = read_json_or(file, {}).get("runs")
     checked = {each.get("run"): each for each in told if isinstance(each, dict)} if isinstance(told, list) else {}
-    if others := [places.run_id for places in runs if places.run_id not in checked]:
-        return f"says nothing of run {others[0]}"
-    return next(filter(None, (_of_start(checked[places.run_id], places.run) for places in runs)), "")
+    for places in runs:
+        if places.run_id not in checked:
+            return f"says nothing of run {places.run_id}"
+        begins_anew = chain.declared(places.run) is None and not (places.run / "summary.json").exists()
+        if why := OLDER_START if begins_anew else _of_start(checked[places.run_id], places.run):
+            return why
+    return ""
 
 
 def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
     """The comparison's files: made of just the results that are there, by this plan."""
-    if missing := [path for path in outputs if not path.exists()]:
-        return f"{missing[0]} {MISSING}"
+    answer = read_json_or(results / "answer.json", {})
+    told = answer.get("answers", ()) if isinstance(answer, dict) else ()
+    recommended = [results / "runs" / each["run"] / "run.json" for each in told if each.get("run")]
+    if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
+        return f"needs {missing[0]}, which {MISSING}"
     return "" if made_of.noted(results) == made_of.digest(plan, results) else "is of other results"
 
 

@@ -1,0 +1,226 @@
+"""What is finished is told by what files hold: what is missing, damaged or of another start is made anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from relay.base.errors import Busy
+from relay.base.files import write_json, write_json_with_digest
+from relay.base.lock import exclusive
+from relay.comparison import made_of
+from relay.run_folder import attempts, chain, replaced
+from relay.run_folder.places import Places
+from relay.run_folder.sealed import MANIFEST
+from relay.spec.dataset import DatasetSpec
+from relay.status import finished
+
+SPEC = DatasetSpec(name="d", version="1", kind="images", shape=(1, 8, 8), classes=10, train_count=2, test_count=1)
+BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """A run that has come to its end: two segments, a checkpoint, a summary."""
+    made = Places(tmp_path, "run-1")
+    write_json(made.run / "run.json", {})
+    write_json(made.run / "proof.json", {"gate": "gate-1"})
+    write_json(made.run / "chain.json", {"generation": "first"})
+    chain.note_begun(made.run, "first")
+    for step in (4, 8):
+        write_json(made.state(step), {"run": "run-1", "step": step, "generation": "first"})
+    chain.write(made.work, BEGUN)
+    write_json(made.work / "step-8" / MANIFEST, {"files": {}})
+    summary = {"run": "run-1", "status": "done", "generation": "first", "warmup_steps": 2}
+    write_json_with_digest(made.run / "summary.json", summary)
+    return made
+
+
+def unfinished(places: Places) -> list[str]:
+    """What is not finished of the run."""
+    found = {
+        "chain.json": finished.start(places.run),
+        "step-4.json": finished.segment(places, 4),
+        "step-8.json": finished.segment(places, 8),
+        "summary.json": finished.summary(places, 2),
+    }
+    return [name for name, why in found.items() if why]
+
+
+def test_all_of_a_finished_run_is_finished_whatever_its_times(places: Places) -> None:
+    for number, path in enumerate(sorted(places.run.iterdir(), reverse=True)):
+        os.utime(path, (number * 1e9, number * 1e9))
+    assert unfinished(places) == []
+
+
+@pytest.mark.parametrize("name", ["chain.json", "step-4.json", "summary.json"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{"), lambda path: path.write_text("[]")])
+def test_a_missing_or_damaged_file_is_not_finished_and_no_other(
+    places: Places, name: str, damage: Callable[[Path], object]
+) -> None:
+    damage(places.run / name)
+    assert unfinished(places) == [name]
+
+
+def test_an_edited_summary_is_made_anew(places: Places) -> None:
+    path = places.run / "summary.json"
+    path.write_text(path.read_text().replace("done", "gone"))
+    assert finished.summary(places, 2) == "was changed after it had been written"
+
+
+def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
+    write_json(places.run / "chain.json", {"generation": "second"})
+    assert unfinished(places) == ["step-4.json", "step-8.json", "summary.json"]
+    assert finished.summary(places, 2) == "is that of an older start of the run"
+
+
+def test_a_file_of_another_run_is_not_finished(places: Places) -> None:
+    assert "run-1" in finished.segment(Places(places.results, "run-1"), 4) or not finished.segment(places, 4)
+    write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
+    assert finished.segment(places, 4) == "has run run-2, and run-1 is planned"
+
+
+def test_another_warm_up_is_another_reading_as_long_as_the_records_are_there(places: Places) -> None:
+    assert finished.summary(places, 5) == ""  # they are gone: the summary is all that is left
+    path = attempts.attempt_path(places.work, 1)
+    path.parent.mkdir()
+    path.write_text("")
+    assert finished.summary(places, 5) == "has warmup_steps 2, and 5 is planned"
+
+
+def test_a_spot_check_has_to_be_of_all_runs_and_of_their_present_starts(places: Places) -> None:
+    file = places.results / "verdict.json"
+    write_json_with_digest(file, {"setting": "s", "runs": [{"run": "run-1", "generation": "first"}]})
+    assert finished.spot_check(file, [places]) == ""
+    assert finished.spot_check(file, [places, Places(places.results, "run-2")]) == "says nothing of run run-2"
+    write_json(places.run / "chain.json", {"generation": "second"})
+    assert finished.spot_check(file, [places]) == "is that of an older start of the run"
+
+
+def test_a_spot_check_of_a_run_that_was_removed_is_made_anew(places: Places) -> None:
+    file = places.results / "verdict.json"
+    write_json_with_digest(file, {"setting": "s", "runs": [{"run": "run-1", "generation": "first"}]})
+    (places.run / "chain.json").unlink()
+    (places.run / "begun.json").unlink()
+    assert finished.spot_check(file, [places]) == ""  # its result is there
+    (places.run / "summary.json").unlink()
+    assert finished.spot_check(file, [places]) == "is that of an older start of the run"
+
+
+def test_a_reference_is_finished_when_its_archive_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "reference.pt"
+    assert finished.reference(file) == "is missing"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data", b"1234567890" * 100)
+    assert finished.reference(file) == ""
+    whole = bytearray(file.read_bytes())
+    whole[200] ^= 1
+    file.write_bytes(whole)
+    assert finished.reference(file) == "is damaged (data)"
+    file.write_bytes(whole[:100])
+    assert finished.reference(file).startswith("is damaged")
+
+
+def dataset(folder: Path) -> Path:
+    (folder / "d").mkdir()
+    (folder / "d" / "train.npy").write_bytes(b"123")
+    told = {**vars(SPEC), "files": {"train.npy": {"size_bytes": 3, "sha256": "x"}}}
+    write_json(folder / "d" / "manifest.json", told)
+    return folder / "d"
+
+
+def test_a_dataset_is_finished_when_its_files_are_there(tmp_path: Path) -> None:
+    folder = dataset(tmp_path)
+    assert finished.dataset(folder, SPEC) == ""
+    (folder / "train.npy").write_bytes(b"1")
+    assert finished.dataset(folder, SPEC) == "names another size of train.npy"
+    (folder / "train.npy").unlink()
+    assert finished.dataset(folder, SPEC) == "names train.npy, which is missing"
+    assert "has version 1" in finished.dataset(folder, DatasetSpec(**{**vars(SPEC), "version": "2"}))
+
+
+def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:
+    page, plan = places.results / "comparison.html", {"runs": [{"id": "run-1", "gate": "g", "setting": "s"}]}
+    write_json(places.results / "plan.json", plan)
+    page.write_text("")
+    assert finished.comparison([page], places.results, plan) == "is of other results"
+    made_of.note(places.results / "plan.json", places.results)
+    assert finished.comparison([page], places.results, plan) == ""
+    (places.run / "summary.json").unlink()
+    assert finished.comparison([page], places.results, plan) == "is of other results"
+    page.unlink()
+    assert finished.comparison([page], places.results, plan) == f"needs {page}, which is missing"
+
+
+def test_an_exported_model_is_of_the_present_start(places: Places) -> None:
+    file = places.results / "model.safetensors"
+    header = json.dumps({"__metadata__": {"generation": "first"}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    assert finished.exported(file, places.run) == ""
+    write_json(places.run / "chain.json", {"generation": "second"})
+    assert finished.exported(file, places.run) == "is that of an older start of the run"
+    file.write_bytes(io.BytesIO(b"\xff" * 20).getvalue())
+    assert finished.exported(file, places.run) == "is damaged"
+
+
+def test_times_in_the_future_become_today(places: Places) -> None:
+    path, other = places.run / "chain.json", places.state(4)
+    before = other.stat().st_mtime_ns
+    os.utime(path, (time.time() + 1e6,) * 2)
+    finished.settle(places.results)
+    assert path.stat().st_mtime <= time.time()
+    assert other.stat().st_mtime_ns == before
+
+
+# What a new start replaces
+
+
+def test_what_is_trained_is_kept_until_the_new_start_has_a_result(places: Places) -> None:
+    assert replaced.trained(places) == "its result and checkpoints"
+    replaced.put_aside(places)
+    aside = replaced.folder(places)
+    assert sorted(path.name for path in places.run.iterdir()) == ["proof.json", "run.json"]
+    assert not places.work.exists()
+    assert {path.name for path in (aside / "runs").iterdir()} == {
+        *("begun.json", "chain.json", "step-4.json", "step-8.json", "summary.json")
+    }
+    assert (aside / "checkpoints" / "step-8" / MANIFEST).is_file()
+    assert replaced.trained(places) == ""
+    replaced.forget(places)
+    assert not aside.exists()
+
+
+def test_a_result_that_is_aside_is_not_replaced_by_a_start_without_one(places: Places) -> None:
+    replaced.put_aside(places)
+    chain.write(places.work, BEGUN | {"generation": "second"})
+    replaced.put_aside(places)
+    kept = json.loads((replaced.folder(places) / "runs" / "summary.json").read_text())
+    assert (kept["generation"], places.work.exists()) == ("first", False)
+    assert [path.name for path in replaced.folder(places).parent.iterdir()] == ["run-1"]
+
+
+def test_checkpoints_whose_run_folder_was_removed_are_put_aside(places: Places) -> None:
+    for path in places.run.iterdir():
+        path.unlink()
+    replaced.put_aside(places)
+    assert (replaced.folder(places) / "checkpoints" / "chain.json").is_file()
+
+
+def test_a_checkpoint_that_was_taken_over_is_not_put_aside(places: Places) -> None:
+    (places.run / "summary.json").unlink()
+    (places.work / "chain.json").unlink()
+    assert replaced.trained(places) == ""
+
+
+def test_a_run_that_is_trained_just_now_is_not_put_aside(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.0)
+    with exclusive(places.work), pytest.raises(Busy):
+        replaced.put_aside(places)
+    assert unfinished(places) == []
