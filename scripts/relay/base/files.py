@@ -58,12 +58,16 @@ def write_json_with_digest(path: Path, value: dict[str, Any]) -> None:
 
 def edited(value: Any) -> bool:
     """Whether JSON that was read has another digest than the one in it; False where it has none."""
-    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != digest_of(value)
+    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != _digest_of_read(value)
 
 
 def digest_of(value: Mapping[str, Any]) -> str:
     """SHA-256 of the JSON, as it is read back, but for the digest in it."""
-    held = {name: each for name, each in json.loads(json.dumps(dict(value))).items() if name != DIGEST}
+    return _digest_of_read(json.loads(json.dumps(dict(value))))
+
+
+def _digest_of_read(value: Mapping[str, Any]) -> str:
+    held = {name: each for name, each in value.items() if name != DIGEST}
     return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 

@@ -41,23 +41,25 @@ HANDED_ON = (
 
 def start(run: Path) -> str:
     """`chain.json`, which declares a start of a run. `run` is the folder of its run.json."""
-    return record(run / chain.CHAIN) or ("" if chain.declared_there(run) else "names no start")
+    why, _ = _looked_at(run / chain.CHAIN)
+    return why or ("" if chain.declared_there(run) else "names no start")
 
 
 def segment(places: Places, end: int) -> str:
     """The state file of the segment that ends at step `end`."""
-    state = places.state(end)
-    return record(state, run=places.run_id, step=end) or _of_start(read_json_or(state, {}), places.run)
+    why, found = _looked_at(places.state(end), run=places.run_id, step=end)
+    return why or _of_start(found, places.run)
 
 
 def summary(places: Places, warmup_steps: int) -> str:
     """A run's summary. Another `warmup_steps` is another reading of the records, as long as these are there."""
-    path = places.run / "summary.json"
-    again = {"warmup_steps": warmup_steps} if attempts.numbers(places.work) else {}
-    if problem := record(path, run=places.run_id, **again):
-        return problem
-    found = read_json_or(path, {})
-    return _of_start(found, places.run) if "status" in found else "lacks 'status'"
+    why, found = _looked_at(places.run / "summary.json", run=places.run_id)
+    if why or "status" not in found:
+        return why or "lacks 'status'"
+    known = found.get("warmup_steps", warmup_steps)
+    if known != warmup_steps and attempts.numbers(places.work):
+        return f"has warmup_steps {known}, and {warmup_steps} is planned"
+    return _of_start(found, places.run)
 
 
 def reference(file: Path) -> str:
@@ -74,9 +76,10 @@ def reference(file: Path) -> str:
 
 def spot_check(file: Path, runs: Collection[Places]) -> str:
     """The verdict of a spot check: of all these runs, and of their present starts."""
-    if problem := record(file):
-        return problem
-    told = read_json_or(file, {}).get("runs")
+    why, found = _looked_at(file)
+    if why:
+        return why
+    told = found.get("runs")
     checked = {each.get("run"): each for each in told if isinstance(each, dict)} if isinstance(told, list) else {}
     for places in runs:
         if places.run_id not in checked:
@@ -91,7 +94,9 @@ def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]
     """The comparison's files: made of just the results that are there, by this plan."""
     answer = read_json_or(results / "answer.json", {})
     told = answer.get("answers", ()) if isinstance(answer, dict) else ()
-    recommended = [results / "runs" / each["run"] / "run.json" for each in told if each.get("run")]
+    recommended = [
+        results / "runs" / each["run"] / "run.json" for each in told if isinstance(each, dict) and each.get("run")
+    ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
     return "" if made_of.noted(results) == made_of.digest(plan, results) else "is of other results"
@@ -100,9 +105,10 @@ def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]
 def dataset(folder: Path, spec: DatasetSpec) -> str:
     """A prepared dataset: its files are there, in the size that the manifest names. Jobs look at every byte."""
     declared = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(spec).items()}
-    if problem := record(folder / "manifest.json", **declared):
-        return problem
-    files = read_json_or(folder / "manifest.json", {}).get("files")
+    why, found = _looked_at(folder / "manifest.json", **declared)
+    if why:
+        return why
+    files = found.get("files")
     for name, told in files.items() if isinstance(files, dict) else ():
         try:
             if (folder / name).stat().st_size != told["size_bytes"]:
@@ -126,27 +132,13 @@ def exported(file: Path, run: Path) -> str:
 
 def of_run(file: Path, run: Path) -> str:
     """A result in JSON that was made of one run's trained model: of the run's present start."""
-    return record(file) or _of_start(read_json_or(file, {}), run)
+    why, found = _looked_at(file)
+    return why or _of_start(found, run)
 
 
 def record(path: Path, **expected: Any) -> str:
     """A file of JSON, with the digest in it, if it has one. Where it names what is `expected`, it agrees."""
-    try:
-        found = read_json(path)
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    except (ValueError, RecursionError):
-        return "is damaged: it is no JSON"
-    if found is None:
-        return MISSING
-    if not isinstance(found, dict):
-        return "is damaged: it is no object"
-    if edited(found):
-        return "was changed after it had been written"
-    for name, value in expected.items():
-        if found.get(name, value) != value:
-            return f"has {name} {found[name]}, and {value} is planned"
-    return ""
+    return _looked_at(path, **expected)[0]
 
 
 def text(path: Path, content: str) -> str:
@@ -175,6 +167,26 @@ def settle(results: Path) -> None:
                     os.utime(path, (now, now))
             except OSError:  # another user's file: Snakemake says what it cannot do with it
                 continue
+
+
+def _looked_at(path: Path, **expected: Any) -> tuple[str, dict[str, Any]]:
+    """What `record` says of a file, and what the file holds; nothing where it cannot be used."""
+    try:
+        found = read_json(path)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})", {}
+    except (ValueError, RecursionError):
+        return "is damaged: it is no JSON", {}
+    if found is None:
+        return MISSING, {}
+    if not isinstance(found, dict):
+        return "is damaged: it is no object", {}
+    if edited(found):
+        return "was changed after it had been written", {}
+    for name, value in expected.items():
+        if found.get(name, value) != value:
+            return f"has {name} {found[name]}, and {value} is planned", {}
+    return "", found
 
 
 def _of_start(found: Mapping[str, Any], run: Path) -> str:
