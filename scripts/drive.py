@@ -118,6 +118,8 @@ def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:
 def inside(arguments: Sequence[str]) -> int:
     """The driver in its own job: passes signals on to Snakemake, but makes way for a successor on SIGUSR1."""
     job_id = os.environ["SLURM_JOB_ID"]
+    # Snakemake inherits that, and so leaves its jobs alone where Slurm sends the signal to all processes of this job.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # This job counts towards a user's limits, too.
     child = subprocess.Popen(snakemake(arguments), env=outside_of_slurm() | {DRIVER_JOB: job_id})
 
@@ -130,7 +132,7 @@ def inside(arguments: Sequence[str]) -> int:
         print("The driver's time is up; it is queued again", flush=True)
         queue_again(job_id)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, pass_on)
     signal.signal(signal.SIGUSR1, make_way)
     return child.wait() and 1

@@ -21,7 +21,7 @@ import pytest
 import drive as drive_program
 from driver_runs import JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
-from relay.base.errors import Unavailable, UserError
+from relay.base.errors import NoNode, Unavailable, UserError
 from relay.driver.claim import LOCK, claim
 from relay.slurm import commands
 
@@ -83,6 +83,23 @@ def test_when_a_job_would_start(place: Workplace) -> None:
     assert "\n" not in str(caught.value)
     assert not list(place.folder.iterdir())
     assert not place.submitted()
+
+
+@pytest.mark.slow
+def test_a_job_whose_nodes_are_away_is_queued_and_one_that_no_node_can_take_is_refused(place: Workplace) -> None:
+    for node in ("g1", "g2"):
+        place.cluster.set_node(node, "drain")
+    queued, impossible = ["--partition=gpu", "--gpus-per-node=1"], ["--partition=cpu", "--gpus-per-node=1"]
+    with pytest.raises(NoNode, match=r"is not available; 2 of 2 nodes of partition gpu are away \(drained\)$"):
+        commands.expected_start(queued, "gpu")
+    with pytest.raises(NoNode, match=r"; 2 of 4 nodes are away"):
+        commands.expected_start(queued)
+    place.cluster.run("sbatch", *queued, "--wrap=true", cwd=place.folder)  # as Slurm itself does
+    with pytest.raises(UserError, match=r"is not available$") as caught:
+        commands.expected_start(impossible, "cpu")
+    assert not isinstance(caught.value, NoNode)
+    with pytest.raises(RuntimeError, match="is not available"):
+        place.cluster.run("sbatch", *impossible, "--wrap=true", cwd=place.folder)
 
 
 def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
@@ -279,7 +296,14 @@ def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: W
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        signal.SIGUSR2,
+        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workplace, number: signal.Signals) -> None:
     process = place.drive(seconds=60, first=30)
     until(lambda: len(place.left()) >= 2, "the first jobs are in the queue")
@@ -427,7 +451,7 @@ def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     assert (shape["Partition"], shape["NumCPUs"], shape["TimeLimit"]) == ("cpu", "1", "00:10:00")
     assert "MinMemoryNode" not in shape
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-    place.cluster.run("scancel", "--batch", "--signal=USR1", job)  # as Slurm does near the end of its time
+    place.cluster.run("scancel", "--full", "--signal=USR1", job)  # to Snakemake, too
     until(lambda: place.cluster.job(job)["Restarts"] == "1", "the driver is queued again")
     until(lambda: place.cluster.job(job)["JobState"] == "COMPLETED", "the second driver has ended", 150)
     assert (place.folder / "driver_job.txt").read_text() == job  # it counts towards a user's limits

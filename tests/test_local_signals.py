@@ -58,8 +58,8 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "number"),
-    [(CPU, signal.SIGINT), (DDP, signal.SIGTERM), (SPAWNED, signal.SIGHUP)],
-    ids=["int-cpu", "term-torchrun", "hup-spawn"],
+    [(CPU, signal.SIGINT), (DDP, signal.SIGTERM), (SPAWNED, signal.SIGHUP), (CPU, signal.SIGUSR1)],
+    ids=["int-cpu", "term-torchrun", "hup-spawn", "usr1-cpu"],
 )
 def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
     driver = place(config)

@@ -232,9 +232,11 @@ def test_a_measured_speed_tells_how_long_jobs_are(planned: Planned, tmp_path: Pa
     assert not planned(CPU, site=site, **config).warnings
 
 
-def test_preflights_ask_for_the_shortest_time_that_is_allowed(planned: Planned) -> None:
-    for least, minutes in ((None, 10), (5, 10), (15, 15)):
-        found = planned(CPU, site={"min_minutes": least})
+def test_preflights_keep_to_the_times_that_are_allowed(planned: Planned) -> None:
+    """At least the site's `min_minutes`, at most the `max_minutes` of the partition that the runs go to."""
+    for least, most, minutes in ((None, 60, 10), (5, 60, 10), (15, 60, 15), (None, 1, 1), (2, 5, 5)):
+        site = {"min_minutes": least, "partitions": [CPU_NODES | {"max_minutes": most}]}
+        found = planned(CPU, site=site, runtime_minutes=most)
         (look,) = found.preflights.values()
         job = found.job(look)
         assert job

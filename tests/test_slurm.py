@@ -346,6 +346,19 @@ def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> No
         shutil.rmtree(folder)
 
 
+def test_a_preflight_that_slurm_refuses_has_slurms_reason_in_the_report(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """The site's file allows an hour, the partition a minute: the runs fit, and a preflight asks for ten."""
+    config = SHORT | {"runtime_minutes": 1, "comparisons": [{"strategy": "cpu"}]}
+    site = site_file(tmp_path, partitions=[PARTITIONS[0] | {"name": "short", "max_minutes": 60}])
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "--retries", "0", site=site)
+    assert status == 1
+    (skipped,) = [row["reason"] for row in rows(tmp_path) if row["status"] == "skipped"]
+    assert skipped.startswith("preflight: its job did not run: SLURM sbatch failed. The error message was ")
+    assert "Requested time limit is invalid" in skipped
+    assert "visible" not in printed
+    assert "sbatch call" not in printed
+
+
 def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
     config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
     site = site_file(tmp_path, account_required=True)
@@ -364,6 +377,11 @@ def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path))
     assert status == 0, printed
     assert "sbatch --test-only" in " ".join(printed.split())
+    for node in ("c1", "c2"):
+        cluster.set_node(node, "drain")
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=tmp_path / "mini.yaml")
+    assert status == 0, printed
+    assert "warning: Slurm would queue a job of 1 × 1 cpu" in " ".join(printed.split())
     gone = [PARTITIONS[0] | {"name": "nowhere"}]
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, partitions=gone))
     assert status == 1, printed

@@ -1,6 +1,7 @@
 """How a job ended, told by the job itself in a file beside its log: the driver reads it and decides about a retry.
 
-A job that was killed leaves no such file. By hand, without a log, nothing is written.
+A job that was killed leaves no such file. Where it is given up, the driver writes there what it knows, for the report.
+By hand, without a log, nothing is written.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def _said(ending: Ending) -> int:
     return ending.status
 
 
-def record(ending: Ending) -> None:
-    """Write down how this job ended, for the driver, where there is room for it."""
-    if log := os.environ.get(LOG):
-        room.write(beside(Path(log)), asdict(ending))
+def record(ending: Ending, log: Path | None = None) -> None:
+    """Write down how the job with this log, or this very job, ended, where there is room for it."""
+    if log := log or (Path(os.environ[LOG]) if os.environ.get(LOG) else None):
+        room.write(beside(log), asdict(ending))
 
 
 def of_a_disk(error: BaseException | None) -> OSError | None:

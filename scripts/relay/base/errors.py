@@ -17,6 +17,10 @@ class Unavailable(UserError):
     """Slurm gives no answer now: no fault of whoever asks, and worth a retry."""
 
 
+class NoNode(UserError):
+    """Slurm queues such a job, and can start it on no node as they are now."""
+
+
 class NoCluster(Unavailable):
     """Slurm's commands are here, and no cluster that they could ask."""
 

@@ -23,6 +23,7 @@ from relay.spec.run import OwnBatch, Run, Setting, built
 _PLAN_KEYS = ("runs", "skipped", "margin")
 _PLANNED_KEYS = ("id", "setting", "gate", "segments")
 # The keys of a summary and of a verdict, with the types of their values. Other keys are figures that may be missing.
+_NOT_STARTED = "'FAILED'"  # Slurm's state of a job whose folder or program is not there
 _NUMBER = (int, float, type(None))
 _SUMMARY_KEYS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("samples_per_second", "goodput", "peak_memory_bytes", "test_accuracy", "train_seconds"), _NUMBER),
@@ -133,12 +134,16 @@ def _stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) ->
     log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
     submitted = (results / "environments" / f"{stack}.json").is_file()  # the preflight waits for this file
     # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
-    if submitted and not (log.is_file() and log.stat().st_size):
-        return [
-            "its job did not run: Slurm's reason, if it gave one, stands in Snakemake's log; if not, "
-            f"{Path.cwd()} or {sys.executable} is not visible on the nodes: put both on a disk that they share"
-        ]
-    return []
+    if not submitted or (log.is_file() and log.stat().st_size):
+        return []
+    told = ending.read(log)
+    reason = " ".join(told.what.split()) if told else "Slurm's reason, if it gave one, stands in Snakemake's log"
+    if told and _NOT_STARTED not in reason:
+        return [f"its job did not run: {reason}"]
+    return [
+        f"its job did not run: {reason}; if that names none, {Path.cwd()} or {sys.executable} is not visible on the "
+        "nodes: put both on a disk that they share"
+    ]
 
 
 def _skipped(entry: Any, path: Path) -> Skipped:

@@ -95,6 +95,8 @@ class Retries:
                 _keep(log)
             return True
         logger.error(block(_where(job), told, reason or "", log))
+        if log and told.status != ending.FAULT:  # a fault is the job's own word, or that of a disk without room
+            ending.record(told, log)
         return False
 
     def _told(self, job: Any, log: Path | None) -> Ending:

@@ -20,7 +20,8 @@ from relay.base.errors import UserError
 from relay.driver.claim import say
 from relay.slurm import commands
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Slurm sends SIGUSR1 or SIGUSR2 where `--signal` asks for it, as a warning before the end of a job's time.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _received: list[str] = []  # names, in the order of arrival
 
 
@@ -87,8 +88,8 @@ class EndOnSignals:
     """Ends the driver's jobs when a signal ends the driver.
 
     Snakemake alone ends on SIGINT, of jobs in a queue, what it knows of (not what it is just submitting), and no local
-    job; it lets jobs run to their end on SIGTERM, and dies of SIGHUP, leaving them. Here all three end all jobs, until
-    the process ends. A second signal ends it at once. `before_words` is called before the user is told.
+    job; it lets jobs run to their end on SIGTERM, and dies of the others, leaving them. Here all of them end all jobs,
+    until the process ends. A second signal ends it at once. `before_words` is called before the user is told.
     """
 
     jobs: Jobs

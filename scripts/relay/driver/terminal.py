@@ -119,5 +119,7 @@ class Terminal(logging.Filter):
 
 
 def _first_sentences(message: str) -> str:
-    """What Slurm said, without the plugin's advice."""
-    return message.partition("For further error details")[0].partition("Detailed failure reason")[0].strip()
+    """What Slurm said, without the plugin's advice and its whole call of sbatch."""
+    for more in ("For further error details", "Detailed failure reason", "\n    sbatch call:"):
+        message = message.partition(more)[0]
+    return message.strip()

@@ -26,6 +26,7 @@ from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck
+from relay.spec.setting import Shape
 from relay.spec.site import Site
 
 RESULTS = Path("results")
@@ -115,10 +116,12 @@ class Plan:
     def declared(self, specification: Specification) -> Job:
         """What a specification's job would ask Slurm for if nothing had been measured. Only for a plan with a site."""
         assert self.site is not None
-        minutes = self.preflight_minutes if isinstance(specification, Preflight) else self.config.runtime_minutes
+        shape, minutes = specification.shape, self.config.runtime_minutes
+        if isinstance(specification, Preflight):
+            minutes = self._preflight_minutes(shape)
         program = specification.kind if isinstance(specification, LibTorch) else None
-        environment = self._environment(specification.stack, specification.shape.device, program)
-        return shapes.job(specification.shape, self.site, self.config, minutes, environment)
+        environment = self._environment(specification.stack, shape.device, program)
+        return shapes.job(shape, self.site, self.config, minutes, environment)
 
     def resources(self, specification: Specification) -> dict[str, Any]:
         """What a specification's job asks Slurm for, and adds to a user's limits, as resources of Snakemake's.
@@ -155,10 +158,12 @@ class Plan:
             self._write_specifications(only=specification)
         return max(more, had_mb)
 
-    @property
-    def preflight_minutes(self) -> int:
-        """The time limit of a preflight: a few minutes, or the shortest that the cluster wants."""
-        return max(PREFLIGHT_MINUTES, (self.site.min_minutes if self.site else None) or 0)
+    def _preflight_minutes(self, shape: Shape) -> int:
+        """The time limit of a preflight: a few minutes, within the shortest and the longest that the cluster allows."""
+        assert self.site is not None
+        partition, _ = shapes.partition_for(shape, self.site, self.config)
+        minutes = max(PREFLIGHT_MINUTES, self.site.min_minutes or 0)
+        return min(minutes, (partition and partition.max_minutes) or minutes)
 
     def prepare(self) -> None:
         """Check that Slurm would accept the jobs, then write the specifications of runs, gates and references.
@@ -169,6 +174,9 @@ class Plan:
         check_layout(RESULTS)
         if refused := self.refused:
             raise UserError(refused[0])
+        for start in self.expected_starts:
+            if start.waits:
+                print(start.line, file=sys.stderr)
         self.requests.write(RESULTS)
         self._write_specifications()
         for run in self.runs:

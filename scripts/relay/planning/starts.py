@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from relay.base.errors import Unavailable, UserError
+from relay.base.errors import NoNode, Unavailable, UserError
 from relay.planning import shapes
 from relay.slurm import commands
 from relay.spec.setting import Shape
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 class ExpectedStart:
     """A line for the user: when the queue would start a job of some shape if it were submitted now.
 
-    `refused` is true where Slurm would not accept the job; the line then has Slurm's reason.
+    `refused` is true where Slurm would not accept the job, `waits` where it would queue it until nodes are back; the
+    line then has Slurm's reason.
     """
 
     line: str
     refused: bool = False
+    waits: bool = False
 
 
 def expected(plan: Plan) -> Iterator[ExpectedStart]:
@@ -37,9 +39,12 @@ def expected(plan: Plan) -> Iterator[ExpectedStart]:
         assert job is not None
         what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"
         try:
-            start = commands.expected_start(shapes.sbatch_flags(job, plan.site))
+            start = commands.expected_start(shapes.sbatch_flags(job, plan.site), job.partition)
         except Unavailable as error:
             yield ExpectedStart(f"expected start of {what}: not known: {error}")
+        except NoNode as error:
+            told = f"warning: Slurm would queue {what}, and can start it on no node now: {error}"
+            yield ExpectedStart(told, waits=True)
         except UserError as error:
             yield ExpectedStart(f"Slurm refuses, for {plan.site.file}, {what}: {error}", refused=True)
         else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from relay.base.errors import NoCluster, Unavailable, UserError
+from relay.base.errors import NoCluster, NoNode, Unavailable, UserError
 
 TIMEOUT_SECONDS = 60.0  # for all tries of a command together; a busy controller may need most of it
 TRIES = 4
@@ -34,6 +34,11 @@ _ENDED |= {"REVOKED", "TIMEOUT"}
 _STARTED = {"RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT"}
 _IDS_PER_CALL = 500  # well below the length of a command line
 _UNKNOWN_JOB = "Invalid job id"
+# What `sbatch --test-only` answers, with a failure, where sbatch itself would queue the job.
+_NOT_NOW = re.compile("nodes are busy|node not available|not available now|not usable now", re.I)
+# Its answer to a job that no node can take, and to one whose nodes are away. Only the first is refused.
+_NO_SUCH_NODE = "Requested node configuration is not available"
+_AWAY = re.compile("down|drain|fail|maint|reserved|reboot|unknown|inval")  # how the names of such states begin
 
 
 @dataclass(frozen=True)
@@ -138,15 +143,34 @@ def waits(state: str) -> bool:
     return state not in _STARTED | _ENDED
 
 
-def expected_start(flags: Sequence[str]) -> datetime | None:
+def expected_start(flags: Sequence[str], partition: str | None = None) -> datetime | None:
     """When a job with these flags of `sbatch` would start if it were submitted now. Nothing is submitted.
 
-    None where Slurm accepts the job and names no time. Raises UserError with Slurm's reason where it would refuse it.
+    None where Slurm accepts the job and names no time. Raises UserError with Slurm's reason where it would refuse it,
+    and NoNode where it would queue it until nodes (of `partition`, if they are named) are back.
     """
-    result = _call(["sbatch", "--test-only", *flags, "--wrap=true"])
+    try:
+        result = _call(["sbatch", "--test-only", *flags, "--wrap=true"])
+    except UserError as error:
+        if _NOT_NOW.search(str(error)):
+            raise NoNode(str(error)) from None
+        if _NO_SUCH_NODE in str(error) and (away := _away(partition)):
+            raise NoNode(f"{error}; {away}") from None
+        raise
     match = re.search(r"to start at (\S+)", result.stderr + result.stdout)
     seconds = _seconds(match.group(1)) if match else None
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
+
+
+def _away(partition: str | None) -> str:
+    """How many nodes are down, drained or reserved, in words; '' where all are there."""
+    named = [f"--partition={partition}"] if partition else ["--all"]
+    lines = _output(["sinfo", "--noheader", "--Node", "--format=%N %T", *named]).splitlines()
+    states = dict(line.split() for line in lines if line.strip())  # a node has a line for each of its partitions
+    away = sorted({state.rstrip("*~#!%$@^-+") for state in states.values() if _AWAY.match(state)})
+    count = sum(bool(_AWAY.match(state)) for state in states.values())
+    of = f" of partition {partition}" if partition else ""
+    return f"{count} of {len(states)} nodes{of} are away ({', '.join(away)})" if away else ""
 
 
 def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
@@ -216,7 +240,7 @@ def _seconds(text: str) -> float | None:
 
 def _environment() -> dict[str, str]:
     """The environment of Slurm's commands: times in seconds since 1970, without the user's defaults for the output."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCANCEL_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SQUEUE_", "SCANCEL_", "SINFO_"))}
     return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
