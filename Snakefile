@@ -20,6 +20,7 @@ from snakemake.utils import min_version
 min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
+from relay.base import lifeline
 from relay.driver import guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
@@ -35,6 +36,8 @@ from relay.status.page import GATES, SPOT_CHECKS
 from relay.status.watch import Watch
 from relay.training import changed_code
 
+if workflow.remote_exec:  # in a Slurm job
+    lifeline.end_with_shell()
 DEFAULTS = Path(f"{workflow.basedir}/config/config.yaml")
 # Before Snakemake reads it: its words for a mistake do not name the file.
 try:

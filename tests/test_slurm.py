@@ -346,6 +346,42 @@ def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> No
         shutil.rmtree(folder)
 
 
+STUCK = """
+import signal, sys, time
+
+if {"snakemake", "remote"} <= set(sys.orig_argv):
+    install = signal.signal
+
+    def stuck(number, handler):
+        own = number == signal.SIGTERM and callable(handler)
+        return install(number, (lambda *_: time.sleep(3600)) if own else handler)
+
+    signal.signal = stuck
+"""
+
+
+def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """SIGTERM finds it where its handler has to wait, as for the scheduler's lock: here the handler always does."""
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
+    config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    command = slurm_command(tmp_path, "preflight", "--retries", "0", site=site_file(tmp_path))
+    environment = cluster.environment | {"SNAKEMAKE_PROFILE": "", "PYTHONPATH": str(tmp_path)}
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def on_nodes(program: str) -> list[str]:
+        return [line for node in ("c1", "c2") for line in cluster.processes(node).values() if program in line]
+
+    try:
+        wait_until(lambda: bool(on_nodes("scripts/preflight.py")))
+        assert len(on_nodes("-m snakemake")) >= 2
+        cluster.run("scancel", *(job["JobId"] for job in submitted(cluster, before).values()))
+        wait_until(lambda: not on_nodes("-m snakemake"), 60)
+    finally:
+        driver.kill()
+        driver.wait()
+
+
 def test_a_preflight_that_slurm_refuses_has_slurms_reason_in_the_report(cluster: MiniSlurm, tmp_path: Path) -> None:
     """The site's file allows an hour, the partition a minute: the runs fit, and a preflight asks for ten."""
     config = SHORT | {"runtime_minutes": 1, "comparisons": [{"strategy": "cpu"}]}

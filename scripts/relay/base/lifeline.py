@@ -1,7 +1,8 @@
 """How processes are tied to those that started them: a job to its driver, a rank to its launcher.
 
-A job on this machine ends with its driver; on a cluster Slurm does this. A rank ends with its launcher everywhere,
-because alone it would wait minutes for peers that never come. Drivers and launchers name themselves in the environment.
+A job on this machine ends with its driver; on a cluster Slurm does this, for what it still sees. A rank ends with its
+launcher everywhere, because alone it would wait minutes for peers that never come. Drivers and launchers name themselves
+in the environment.
 """
 
 from __future__ import annotations
@@ -25,10 +26,20 @@ def mark(folder: Path) -> str:
     return f"{os.getpid()} {folder}"
 
 
-def end_with_parent() -> None:
-    """Be sent SIGTERM when the parent dies, even by SIGKILL. Linux only; elsewhere the trainers look for themselves."""
+def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
+    """Be sent a signal when the parent dies, even by SIGKILL. Linux only; elsewhere the trainers look for themselves."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def end_with_shell() -> None:
+    """Kill this process, a job's nested Snakemake, when the shell that started it is gone.
+
+    `scancel` ends that shell. Snakemake's own handler of SIGTERM takes a lock that its scheduler may hold just then, as
+    while it waits for an output; it then waits for ever. Slurm does not kill it where it follows processes by their
+    parents (`proctrack/linuxproc`): without its shell, it belongs to no job. No upstream issue known.
+    """
+    end_with_parent(signal.SIGKILL)
 
 
 def lead() -> None:
