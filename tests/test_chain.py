@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -18,11 +19,13 @@ import torch
 from chain_results import assert_same, result
 from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
 from relay import networks
-from relay.base.errors import UserError
+from relay.base import lock
+from relay.base.errors import Busy, UserError
 from relay.base.files import read_json
 from relay.spec.run import changed
 from relay.spec.tasks import task
 from relay.task.data import Resident, Split
+from relay.training import job as training_job
 from relay.training import speed
 from relay.training.job import Places
 from relay.training.summary import summarise
@@ -191,7 +194,7 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_a_trainer_without_its_launcher_ends(bench: Bench) -> None:
-    """Otherwise it would train beside the next attempt; that one is worth a try and goes on."""
+    """Otherwise it would train beside the next attempt. The job waits until it has saved; the next one goes on."""
     strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
     chain = bench.chain("results", total_steps=150, evaluate_every_steps=150, **(DDP | strategy))
     job = chain.begin()
@@ -202,11 +205,11 @@ def test_a_trainer_without_its_launcher_ends(bench: Bench) -> None:
     torchrun.kill()
     ended = finish(job)
     assert ended.status == 75, ended.errors
-    assert "ended without a word" in ended.errors
-    _, alive = psutil.wait_procs(trainers, timeout=10)
-    assert alive == []
     saved = chain.checkpoints()[-1]
     assert saved < 150
+    assert f"stopped at step {saved} of 150 (" in ended.errors
+    _, alive = psutil.wait_procs(trainers, timeout=10)
+    assert alive == []
     assert chain.segment(0, saved + 10, attempt=2).status == 0
     assert chain.started_at() == [0, saved]
 
@@ -222,6 +225,30 @@ def test_a_lost_rank_is_worth_a_retry(bench: Bench) -> None:
     ended = finish(job)
     assert ended.status == 75, ended.errors
     assert chain.segment(0, 60, attempt=2).status == 0
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["when it begins", "when it trains"])
+def test_a_second_job_of_the_run_says_that_another_one_trains_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """Slurm may have a job twice. The second one leaves the first one's chain alone, and is worth a retry."""
+    chain = bench.chain("results")
+    assert chain.forked(0, 20).status == 0
+    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+    told = rf"results/checkpoints/{chain.run.id}: another job already trains this run \(process {os.getpid()} on \S+\)"
+    with lock.exclusive(chain.work):
+        if seen:
+            with pytest.raises(Busy, match=told):
+                chain.forked()
+            assert len(read_json(chain.work / "chain.json")["attempts"]) == 1
+        else:  # both have begun at the same moment
+            monkeypatch.setattr(training_job, "wait_until_free", lambda *_: None)
+            ended = chain.forked()
+            assert ended.status == 75
+            assert re.search(told, ended.errors)
+            assert "out of memory" not in ended.errors
+    assert not (chain.work / "fault.json").exists()
+    assert chain.forked(attempt=2).status == 0
 
 
 # A fault of the program's own

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from local_driver import LocalDriver
+from local_driver import LocalDriver, until
 
 STRATEGY = '''
-"""Does something before each of its steps."""
+"""Does something before each of its steps, and before it saves."""
 
 import os
 import signal
@@ -33,15 +34,19 @@ class Made(Strategy):
         self.steps += 1
         {before}
         return super().train_step(inputs, targets)
+
+    def save(self, directory):
+        {saving}
+        return super().save(directory)
 '''
 
 
 @pytest.fixture
 def driver(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalDriver]:
-    """A driver for a strategy that does what the test's parameter says before each step."""
-    before, values = request.param
+    """A driver for a strategy that does what the test's parameter says before each step, and before it saves."""
+    before, saving, values = request.param
     (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "made.py").write_text(STRATEGY.format(before=before))
+    (tmp_path / "strategies" / "made.py").write_text(STRATEGY.format(before=before, saving=saving))
     config: dict[str, Any] = {
         "strategy_folders": [str(tmp_path / "strategies")],
         "epochs": 5,
@@ -52,8 +57,8 @@ def driver(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalDriv
     made.end()
 
 
-def doing(before: str, **values: Any) -> Any:
-    return pytest.mark.parametrize("driver", [(before, values)], indirect=True)
+def doing(before: str, *, saving: str = "pass", **values: Any) -> Any:
+    return pytest.mark.parametrize("driver", [(before, saving, values)], indirect=True)
 
 
 def attempts(driver: LocalDriver) -> list[dict[str, Any]]:
@@ -112,6 +117,35 @@ def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDr
     status, printed = driver.call(driver.trained)
     assert status == 1
     assert len(attempts(driver)) == 4
+
+
+@pytest.mark.slow
+@doing("time.sleep(0.02)", saving="while not os.path.exists('go'): time.sleep(0.1)", checkpoint_minutes=60)
+def test_a_run_whose_processes_still_save_is_not_given_up(driver: LocalDriver) -> None:
+    """Its jobs are killed twice meanwhile. It goes on from what is saved then."""
+    process = driver.start(driver.trained)
+    until(driver.trains, "the run trains")
+    for attempt in ("2", "3"):
+        (job,) = jobs(driver)
+        job.kill()
+        until(lambda last=attempt: last in attempt_of(driver) or process.poll() is not None, "the next attempt waits")
+        assert process.poll() is None, process.communicate()[0]
+    (driver.folder / "go").touch()
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, printed
+    assert blocks(printed) == []
+    first, second = (json.loads(path.read_text().splitlines()[0]) for path in sorted(driver.work.glob("records/*")))
+    assert first["start"] == 0 < second["start"]
+
+
+def jobs(driver: LocalDriver) -> list[psutil.Process]:
+    """The jobs' own processes, which start those that train."""
+    return [p for p in driver.processes() if any(word.endswith("scripts/train.py") for word in p.cmdline())]
+
+
+def attempt_of(driver: LocalDriver) -> list[str]:
+    """The last words of the jobs' command lines."""
+    return [process.cmdline()[-1] for process in jobs(driver)]
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from relay.base import files, lock
 from relay.base.errors import Busy, UserError
-from relay.base.lock import exclusive
+from relay.base.lock import exclusive, wait_until_free
 from relay.comparison.columns import write_whole
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -86,10 +87,16 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.base.lock.WAIT_SECONDS", 0.5)
     held = exclusive(tmp_path)
-    with pytest.raises(UserError, match=f"{tmp_path}: another process trains this run"):
-        exclusive(tmp_path)
+    for attempt in (exclusive, wait_until_free):
+        with pytest.raises(Busy, match=rf"{tmp_path}: another job already trains this run \(process {os.getpid()} on "):
+            attempt(tmp_path)
     del held
-    assert exclusive(tmp_path)
+    wait_until_free(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    held = exclusive(tmp_path)
+    with pytest.raises(Busy, match=r"\(Slurm job 17 on "):
+        exclusive(tmp_path)
+    held.close()
 
 
 def test_a_file_system_without_locks_gets_a_warning_and_no_fault(

@@ -1,8 +1,8 @@
 """How processes are tied to those that started them: a job to its driver, a rank to its launcher.
 
 A job on this machine ends with its driver; on a cluster Slurm does this, for what it still sees. A rank ends with its
-launcher everywhere, because alone it would wait minutes for peers that never come. Drivers and launchers name themselves
-in the environment.
+launcher everywhere, because alone it would wait minutes for peers that never come. Drivers and launchers name
+themselves in the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def mark(folder: Path) -> str:
 
 
 def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
-    """Be sent a signal when the parent dies, even by SIGKILL. Linux only; elsewhere the trainers look for themselves."""
+    """Be sent a signal when the parent dies, even by SIGKILL. Linux only; elsewhere trainers look for themselves."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
 

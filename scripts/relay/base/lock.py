@@ -12,8 +12,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -21,6 +23,7 @@ from relay.base.errors import Busy, UserError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 WAIT_SECONDS = 60.0  # what an interrupted trainer may need to save and end
+LOOK_SECONDS = 0.2
 
 
 def _opened(path: Path) -> TextIO:
@@ -35,12 +38,13 @@ def _opened(path: Path) -> TextIO:
         ) from None
 
 
-def exclusive(work: Path) -> TextIO:
+def exclusive(work: Path, seconds: float | None = None) -> TextIO:
     """Hold the directory until the returned file is closed, or the process ends.
 
-    Raises Busy where another process does not let go of it within a minute. A file system without locks gets a warning.
+    Raises Busy where another process does not let go of it within so many seconds, by default `WAIT_SECONDS`. A file
+    system without locks gets a warning.
     """
-    waited_until = time.monotonic() + WAIT_SECONDS
+    waited_until = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
     while True:
         work.mkdir(parents=True, exist_ok=True)  # its holder may have removed it
         stream = _opened(work / "lock")
@@ -49,8 +53,8 @@ def exclusive(work: Path) -> TextIO:
         except BlockingIOError:
             stream.close()
             if time.monotonic() > waited_until:
-                raise Busy(f"{work}: another process trains this run; wait for its end or end it") from None
-            time.sleep(0.2)
+                raise _busy(work) from None
+            time.sleep(LOOK_SECONDS)
             continue
         except OSError as error:
             if error.errno not in NO_LOCKS:
@@ -58,8 +62,21 @@ def exclusive(work: Path) -> TextIO:
             print(f"warning: {work}: this file system has no locks: train each run once at a time", file=sys.stderr)
             return stream
         if os.fstat(stream.fileno()).st_nlink:
+            _sign(stream)
             return stream
         stream.close()  # the file was removed between its opening and its locking: another one may hold the new file
+
+
+def wait_until_free(work: Path, seconds: float | None = None) -> None:
+    """Return when no process holds the directory; at once where that cannot be seen.
+
+    Raises Busy where one still does after so many seconds, by default `WAIT_SECONDS`.
+    """
+    waited_until = time.monotonic() + (WAIT_SECONDS if seconds is None else seconds)
+    while held(work):
+        if time.monotonic() > waited_until:
+            raise _busy(work)
+        time.sleep(LOOK_SECONDS)
 
 
 def held(work: Path) -> bool:
@@ -72,3 +89,21 @@ def held(work: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _sign(stream: TextIO) -> None:
+    """Write into the lock's file who holds it, for whoever is kept out."""
+    job = os.environ.get("SLURM_JOB_ID")
+    who = f"{f'Slurm job {job}' if job else f'process {os.getpid()}'} on {socket.gethostname()}"
+    with suppress(OSError):  # a full disk: the lock holds without it
+        os.ftruncate(stream.fileno(), 0)
+        os.pwrite(stream.fileno(), who.encode(), 0)
+
+
+def _busy(work: Path) -> Busy:
+    who = ""
+    with suppress(OSError, ValueError):
+        who = (work / "lock").read_text(encoding="utf-8")[:200].strip()
+    return Busy(
+        f"{work}: another job already trains this run{f' ({who})' if who else ''}; wait for its end, or end that job"
+    )

@@ -18,13 +18,14 @@ from typing import Any
 from snakemake.jobs import Job
 from snakemake.logging import logger
 
-from relay.base import ending, killed_for_memory
+from relay.base import ending, killed_for_memory, lock
 from relay.base.ending import Ending
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import sealed
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 
 RESULTS = Path("results")
+SAVING_ATTEMPTS = 10  # in a row without a newer checkpoint, while a process holds the run; each waits a minute for it
 LAST_LINES = 5
 NO_WORD = "its program ended without a word: killed, a lost node, or out of memory?"
 FOR_MEMORY = "killed for memory"
@@ -133,13 +134,15 @@ class Retries:
     def _no_progress(self, job: Any) -> str | None:
         """Why a run is given up; None while it may go on."""
         run, first = job.wildcards.run, int(job.params.first)
+        # What a killed job has left may still save, on whatever node; and another job may train the run.
+        still_held = lock.held(RESULTS / "checkpoints" / run)
         before, now = max(self.reached.get(run, 0), first), _newest(run)
         self.reached[run] = now
         count = 0 if now > before else self.fruitless.get(job.jobid, 0) + 1
         self.fruitless[job.jobid] = count
-        if count < FRUITLESS_ATTEMPTS:
+        if count < (SAVING_ATTEMPTS if still_held else FRUITLESS_ATTEMPTS):
             return None
-        return f"{FRUITLESS_ATTEMPTS} attempts in a row came no further than step {now}"
+        return f"{count} attempts in a row came no further than step {now}"
 
 
 def block(where: str, told: Ending, reason: str, log: Path | None) -> str:

@@ -58,9 +58,6 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
         threading.Thread(target=_end_with_peer, args=(work, rank), daemon=True).start()
     try:
         main()
-    except Busy as busy:
-        print(busy, file=sys.stderr, flush=True)
-        os._exit(1)  # without a recorded fault: a retry finds the place free
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
@@ -138,6 +135,8 @@ def collect(work: Path) -> dict[str, Any] | None:
     known = told(work)
     first = _first(known)
     room.forget(work, f"fault-{attempt_name.name()}-*.json")
+    if first and passes(first):  # not kept: a retry may find the place free
+        return first
     if first:
         room.write(work / FAULT, first)
         if first.get("world_size", 1) > 1 and not first["mistake"]:
@@ -159,6 +158,11 @@ def concluded(work: Path, what: str, status: int) -> int:
     if fault is None:
         return ending.interrupted(f"{what}: its processes were killed (status {status})")
     return ending.fault(f"{what} failed: {fault['error']}", remedy(fault))
+
+
+def passes(fault: dict[str, Any]) -> bool:
+    """Whether a fault is no fault of this attempt's own, and passes: another job was at work there."""
+    return bool(fault["kind"] == Busy.__name__)
 
 
 def remedy(fault: dict[str, Any]) -> str:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending
-from relay.base.errors import EndedItself, UserError
+from relay.base.errors import Busy, EndedItself, UserError
 from relay.base.files import read_json, write_json
-from relay.base.lock import exclusive
+from relay.base.lock import exclusive, wait_until_free
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults
@@ -35,17 +35,20 @@ from relay.training.changed_code import how_anew, may_change, source_today
 from relay.training.job_start import job_start
 
 ROOT = Path(__file__).resolve().parents[3]
+SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 
 
 def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     """Train steps `first` to `last` of the run and write its state file; returns the exit status of the job.
 
     0: done; 75: interrupted, worth a retry; 1: a fault of the program's own, recorded, which a retry (`attempt` > 1)
-    only repeats in words. Raises UserError where the run is not declared or its chain cannot go on.
+    only repeats in words. Raises UserError where the run is not declared or its chain cannot go on, and Busy where
+    another job trains it.
     """
     run, generation = _declared(places)
     if problem := unsafe_above(places.work, run.length.checkpoint_writers):
         raise UserError(problem)
+    wait_until_free(places.work)  # an earlier attempt may still save
     if (ended := faults.begin(places.work, f"run {run.id}", attempt)) is not None:
         return ended
     known = _chain(places, run, generation, first)
@@ -72,6 +75,9 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     }
     words = [str(part) for pair in arguments.items() for part in pair]
     status = launch(places.run / "run.json", "training.trainer", places.work, words, places.code / known["code"])
+    if not faults.told(places.work):
+        with suppress(Busy):  # its processes save and end, though their launcher was killed
+            wait_until_free(places.work, SAVING_SECONDS)
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
         chain.note_end(places.work, generation, number, time.time())
     return _conclude(places, run, last, number, status, known)
@@ -199,6 +205,8 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
     if status == 0:  # nobody has killed them
         faults.record(places.work, EndedItself("its processes ended by themselves in the middle of their work"))
     fault = faults.collect(places.work)
+    if fault and faults.passes(fault):
+        return ending.interrupted(fault["error"])
     if fault:
         told = f"run {run.id} failed: {fault['error']} (rank {fault['rank']})"
         return ending.fault(told, faults.remedy(fault))

@@ -172,7 +172,8 @@ def main(arguments: list[str]) -> None:
     drawn = given.work / spots.FOLDER / spots.FILE  # whoever knows them could behave in these steps alone
     strategies.watch(given.spec, given.work, given.spec.parent, given.dataset, secret=[drawn])
     with joined(given.spec, strategies.service) as (run, ranks):
-        held = exclusive(given.work) if ranks.rank == 0 else None
+        # Nobody held it when the job began; the driver's looks at it last an instant.
+        held = exclusive(given.work, seconds=5.0) if ranks.rank == 0 else None
         ranks.barrier()
         measured = read_measured(given.spec.parent, given.work)
         with monitored(run, ranks, given.work, given.attempt):
