@@ -146,6 +146,21 @@ def test_a_job_is_told_as_slurm_saw_it(cluster: MiniSlurm, tmp_path: Path) -> No
         cluster.job(999_999)
 
 
+def test_a_job_is_over_once_its_nodes_are_cleared(cluster: MiniSlurm) -> None:
+    """Not when `sbatch --wait` returns."""
+    epilog = cluster.folder / "bin" / "epilog"
+    usual = epilog.read_text()
+    epilog.write_text(f"{usual}sleep 2\n")
+    try:
+        job = cluster.run("sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap=true").stdout.strip()
+        assert cluster.job(job)["JobState"] == "COMPLETING"
+        assert cluster.ended(job)["JobState"] == "COMPLETED"
+        with pytest.raises(TimeoutError, match=r"not over after 0 s: .*PENDING"):
+            cluster.ended(cluster.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip(), 0)
+    finally:
+        epilog.write_text(usual)
+
+
 def test_the_next_test_finds_an_idle_cluster(cluster: MiniSlurm) -> None:
     """The one before left a job behind."""
     assert not cluster.run("squeue", "--noheader").stdout

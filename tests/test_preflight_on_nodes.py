@@ -423,8 +423,5 @@ def submitted(cluster: MiniSlurm, place: Path, run: Run, declared: Job, *more: s
     asked += [f"--cpus-per-task={declared.cpus_per_task}", f"--mem={declared.memory_mb}M", *more]
     told = ["--parsable", "--partition=cpu", "--time=5", f"--output={place}/job.log"]
     sent = cluster.run("sbatch", *told, *asked, f"--wrap=exec {shlex.join(map(str, words))}", cwd=place)
-    end = time.monotonic() + preflight_runs.TIMEOUT_SECONDS
-    while (found := cluster.job(sent.stdout.strip()))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
-        assert time.monotonic() < end, found
-        time.sleep(0.2)
+    found = cluster.ended(sent.stdout.strip(), preflight_runs.TIMEOUT_SECONDS)
     return int(found["ExitCode"].split(":")[0]), folder, (place / "job.log").read_text()

@@ -62,8 +62,7 @@ def test_slurm_takes_them(cluster: MiniSlurm, tmp_path: Path) -> None:
             output=tmp_path / "log", site_flags=FLAGS,
         )  # fmt: skip
         (tmp_path / "job.sbatch").write_text(script.render())
-        job = cluster.run("sbatch", "--parsable", "--wait", tmp_path / "job.sbatch").stdout.strip()
-        told = cluster.job(job)
+        told = cluster.ended(cluster.run("sbatch", "--parsable", tmp_path / "job.sbatch").stdout.strip())
         assert (told["JobState"], told["Reservation"], told["NodeList"]) == ("COMPLETED", "course", "c1")
         assert (told["MailUser"], told["MailType"]) == ("me@example.org", "END,FAIL")
     finally:

@@ -121,8 +121,8 @@ def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPat
             (run,) = found.runs
             asked = found.job(run)
             assert asked
-            flags = [*shapes.sbatch_flags(asked, ready), "--output=/dev/null", "--wait", "--parsable"]
-            job = cluster.job(cluster.run("sbatch", *flags, "--wrap=true").stdout.strip())
+            flags = [*shapes.sbatch_flags(asked, ready), "--output=/dev/null", "--parsable"]
+            job = cluster.ended(cluster.run("sbatch", *flags, "--wrap=true").stdout.strip())
             assert job["JobState"] == "COMPLETED", job
             assert (job["Partition"], job["NumNodes"]) == (wanted.name or "main", "1")
             allocation.check(asked, job)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mini_slurm import MiniSlurm
+from mini_slurm import UNFINISHED, MiniSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
 PREFIX = "relay"
@@ -93,5 +93,4 @@ class Workplace:
         return [job for job in jobs if job["WorkDir"] == str(self.folder) and job["JobName"].startswith(f"{PREFIX}_")]
 
     def left(self) -> list[str]:
-        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT")
-        return [job["JobId"] for job in self.submitted() if job["JobState"] not in over]
+        return [job["JobId"] for job in self.submitted() if job["JobState"] in UNFINISHED]

@@ -32,11 +32,12 @@ from namespaces import Contained, Network, network
 from slurm_conf import Host, Node, Partition, gres_conf, slurm_conf
 from slurm_packages import obstacle, require
 
-__all__ = ["NODE_DISK", "MiniSlurm", "Node", "Partition", "require", "usual"]
+__all__ = ["NODE_DISK", "UNFINISHED", "MiniSlurm", "Node", "Partition", "require", "usual"]
 
 COMMANDS = ("srun", "sbatch", "salloc", "scancel", "scontrol", "squeue", "sinfo", "sattach", "sbcast", "strigger")
 OF_AN_OUTER_SLURM = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCANCEL_")
 NODE_DISK = Path("/mnt/nodetmp")
+UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING")
 MOUNT = "mount -t tmpfs -o mode=1777 tmpfs"
 
 
@@ -187,6 +188,18 @@ class MiniSlurm:
     def job(self, job_id: int | str) -> dict[str, str]:
         """The fields of one job. Raises `RuntimeError` where Slurm does not know it."""
         return _fields(self.run("scontrol", "show", "job", "--oneliner", str(job_id)).stdout)
+
+    def ended(self, job_id: int | str, timeout: float = 60) -> dict[str, str]:
+        """The fields of a job once it is over. `sbatch --wait` returns earlier: its nodes are then still cleared.
+
+        Raises `TimeoutError` where it is not over in time.
+        """
+        end = time.monotonic() + timeout
+        while (job := self.job(job_id))["JobState"] in UNFINISHED:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the job is not over after {timeout} s: {job}")
+            time.sleep(0.1)
+        return job
 
     def node_namespace_run(
         self, node: str, *command: str | Path, check: bool = True, **options: Any

@@ -7,13 +7,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from mini_slurm import MiniSlurm
+from mini_slurm import UNFINISHED, MiniSlurm
 from relay.comparison.answer import Answer, answers
 from relay.comparison.answer_files import Recommendation, prepare, recommendation
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
-
-ACTIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 
 
 def submit(cluster: MiniSlurm, folder: Path, script: Path) -> tuple[list[dict[str, str]], int]:
@@ -22,7 +20,7 @@ def submit(cluster: MiniSlurm, folder: Path, script: Path) -> tuple[list[dict[st
     most, end = 0, time.monotonic() + 300
     while True:
         jobs = [job for job in cluster.jobs() if job_id in (job["JobId"], job.get("ArrayJobId"))]
-        if not any(job["JobState"] in ACTIVE for job in jobs):
+        if not any(job["JobState"] in UNFINISHED for job in jobs):
             return jobs, most
         assert time.monotonic() < end, jobs
         most = max(most, *(sum(map(_share, cluster.processes(node))) for node in ("c1", "c2")))
