@@ -5,8 +5,9 @@ PYTHON ?= python3
 TORCH ?= auto
 # How long to wait for the package index's first answer.
 NETWORK_SECONDS ?= 10
-# Which strategies `make demo` compares: those of torch itself (torch), or one of every stack of software (all).
-STACKS ?= torch
+# Stacks of software. `make demo` compares strategies of torch itself (torch, the default), or one of every stack (all).
+# `make test` tests all (the default), or torch and those that are named: STACKS=torch, STACKS="lightning horovod".
+STACKS ?=
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
 SNAKEMAKE_OPTIONS ?=
 PYTEST_OPTIONS ?=
@@ -18,9 +19,15 @@ BIN := .venv/bin
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 DEMO_torch := config/demo.yaml
 DEMO_all := config/demo.yaml config/stacks.yaml
+DEMO = $(DEMO_$(or $(STACKS),torch))
+FURTHER := $(filter-out torch driver dev,$(basename $(notdir $(wildcard envs/*.in))))
+TESTED := $(or $(STACKS),all)
 # Before anything is installed.
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
-$(if $(DEMO_$(STACKS)),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
+$(if $(DEMO),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
+endif
+ifneq ($(filter stacks test test-quick,$(MAKECMDGOALS)),)
+$(foreach name,$(filter-out torch all $(FURTHER),$(TESTED)),$(error STACKS: '$(name)' is not allowed; allowed: torch, all, or some of: $(FURTHER)))
 endif
 SNAKEFILES := $(wildcard Snakefile) workflow
 
@@ -42,19 +49,19 @@ install-dev:  ## Install what running and testing need into .venv
 	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
 demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores (STACKS=all: more of them)
-	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO_$(STACKS)) $(SNAKEMAKE_OPTIONS)
+	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO) $(SNAKEMAKE_OPTIONS)
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
 
-stacks: install-dev  ## Make the environments of all stacks that tests use (built once)
-	@$(BIN)/python tests/support/all_stacks.py
+stacks: install-dev  ## Make the environments of the stacks that tests use (built once: minutes)
+	@$(BIN)/python tests/support/all_stacks.py $(TESTED)
 
-test: lint stacks  ## Check style and types, then run the whole test suite but the long campaigns
-	$(BIN)/pytest -m "not long" $(DIVIDED) $(PYTEST_OPTIONS)
+test: lint stacks  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
+	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
-	$(BIN)/pytest -m "not slow and not long" $(DIVIDED) $(PYTEST_OPTIONS)
+	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone
 	$(BIN)/pytest -m long $(PYTEST_OPTIONS)

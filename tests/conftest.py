@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import mini_slurm
+import stacks
+from relay.base.errors import UserError
 from relay.run_folder.attempt_name import ATTEMPT
 from relay.spec import arithmetic
 from shared import session_folder
@@ -28,9 +30,18 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """How many kills a campaign has, and which."""
+    """How many kills a campaign has, and which; whose strategies are tested."""
     parser.addoption("--kills", type=int, default=300, help="kills of the long campaign (default: %(default)s)")
     parser.addoption("--seed", type=int, default=secrets.randbelow(10**6), help="of campaigns (default: a fresh one)")
+    parser.addoption("--stacks", default=stacks.ALL, help="whose tests run beside torch's (default: %(default)s)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out the tests of stacks that are not asked for."""
+    try:
+        stacks.ask_for(config.getoption("--stacks").split())
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import debian_packages
+import stacks
 from mini_slurm import NODE_DISK, MiniSlurm
 from slurm_runs import WHEELS, site_file, slurm_snakemake
 
@@ -29,6 +30,7 @@ SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "
     ],
 )
 def test_it_trains_from_its_wheel_over_two_nodes(cluster: MiniSlurm, tmp_path: Path, strategies: list[str]) -> None:
+    stacks.require("deepspeed")
     debian_packages.require()
     site = site_file(tmp_path, environment=WHEELS, network_interface="eth0")
     comparisons = [{"strategy": name, "nodes": 2, "launcher": "srun"} for name in strategies]

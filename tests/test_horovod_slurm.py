@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import debian_packages
+import stacks
 from mini_slurm import NODE_DISK, MiniSlurm
 from relay.base.files import read_json
 from relay.planning.config import load
@@ -19,6 +20,11 @@ from slurm_runs import ROOT, WHEELS, site_file, slurm_snakemake
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2, "gate": {"steps": 20}}
 SHORT |= {"spot_checks": {"random_steps": 0, "hops": 0, "end": False}, "task": "lenet-digits"}
 ACROSS = {"strategy": "horovod", "nodes": 2}
+
+
+@pytest.fixture(autouse=True)
+def _asked_for() -> None:
+    stacks.require("horovod")
 
 
 @pytest.mark.slow

@@ -141,13 +141,10 @@ def test_lossy_options_are_known_by_their_values() -> None:
     assert told == {"none": {}, "fp16": {"compression": 2e-3}}
 
 
-def test_the_planner_reads_of_every_strategy_what_its_class_states() -> None:
+@pytest.mark.parametrize("stack", sorted({read(path).stack for path in find().values()}))
+def test_the_planner_reads_of_every_strategy_what_its_class_states(stack: str) -> None:
     """Requirements are read from the text; the class could say something else."""
-    for stack in sorted({read(path).stack for path in find().values()}):
-        _as_its_classes_state(str(provide(stack)), sorted(of_stack(stack)))
-
-
-def _as_its_classes_state(python: str, names: list[str]) -> None:
+    python, names = str(provide(stack)), sorted(of_stack(stack))
     code = (
         "from relay import strategies; import sys; [print(repr(strategies.load(n).requirements)) for n in sys.argv[1:]]"
     )

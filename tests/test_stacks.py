@@ -16,14 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+import all_stacks
 import lock as lock_script
+import stacks
 from relay.base.errors import UserError
-from relay.environments import built, installer, login_node, node, overlay
+from relay.environments import built, installer, login_node, node, overlay, patience
 from relay.environments.recipes import RECIPES, Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVS = ROOT / "envs"
-STACKS = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in lock_script.NO_FURTHER_STACK)
+STACKS = stacks.FURTHER
 
 
 def versions(name: str) -> dict[str, set[str]]:
@@ -176,12 +178,16 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_package_without_a_wheel_is_built_once_for_all(
-    quick: Path, own_cache: Path, capfd: pytest.CaptureFixture[str]
+    quick: Path, own_cache: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And said to go on while it is built."""
+    monkeypatch.setattr(patience, "TELL_SECONDS", 0.1)
     link = overlay.make(quick)
     subprocess.run([overlay.interpreter(link), "-c", QUICK.tried], check=True)
     (kept,) = own_cache.glob("built/quick-*/*.whl")
-    assert "Building quick==1.0" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "Building quick==1.0 from its source; " in said
+    assert re.search(r"(?m)^  building quick==1.0: \d+ s so far$", said)
     shutil.rmtree(own_cache / "environments")
     before = kept.stat().st_mtime_ns
     overlay.make(quick)
@@ -271,3 +277,57 @@ def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
             time.sleep(0.02)
     except psutil.NoSuchProcess:
         pass
+
+
+# Which stacks the tests take
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    """What `make` would do, and says."""
+    return subprocess.run(["make", "--dry-run", *words], cwd=ENVS.parent, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("given", "taken"), [([], "all"), (["STACKS=torch"], "torch"), (["STACKS=all"], "all")])
+def test_make_tests_the_stacks_that_are_named(given: list[str], taken: str) -> None:
+    done = make("test", *given)
+    assert done.returncode == 0, done.stderr
+    assert f"all_stacks.py {taken}\n" in done.stdout
+    assert f'-m "not long" --stacks "{taken}" ' in done.stdout
+
+
+def test_make_names_a_stack_that_there_is_not() -> None:
+    for target, allowed in (("test", "torch, all, or some of: deepspeed horovod lightning"), ("demo", "torch, all")):
+        done = make(target, "STACKS=tourch")
+        assert done.returncode == 2
+        told = f"STACKS: 'tourch' is not allowed; allowed: {allowed}"
+        assert re.fullmatch(rf"Makefile:\d+: \*\*\* {told}\.  Stop\.\n", done.stderr), done.stderr
+
+
+@pytest.mark.slow
+def test_tests_of_a_stack_that_is_left_out_are_skipped_and_say_so() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_lightning.py", "--stacks"]
+    done = subprocess.run([*command, "torch horovod"], cwd=ENVS.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "stack lightning is left out (--stacks, or make test STACKS=…)" in done.stdout
+    assert re.search(r"(?m)^\d+ skipped in ", done.stdout), done.stdout
+    done = subprocess.run([*command, "tourch"], cwd=ENVS.parent, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    told = "ERROR: --stacks: 'tourch' is not allowed; allowed: torch, all, or some of: deepspeed horovod lightning"
+    assert done.stderr.strip() == told
+
+
+def test_what_is_made_and_what_for_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_cache: Path
+) -> None:
+    made: list[Path] = []
+    monkeypatch.setattr(all_stacks.overlay, "make", made.append)
+    monkeypatch.setattr(all_stacks.debian_packages, "obstacle", lambda _: "")
+    monkeypatch.setattr(stacks, "_asked", set())
+    assert all_stacks.main(["horovod", "lightning"]) == 0
+    assert [lock.stem for lock in made] == ["horovod", "lightning"]
+    first, *each, _ = capsys.readouterr().out.splitlines()
+    assert first == all_stacks.FIRST_TIME
+    assert each == ["[1/2] stack horovod, for horovod", "[2/2] stack lightning, for lightning_ddp"]
+    assert all_stacks.main(["torch"]) == 0
+    assert len(made) == 2
+    assert capsys.readouterr().out == "The tests of further stacks are left out\n"

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 import debian_packages
+from lock import NO_FURTHER_STACK
+from relay.base.errors import UserError
 from relay.environments import built, overlay
 from relay.spec import requirements
 
 ENVS = Path(__file__).resolve().parents[2] / "envs"
+TORCH, ALL = "torch", "all"
+FURTHER = sorted(path.stem for path in ENVS.glob("*.in") if path.stem not in NO_FURTHER_STACK)
+_asked = set(FURTHER)
+
+
+def ask_for(names: Sequence[str]) -> None:
+    """Leave out the tests of further stacks that are not among these. Raises UserError for an unknown name."""
+    for name in names:
+        if name not in (TORCH, ALL, *FURTHER):
+            raise UserError(f"--stacks: '{name}' is not allowed; allowed: torch, all, or some of: {' '.join(FURTHER)}")
+    _asked.clear()
+    _asked.update(FURTHER if ALL in names else names)
+
+
+def asked() -> list[str]:
+    """The further stacks whose tests run."""
+    return sorted(_asked & set(FURTHER))
+
+
+def require(stack: str) -> None:
+    """Skip the test where its stack is left out."""
+    if stack in FURTHER and stack not in _asked:
+        pytest.skip(f"stack {stack} is left out (--stacks, or make test STACKS=…)")
 
 
 def of_stack(stack: str) -> dict[str, Path]:
@@ -22,7 +50,9 @@ def provide(stack: str) -> Path:
     """Make the stack's environment unless it is there, and let this process and its forks import from it.
 
     Returns its interpreter. The packages come last on the path, so that nothing of the driver's is hidden.
+    Skips the test where the stack is left out.
     """
+    require(stack)
     lock = ENVS / f"{stack}.txt"
     if overlay.place(lock) is None:
         return Path(sys.executable)

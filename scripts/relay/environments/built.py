@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relay.base.errors import UserError
+from relay.environments import patience
 from relay.environments.lock_text import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
 
@@ -125,8 +126,8 @@ def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) ->
     """Fetch the source, change it as the recipe says, build it, and move the finished wheel to its place."""
     started = time.monotonic()
     name = entry.split(maxsplit=1)[0]
-    print(f"Building {name} from its source; this takes some minutes, and is done once", flush=True)
     log = place.with_suffix(".log")
+    print(f"Building {name} from its source; this takes some minutes, and is done once; its log: {log}", flush=True)
     cpus = len(os.sched_getaffinity(0))
     # The headers and libraries of the environment that it is built for, whatever Python's variables say.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "UV_"))}
@@ -147,7 +148,8 @@ def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) ->
         except (OSError, ValueError) as error:
             raise UserError(f"{name}: {error}") from None
         wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
-        _run([*pip, "wheel", *plainly, *wheels], environment, log, said, name)
+        with patience.told(f"building {name}"):
+            _run([*pip, "wheel", *plainly, *wheels], environment, log, said, name)
         _keep(next((folder / "wheel").glob("*.whl")), place)
     print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
-from relay.environments import built, installer
+from relay.environments import built, installer, patience
 from relay.environments.lock_text import exactly, without
 from relay.environments.node_folder import clear, new_version, only_one, point, use
 from relay.environments.recipes import RECIPES
@@ -119,7 +119,8 @@ def _install(lock: Path, folder: Path, held: int) -> None:
     checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
-        installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held], place=folder)
+        with patience.told(f"fetching for stack {lock.stem}"):
+            installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held], place=folder)
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
         wheel = built.wheel(entry, python, build)
