@@ -21,7 +21,7 @@ min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.base import lifeline
-from relay.driver import guard, refused
+from relay.driver import full_disk, guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
 from relay.launch import warm
@@ -38,6 +38,7 @@ from relay.training import changed_code
 
 if workflow.remote_exec:  # in a Slurm job
     lifeline.end_with_shell()
+full_disk.show_no_tracebacks_of_logs()
 DEFAULTS = Path(f"{workflow.basedir}/config/config.yaml")
 # Before Snakemake reads it: its words for a mistake do not name the file.
 try:

@@ -19,7 +19,7 @@ from snakemake.settings.enums import RerunTrigger
 
 from relay.base import lifeline
 from relay.base.errors import UserError
-from relay.driver import patches
+from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import decided_here
@@ -88,7 +88,11 @@ class _Guarded:
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
         workflow.onstart(lambda log: [act() for act in self.at_start])
 
-    def __call__(self, *, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
+    def __call__(self, **given: Any) -> None:
+        with full_disk.told(Path.cwd()) as self.complaints:
+            self._call(**given)
+
+    def _call(self, *, executor_plugin: Any, executor_settings: Any, **others: Any) -> None:
         workflow, rules, settings = self.workflow, self.rules, executor_plugin.common_settings
         targets = set(workflow.dag_settings.targets)
         warnings = [f"warning: {line}" for line in rules.missing]
@@ -97,7 +101,7 @@ class _Guarded:
             with patches.applied(executor_settings):
                 self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
-        _end_with(*_unwritable(Path.cwd()), *unknown_targets(workflow), *rules.refused(targets))
+        _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow), *rules.refused(targets))
         by_content(workflow.dag_settings)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
@@ -144,7 +148,8 @@ class _Guarded:
                 run()
         finally:
             ending.finish()
-            if not interrupted() and (said := rules.concluding(targets)):
+            stopped = interrupted() or self.complaints.led_to(sys.exception())
+            if not stopped and (said := rules.concluding(targets)):
                 say(said)
 
     def _show(self, targets: Collection[str]) -> None:
@@ -204,14 +209,6 @@ def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds
         return LocalJobs()
     wait_for_jobs(folder, prefix, claimed.left_by, poll_seconds=poll_seconds)
     return SlurmJobs(folder=folder, prefix=prefix)
-
-
-def _unwritable(folder: Path) -> list[str]:
-    """What is wrong where Snakemake cannot even keep its notes: it makes them for a dry run, too."""
-    notes = folder / ".snakemake"
-    if os.access(notes if notes.exists() else folder, os.W_OK | os.X_OK):
-        return []
-    return [f"{folder}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)"]
 
 
 def _misplaced(cluster: str | None, submitting: bool) -> list[str]:

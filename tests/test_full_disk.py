@@ -1,0 +1,92 @@
+"""A folder that takes no writing, from the start or midway: the call ends with one line, and no traceback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from snakemake.logging import logger
+
+from local_driver import LocalDriver
+from relay.driver.full_disk import told, unwritable
+from shared import let_others_enter
+from small_disks import fill, mounts, small
+
+ROOT = Path(__file__).resolve().parents[1]
+FULL = "No space left on device; delete what you no longer need there, or raise your quota"
+
+
+def test_a_folder_that_may_not_be_written_is_one_line(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can become somebody else")
+    program = "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+    program += "from relay.driver.full_disk import unwritable; os.setgid(65534); os.setuid(65534);"
+    program += "print(unwritable(Path(sys.argv[2])))"
+    let_others_enter(tmp_path)
+    command = [sys.executable, "-c", program, str(ROOT / "scripts"), str(tmp_path)]
+    tmp_path.chmod(0o777)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
+    tmp_path.chmod(0o755)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == (
+        f"{tmp_path}: you may not write there; work in a folder of your own (snakemake --directory FOLDER)\n"
+    )
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with mounts() as mount:
+        small(tmp_path / "full", mount, 300)
+        assert unwritable(tmp_path / "full") == ""
+        assert list((tmp_path / "full").iterdir()) == []
+        fill(tmp_path / "full")
+        assert unwritable(tmp_path / "full").startswith(f"{tmp_path}/full: {FULL}")
+
+
+@pytest.mark.parametrize("free_kilobytes", [0, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path, free_kilobytes: int) -> None:
+    """With 400 KB it is full only when the first jobs are under way."""
+    with mounts() as mount:
+        folder = tmp_path / "full"
+        small(folder, mount, 3000)
+        driver = LocalDriver(folder, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
+        (folder / "room").write_bytes(bytes(free_kilobytes * 1024))
+        fill(folder)
+        (folder / "room").unlink()
+        try:
+            status, printed = driver.call("cpu")
+        finally:
+            driver.end()
+    assert status == 1
+    assert "Traceback" not in printed
+    assert "Logging error" not in printed
+    assert [line for line in printed.splitlines() if line.startswith("error: /")] == [
+        f"error: {folder}: {FULL}, then start the same call again"
+    ]
+    assert "no run of this call can be used" not in printed
+    assert printed.splitlines()[-1].startswith("error: /")
+
+
+def test_what_another_disk_says_is_left_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger.addHandler(caplog.handler)
+    words = f"FAILED: {FULL}"
+    elsewhere = logger.makeRecord("", logging.ERROR, "/x/scripts/relay/driver/retries.py", 1, words, (), None)
+
+    def fails(record: logging.LogRecord) -> None:
+        with told(tmp_path):
+            logger.handle(record)
+            raise RuntimeError
+
+    try:
+        with pytest.raises(RuntimeError):
+            fails(elsewhere)
+        assert "FAILED" in caplog.text
+        elsewhere.pathname = "/x/site-packages/snakemake/jobs.py"
+        caplog.clear()
+        with pytest.raises(SystemExit, match=FULL):
+            fails(elsewhere)
+        assert caplog.text == ""
+    finally:
+        logger.removeHandler(caplog.handler)
