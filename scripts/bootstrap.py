@@ -159,6 +159,14 @@ def create(venv: Path) -> None:
         raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
 
 
+def add_plugins(venv: Path) -> None:
+    """Has the environment's Snakemake find this checkout's plugin, which tells a call's mistakes in one line."""
+    for packages in venv.glob("lib/python3*/site-packages"):
+        path, line = packages / "torch_relay.pth", f"{ROOT / 'workflow' / 'plugins'}\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != line:
+            path.write_text(line, encoding="utf-8")
+
+
 def pip_of(venv: Path) -> list[str]:
     """The command of an environment's pip."""
     return [str(venv / "bin" / "python"), "-m", "pip"]
@@ -306,6 +314,8 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     keep = usable(found, wanted, torch)
     shown = os.path.relpath(venv)
     if keep and wanted["locks"].keys() <= found["locks"].keys():
+        with contextlib.suppress(OSError):  # somebody else's, which works without it
+            add_plugins(venv)
         say(f"{shown} is up to date")
         return
     started = time.monotonic()
@@ -327,6 +337,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         pip_install(venv, rest + (exactly(texts["torch-cuda.txt"]) if build == "registry" else ""))
     say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
     pip_install(venv, exactly(texts["driver.txt"] + texts.get("dev.txt", "")))
+    add_plugins(venv)
     stamp.write({**wanted, "device": device, "build": build})
     say(f"Installed in {time.monotonic() - started:.0f} s")
 

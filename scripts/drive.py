@@ -26,7 +26,8 @@ from typing import Any
 from relay.base import entry
 from relay.base.errors import UserError
 from relay.driver.claim import claim
-from relay.planning.reading import check_arguments, read_config
+from relay.driver.first_look import parsed
+from relay.planning.reading import read_config
 from relay.slurm import commands
 from relay.spec.site import Site, load_site
 from relay.spec.site import site_of as site_of_profile
@@ -151,23 +152,6 @@ def queue_again(job_id: str) -> None:
             time.sleep(REQUEUE_PAUSE_SECONDS)
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Snakemake's own reading of its command line, the profile included; its config files and values are checked.
-
-    Raises UserError for what Snakemake itself would answer with a traceback, and SystemExit, after Snakemake's own
-    words, for what it would not take.
-    """
-    from snakemake.cli import CliException, parse_args
-    from snakemake.exceptions import WorkflowError
-
-    try:
-        _, given = parse_args(list(arguments))
-    except (CliException, WorkflowError, ValueError) as error:
-        raise UserError(" ".join(str(getattr(error, "msg", error)).split())) from None
-    check_arguments(given.configfile or [], given.config or [])
-    return given
-
-
 def site_of(arguments: Sequence[str]) -> str:
     """The site that the workflow takes with these arguments: the config's, else the profile's, else `generic`.
 
@@ -180,10 +164,7 @@ def site_of(arguments: Sequence[str]) -> str:
     config: dict[str, Any] = {}
     for file in [*own, *(given.configfile or [])]:
         config |= read_config(Path(file))
-    try:
-        config |= parse_config(given.config)
-    except ValueError as error:
-        raise UserError(" ".join(str(error).split())) from None
+    config |= parse_config(given.config)
     return str(config.get("site") or site_of_profile(given.default_resources or {}) or "generic")
 
 

@@ -46,8 +46,20 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
 
 
 def _word(value: Any) -> Any:
-    """A value of `--config`. Snakemake takes only `True` for true, and everything else that is no number for text."""
+    """A value of `--config`. Snakemake takes only `True` for true, and everything else that is no number for text.
+
+    Within a block or a list it takes numbers for text, too.
+    """
+    if isinstance(value, dict):
+        return {name: _within(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_within(each) for each in value]
     return WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def _within(value: Any) -> Any:
+    number = yaml_file.number(value) if isinstance(value, str) else None
+    return _word(value) if number is None else number
 
 
 def check_arguments(files: Sequence[str | Path], values: Sequence[str]) -> None:
@@ -60,9 +72,22 @@ def check_arguments(files: Sequence[str | Path], values: Sequence[str]) -> None:
             remedy = "a target has to stand before --configfile, which takes all words after it for files"
             raise UserError(f"--configfile: there is no file {show(str(file))}; {remedy}")
         read_config(file)
-    for value in values:
-        if "=" not in value:
-            raise UserError(f"--config: {show(value)} has no value; allowed: NAME=VALUE")
+    for word in values:
+        _check_word(word)
+
+
+def _check_word(word: str) -> None:
+    from snakemake.cli import parse_config
+
+    name, sign, value = word.partition("=")
+    if not sign:
+        raise UserError(f"--config: {show(word)} has no value; allowed: NAME=VALUE")
+    try:
+        parse_config([word])
+    except Exception:
+        block, _, key = name.partition(".")
+        allowed = f"'{block}={{{key}: {value}}}' for a key of a block" if block and key else "a key of the config"
+        raise UserError(f"--config: {show(name)} is not allowed as a name; allowed: {allowed}") from None
 
 
 def _short(file: Path) -> str:

@@ -71,6 +71,15 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
 
 
+def number(text: str) -> int | float | None:
+    """The number that a text is in YAML or JSON; None where it is none."""
+    try:
+        value = _parsed(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def _parsed(text: str) -> Any:
     """JSON first, as Snakemake does: its 1e-3 is a number, which it is not to PyYAML."""
     try:

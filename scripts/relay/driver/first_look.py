@@ -1,0 +1,89 @@
+"""What is wrong with a call's words and files, in one line, before Snakemake reads them.
+
+Snakemake answers such mistakes with a traceback, or with its whole list of options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.driver import full_disk
+from relay.planning.reading import check_arguments
+from relay.spec.messages import near, show
+
+NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")
+UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
+SEEN = "snakemake --help lists Snakemake's options"
+
+
+def check(arguments: Sequence[str]) -> None:
+    """End the process with one line where Snakemake would not take these arguments, or could not read what they name.
+
+    For the process of Snakemake's command line itself.
+    """
+    full_disk.show_no_tracebacks_of_logs()
+    try:
+        parsed(arguments)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Snakemake's own reading of its command line, the profile included; its config files and values are checked.
+
+    Raises UserError for what Snakemake would not take, and SystemExit where it would end without a mistake (`--help`).
+    """
+    from snakemake.cli import parse_args
+
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            _, given = parse_args(list(arguments))
+    except SystemExit as ended:
+        if ended.code:
+            raise UserError(_in_a_line(said.getvalue(), arguments)) from None
+        raise
+    except Exception as error:
+        raise UserError(f"{_option_of(error)}: {_joined(str(getattr(error, 'msg', error)))}; {SEEN}") from None
+    if given.directory and Path(given.directory).exists() and not Path(given.directory).is_dir():
+        raise UserError(f"--directory: {show(str(given.directory))} is a file; allowed: a folder")
+    check_arguments(given.configfile or [], given.config or [])
+    return given
+
+
+def _in_a_line(said: str, arguments: Sequence[str]) -> str:
+    """Snakemake's complaint without the list of its options; what may be meant where a name is unknown."""
+    words = _joined(re.split(r"(?m)^(?:\S+: )?[Ee]rror: ", said)[-1])
+    if profile := NO_PROFILE.search(words):
+        given = profile.group(1)
+        ready = sorted(str(folder) for folder in Path("profiles").glob("*/"))
+        allowed = f"{near(given, ready, likeness=0.4)}allowed: {', '.join(ready) or 'a path'}"
+        return f"--profile: {show(given)} is no folder with a config.yaml; {allowed}"
+    if option := UNKNOWN.search(words):
+        from snakemake.cli import get_argument_parser
+
+        named = [name for action in get_argument_parser()._actions for name in action.option_strings]
+        meant = near(option.group(1), [name for name in named if name.startswith("--")], likeness=0.75)
+        where = "" if any(word.startswith(option.group(1)) for word in arguments) else ", which the profile gives,"
+        return f"option {option.group(1)}{where} is unknown; {meant}{SEEN}"
+    return words
+
+
+def _option_of(error: BaseException) -> str:
+    """The option whose value was being read when the error came, as argparse's own frames know it."""
+    trace, option = error.__traceback__, "snakemake"
+    while trace:
+        option = str(trace.tb_frame.f_locals.get("option_string") or option)
+        trace = trace.tb_next
+    return option
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,43 @@
+"""Lets this project look at a call before Snakemake reads its options and its config files.
+
+Snakemake imports each package of such a name before it reads the command line. That is its interface for logger
+plugins, and its only one that early. What it answers to a mistake there is a traceback, or its whole list of options;
+our own line is made by `relay.driver.first_look`. A job's Snakemake (`--mode`), and one of another workflow, go on as
+if this package were not there. `scripts/bootstrap.py` puts this folder on the path of `.venv`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from snakemake_interface_logger_plugins.base import LogHandlerBase as LogHandler  # a plugin has one; nobody asks for it
+
+__all__ = ["LogHandler"]
+
+
+def _called() -> bool:
+    """Whether this process is Snakemake's command line, as its script or by `python -m snakemake`."""
+    return Path(sys.argv[0]).name == "snakemake" or Path(sys.argv[0]).parts[-2:] == ("snakemake", "__main__.py")
+
+
+def _root() -> Path | None:
+    """The folder of this project whose Snakefile is called; None where none is, or in a job."""
+    from snakemake.api import resolve_snakefile
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("-s", "--snakefile", type=Path)
+    parser.add_argument("--mode")
+    try:
+        given, _ = parser.parse_known_args()
+    except SystemExit:
+        return None
+    snakefile = None if given.mode else resolve_snakefile(given.snakefile, allow_missing=True)
+    root = Path(snakefile).resolve().parent if snakefile else None
+    return root if root and (root / "workflow" / "plugins" / __name__).is_dir() else None
+
+
+if _called() and (root := _root()):
+    sys.path.insert(0, str(root / "scripts"))
+    from relay.driver.first_look import check
+
+    check(sys.argv[1:])
