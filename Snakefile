@@ -29,7 +29,7 @@ from relay.planning import here, largest_models, planner, probed, reading, shrin
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
-from relay.spec import user_limits
+from relay.spec import requirements, user_limits
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.site import leave_to_slurm, load_site, site_of
 from relay.status.page import GATES, SPOT_CHECKS
@@ -64,6 +64,8 @@ try:
         SITE = user_limits.beside_driver(SITE)
     # A job plans again: with the environment variables and the torch that the driver has found.
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
+    if workflow.is_main_process:
+        layout.refuse_other(Path("results"))
     PLAN = planner.plan(
         CONFIG,
         root=Path(workflow.basedir),
@@ -76,7 +78,6 @@ try:
     if workflow.is_main_process and not unplanned & set(sys.argv):
         PLAN.check_measured()
     if workflow.is_main_process:
-        layout.refuse_other(Path("results"))
         here.check(PLAN)
 except UserError as error:
     sys.exit(f"error: {error}")
@@ -105,6 +106,7 @@ if workflow.is_main_process:
     guard.guard(
         workflow,
         guard.Rules(
+            strategies=requirements.find(map(Path, CONFIG.strategy_folders)),
             reading={"status"} if PLAN.unmeasured else {"status", "plan"},
             missing=[
                 *PLAN.unready,

@@ -93,7 +93,7 @@ REFUSED = {
         "(this is text: write 2, without quotes)"
     ),
     "learning_rate: 1e-5": (
-        "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 or null "
+        "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "
         "(this is text: write 1.0e-05, without quotes)"
     ),
     "repeats: true": "config: repeats: true is not allowed; allowed: a whole number of at least 1",
@@ -104,7 +104,28 @@ REFUSED = {
         "config: epochs: 2020-01-01 is not allowed; allowed: a number greater than 0 and of at most 1000000"
     ),
     "epochs:": "config: epochs: null is not allowed; allowed: a number greater than 0 and of at most 1000000",
+    # what a text program has put in place of a character
+    "device: cu–da": (
+        "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
+        "allowed: auto, cpu, cuda"
+    ),
+    "seed: –1": (
+        "config: seed: '–1' is not allowed (U+2013, en dash, stands in it: type - (or --)); allowed: a whole number of "
+        "at least 0 and less than 2147483648"
+    ),
+    "gate:\n \u00a0steps: 20": (
+        "config: gate.\u00a0steps: 20 has an unknown key (U+00A0, no-break space, stands in it: type a plain space); "
+        "did you mean 'steps'? allowed: seed, steps"
+    ),
+    "device: “cpu”": (
+        "config: device: '“cpu”' is not allowed (U+201C, left double quotation mark, stands in it: type \"); "
+        "did you mean 'cpu'? allowed: auto, cpu, cuda"
+    ),
+    "device: CPU": "config: device: 'CPU' is not allowed; did you mean 'cpu'? allowed: auto, cpu, cuda",
     # out of bounds
+    "learning_rate: 1.0e+30": (
+        "config: learning_rate: 1e+30 is not allowed; allowed: a number greater than 0 and of at most 1000 or null"
+    ),
     "epochs: 0": "config: epochs: 0 is not allowed; allowed: a number greater than 0 and of at most 1000000",
     "epochs: .inf": "config: epochs: Infinity is not allowed; allowed: a number greater than 0 and of at most 1000000",
     "margin: 1": "config: margin: 1 is not allowed; allowed: a number of at least 0 and less than 1",

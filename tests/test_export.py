@@ -55,6 +55,21 @@ def test_a_damaged_checkpoint_is_refused_and_nothing_is_written(bench: Bench, tm
     assert not output.exists()
 
 
+def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
+    """No remedy tells to delete what was never made."""
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS)
+    output = bench.folder / "model.safetensors"
+    with pytest.raises(UserError, match=r"runs/run/run.json: cannot be read: No such file .*did you mean run-1\?"):
+        export("run", chain.results, output)
+    with pytest.raises(UserError, match=r"^run run-1: it was not trained yet; train it first: snakemake "):
+        export("run-1", chain.results, output)
+    chain.declared.rename(chain.results / "moved")
+    (chain.results / "runs").rmdir()
+    (chain.results / "runs").write_text("")
+    with pytest.raises(UserError, match=r"run.json: cannot be read: Not a directory"):
+        export("run-1", chain.results, output)
+
+
 def test_both_targets_show_what_they_would_do(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "repeats": 2})
     status, printed = driver.call("export", "libtorch", "-n")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
+from relay.planning.config import load
+from relay.planning.planner import plan
 from relay.run_folder.layout import LAYOUT, check_layout, refuse_other
 
 
@@ -33,3 +35,37 @@ def test_results_of_another_layout_are_refused_and_left_alone(tmp_path: Path, no
         with pytest.raises(UserError, match=rf"another version .*this one has {LAYOUT}.*Nothing is lost: move it"):
             check(results)
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("noted", [None, "cut off", "[]"])
+@pytest.mark.parametrize("kept", ["run", "gate"])
+def test_todays_results_whose_note_is_lost_are_known_and_noted_again(
+    tmp_path: Path, noted: str | None, kept: str
+) -> None:
+    results, planned = tmp_path / "results", plan(load({"comparisons": [{"strategy": "cpu"}]}), gpus=0, cpus=2)
+    run, gate = planned.runs[0], next(iter(planned.gates.values()))
+    specification = {"run": run, "gate": gate}[kept]
+    folder = {"run": results / "runs" / run.id, "gate": results / "equivalence" / "gates" / gate.id}[kept]
+    specification.write(folder / f"{kept}.json")
+    old = results / "runs" / "cpu-0123456789ab" / "run.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("damaged")
+    if noted is not None:
+        (results / "layout.json").write_text(noted)
+    assert not refuse_other(results)
+    check_layout(results)
+    assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
+
+
+def test_what_is_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.symlink_to("/nowhere/results")
+    with pytest.raises(
+        UserError, match=r"results: is a link to /nowhere/results, which is not there: make that folder"
+    ):
+        refuse_other(results)
+    results.unlink()
+    results.mkdir()
+    (results / "runs").write_text("")
+    with pytest.raises(UserError, match=r"results/runs: is a file, and a folder has to be there: move it away"):
+        refuse_other(results)

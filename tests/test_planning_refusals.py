@@ -171,3 +171,9 @@ def test_synthetic_images_that_do_not_fit_the_network_are_refused() -> None:
     keys = {"synthetic": {"shape": [3, 48, 48]}}
     with pytest.raises(UserError, match=r"images of \(3, 48, 48\) cannot be magnified"):
         only(CPU, task="lenet-synthetic", **keys)
+
+
+def test_synthetic_images_of_a_task_that_has_none_are_warned_of() -> None:
+    (warning,) = planned(CPU, synthetic={"classes": 5}).warnings
+    assert warning.startswith("synthetic: changes nothing, because the task lenet-digits trains on the dataset digits;")
+    assert not planned(CPU, synthetic={"classes": 10}).warnings

@@ -147,6 +147,16 @@ def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     assert "segment" not in line  # a rule with wildcards is no target
 
 
+def test_a_strategy_that_the_config_does_not_compare_is_no_unknown_target(tmp_path: Path) -> None:
+    assert dry_run(tmp_path, "fsdp") == (
+        1,
+        [
+            "error: target 'fsdp': the config does not compare this strategy; to add it, write `- strategy: fsdp` "
+            "below `comparisons:` in your config (docs/strategies.md has its options)"
+        ],
+    )
+
+
 def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dataset")
     assert status == 1

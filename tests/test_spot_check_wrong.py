@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from chain_runs import LIKE_CIFAR, Bench
+from relay.run_folder.places import Places
 from relay.spec.tasks import TaskSpec, task
+from relay.training.changed_code import edited_since
 from spot_checked import states, verdict
 from test_spot_check import NORMALISED
 
@@ -105,3 +107,21 @@ def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
     declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
     (found,) = verdict(bench.chain("run", DIGITS, **SHORT, **declared).train(forked=True))
     assert found["status"] == "passed", found
+
+
+def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = bench.strategy("edited", "self.wrapper.require_backward_grad_sync = self.steps < 3", base="ddp")
+    chain = bench.chain("run", DIGITS, **SHORT, **wrong, **TWO).train(forked=True)
+    places = Places(chain.results, chain.run.id)
+    assert edited_since(chain.run, places) == ""
+    file = Path(chain.run.strategy.file)
+    file.write_text(file.read_text() + "\nEDITED = True\n")
+    (found,) = verdict(chain)
+    told, *others = found["problems"]
+    assert told.startswith("its strategy's code changed after the run had begun, which may be the reason; ")
+    assert told.endswith(f": rm -r {places.run}")
+    assert "differ" in others[0]
+    monkeypatch.setattr("relay.training.changed_code.training_source", lambda run: "today's")
+    assert edited_since(chain.run, places).startswith("its strategy's code and the code that trains changed ")

@@ -38,6 +38,7 @@ MEASURED = "measured"  # the resource of which a job that is measured takes one
 class Rules:
     """What a workflow wants of each call.
 
+    strategies: all that there are, by name, whether the config compares them or not.
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
     refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
@@ -53,6 +54,7 @@ class Rules:
     poll_seconds: between two looks at the jobs of a killed driver.
     """
 
+    strategies: Collection[str] = ()
     reading: Collection[str] = ()
     missing: Collection[str] = ()
     refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
@@ -101,7 +103,9 @@ class _Guarded:
             with patches.applied(executor_settings):
                 self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
-        _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow), *rules.refused(targets))
+        _end_with(
+            full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.strategies), *rules.refused(targets)
+        )
         by_content(workflow.dag_settings)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from relay.base.errors import UserError
 from relay.run_folder.places import Places
-from relay.run_folder.sealed import sound
+from relay.run_folder.sealed import complete, sound
 from relay.run_folder.trust import unsafe_above
 from relay.spec.run import Run
 
@@ -24,6 +24,12 @@ def final_checkpoint(run: Run, places: Places) -> Path:
     step = run.length.total_steps
     if problem := unsafe_above(places.work, run.length.checkpoint_writers):
         raise UserError(problem)
+    newest = max(complete(places.work), default=0)
+    if newest < step and not (places.run / "summary.json").exists():
+        began = f"it has come to step {newest} of {step}" if newest else "it was not trained yet"
+        recommended = f"the recommended run by sbatch {places.results}/recommendation.sbatch"
+        how = f"snakemake {places.run}/summary.json, {recommended}"
+        raise UserError(f"run {run.id}: {began}; train it first: {how}")
     if next(sound(places.work, step, step, run.length.checkpoint_writers), None) is None:
         raise UserError(
             f"run {run.id}: no sound checkpoint of its last step, {step}, in {places.work}; "

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from relay.planning import segments, shapes
 from relay.planning.chain_lengths import STARTUP_SECONDS
 from relay.planning.config import Config
+from relay.planning.config_blocks import Synthetic
 from relay.planning.plan import PlannedSetting
 from relay.planning.settings import Here
 from relay.spec.labels import counted
 from relay.spec.setting import Shape
+from relay.spec.tasks import TASKS
 
 STEP_EPOCHS = "learning_rate_step_epochs"  # an axis
 
@@ -26,6 +28,17 @@ def cautions(
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
     yield from _never_stepped(planned, config)
     yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
+
+
+def of_unused_keys(config: Config) -> Iterator[str]:
+    """Warn of values that the task has no use for. A comparison that is shrunk may have another task."""
+    task = TASKS[config.task]
+    if config.synthetic != Synthetic() and task.dataset != "synthetic" and not config.shrink:
+        others = ", ".join(name for name, other in TASKS.items() if other.dataset == "synthetic")
+        yield (
+            f"synthetic: changes nothing, because the task {task.name} trains on the dataset {task.dataset}; tasks on "
+            f"made-up images: {others}"
+        )
 
 
 def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:

@@ -140,7 +140,7 @@ class Config(Block):
     global_batch_size: Natural | None = Field(
         default=None, description="samples per optimiser step over all devices; null: the task's"
     )
-    learning_rate: Positive | None = Field(
+    learning_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] | None = Field(
         default=None, description="learning rate at the task's own global batch size; null: the task's"
     )
     learning_rate_scaling: Scaling = Field(

@@ -29,7 +29,7 @@ from relay.planning import (
     table,
     user_limits,
 )
-from relay.planning.cautions import cautions
+from relay.planning.cautions import cautions, of_unused_keys
 from relay.planning.config import Config
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.right_size import Requests
@@ -86,6 +86,7 @@ def plan(
     dropping.drop(planner.plan, partial(table.setting_names, planner.plan), driver=record)
     budget.keep_to_it(planner.plan, driver=record)
     planner.plan.warnings += [shrink.WARNING] if config.shrink else []
+    planner.plan.warnings += of_unused_keys(config)
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json_or, write_json
+from relay.spec.run import Training
 
 # 1: flat fields in run.json, modules of the frozen code in one folder. 2: groups of fields, packages.
 # 3: what changes the arithmetic is part of every name; verdicts and records say with what they were made.
@@ -13,17 +16,22 @@ LAYOUT = 3
 FILE = "layout.json"
 # What no later version could go on with; datasets, wheelhouses and environments are good for all.
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")
+SPECIFICATIONS = ("runs/*/run.json", "equivalence/gates/*/gate.json", "equivalence/references/*/reference.json")
+FOLDERS = (*OF_A_LAYOUT, "datasets", "logs", "benchmarks", "environments")
 
 
 def refuse_other(results: Path) -> bool:
-    """Whether a folder of results has this version's layout noted. Raises UserError for one of another layout."""
-    try:
-        known = read_json(results / FILE)
-        layout = known["layout"] if known else None
-    except (ValueError, TypeError, KeyError):
-        layout = "unknown"
-    if layout is None and any((results / name).exists() for name in OF_A_LAYOUT):
-        layout = 1
+    """Whether a folder of results has this version's layout noted.
+
+    Raises UserError for one of another layout, and where something else is in the place of a folder.
+    """
+    _check_folders(results)
+    known = read_json_or(results / FILE, None) if (results / FILE).exists() else {}
+    layout = known.get("layout", "unknown" if known else None) if isinstance(known, dict) else "unknown"
+    if layout in (None, "unknown") and any((results / name).exists() for name in OF_A_LAYOUT):
+        layout = LAYOUT if _has_todays(results) else layout or 1
+        if layout == LAYOUT:  # the note was lost: it is written again
+            return False
     if layout not in (None, LAYOUT):
         raise UserError(
             f"{results}: made by another version of Torch Relay (layout {layout}, this one has {LAYOUT}): "
@@ -32,6 +40,24 @@ def refuse_other(results: Path) -> bool:
             f"Datasets can be kept: mv {results}-{layout}/datasets {results}/"
         )
     return layout is not None
+
+
+def _has_todays(results: Path) -> bool:
+    """Whether a folder of results without a note is of this layout: it has a specification that can be read."""
+    for path in chain.from_iterable(results.glob(pattern) for pattern in SPECIFICATIONS):
+        with suppress(UserError):
+            return bool(Training.read(path))
+    return False
+
+
+def _check_folders(results: Path) -> None:
+    """Raise UserError where a file, or a link to nothing, is in the place of a folder."""
+    for path in (results, *(results / name for name in FOLDERS)):
+        if path.is_symlink() and not path.exists():
+            target = path.readlink()
+            raise UserError(f"{path}: is a link to {target}, which is not there: make that folder, or remove the link")
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file, and a folder has to be there: move it away")
 
 
 def check_layout(results: Path) -> None:

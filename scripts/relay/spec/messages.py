@@ -5,12 +5,21 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 Schema = Mapping[str, Any]
+# What text programs, web pages and PDFs put in place of characters that a keyboard has.
+LOOK_ALIKES = (
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
+    | dict.fromkeys("\u2018\u2019\u201a\u2032", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u2033\u00ab\u00bb", '"')
+    | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
+    | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
+)
 
 
 def show(value: Any) -> str:
@@ -19,7 +28,7 @@ def show(value: Any) -> str:
         text = f"'{value}'"
     else:
         try:
-            text = json.dumps(value)
+            text = json.dumps(value, ensure_ascii=False)
         except TypeError:  # YAML knows dates and sets, JSON does not
             text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
@@ -27,14 +36,25 @@ def show(value: Any) -> str:
 
 def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
     """`did you mean …? ` for a misspelt name, else nothing."""
-    close = difflib.get_close_matches(str(value), list(names), n=1, cutoff=likeness)
-    return f"did you mean '{close[0]}'? " if close else ""
+    spelt = {name.casefold(): name for name in names}
+    text = "".join(LOOK_ALIKES.get(character, character) for character in str(value))
+    close = difflib.get_close_matches(text.strip().casefold(), list(spelt), n=1, cutoff=likeness)
+    return f"did you mean '{spelt[close[0]]}'? " if close else ""
+
+
+def look_alike(text: str) -> str:
+    """` (…)` for text with a character that a text program has put in place of a plain one, else nothing."""
+    for character in text:
+        if (plain := LOOK_ALIKES.get(character)) is not None:
+            instead = {"": "leave it out", " ": "type a plain space", "-": "type - (or --)"}.get(plain, f"type {plain}")
+            return f" (U+{ord(character):04X}, {unicodedata.name(character).lower()}, stands in it: {instead})"
+    return ""
 
 
 def unknown(what: str, name: Any, allowed: Iterable[str]) -> str:
     """`… is unknown; did you mean …? allowed: …` for a misspelt name."""
     names = sorted(allowed)
-    return f"{what}; {near(name, names)}allowed: {', '.join(names) or 'none'}"
+    return f"{what}{look_alike(str(name))}; {near(name, names)}allowed: {', '.join(names) or 'none'}"
 
 
 def describe(schema: Schema, whole: Schema) -> str:
@@ -154,7 +174,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
         return f"config: {path}: {show(value)} {error['msg']}; allowed: exactly one of {keys}"
     refused = "is unknown" if kind == "unknown_task" else "is not allowed"
     meant = near(value, _names(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
-    return f"config: {path}: {show(value)} {refused}; {meant}allowed: {allowed}{_hint(value, allowed)}"
+    told = f"{show(value)} {refused}{look_alike(show(value))}"
+    return f"config: {path}: {told}; {meant}allowed: {allowed}{_hint(value, allowed)}"
 
 
 def _names(schema: Schema, whole: Schema) -> list[str]:

@@ -5,7 +5,7 @@ import __future__
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -293,7 +293,7 @@ def _check(path: Path, stated: Requirements) -> None:
         raise UserError(f"{path}: requirements speak of options {unknown}, which `options` lacks")
 
 
-def find(folders: Sequence[Path] = ()) -> dict[str, Path]:
+def find(folders: Iterable[Path] = ()) -> dict[str, Path]:
     """Every strategy's file by its name: the project's own, and those of further folders, which shadow none."""
     found: dict[str, Path] = {}
     for folder in (BUILT_IN, *folders):

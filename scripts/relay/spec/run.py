@@ -10,6 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -99,8 +100,8 @@ class Specification(ABC):
     def read(cls, path: Path) -> Self:
         """Read a specification of this kind, or a kind derived from it.
 
-        Raises FileNotFoundError, and UserError where the file has another kind, comes from another version, or was
-        changed since the plan wrote it.
+        Raises UserError where the file cannot be read, has another kind, comes from another version, or was changed
+        since the plan wrote it; and OSError where its disk fails.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -112,6 +113,8 @@ class Specification(ABC):
             return cls.from_dict(values)
         except UserError:
             raise
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise UserError(_unread(path, error)) from None
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise UserError(f"{path}: is no {cls.kind} of this version ({fault}); make the plan again") from None
 
@@ -215,6 +218,15 @@ class Preflight(Specification):
     @property
     def stack(self) -> str:
         return self.of_stack
+
+
+def _unread(path: Path, error: OSError) -> str:
+    """Why a specification cannot be read; which one may be meant, where none of this name was written."""
+    folder = path.parent
+    others = folder.parent.iterdir() if not folder.exists() and folder.parent.is_dir() else ()
+    close = get_close_matches(folder.name, [other.name for other in others], n=1)
+    meant = f"did you mean {close[0]}? " if close else ""
+    return f"{path}: cannot be read: {error.strerror}; {meant}the plan writes it, at each call of Snakemake"
 
 
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.

@@ -13,7 +13,8 @@ from relay.run_folder.places import Places
 from relay.run_folder.sealed import steps
 from relay.run_folder.snapshot import freeze
 from relay.run_folder.spots import FOLDER, states_folder, tidy
-from relay.spec.run import SpotCheck
+from relay.spec.run import Run, SpotCheck
+from relay.training.changed_code import edited_since
 
 Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 KEPT_VERDICT = "verdict.json"  # beside a run's states: these are removed once they have passed
@@ -38,7 +39,7 @@ def run_spot_check(
         if status != 0:
             return status
         for verdict in read_json(output.parent / "found.json"):
-            found[verdict["run"]] = verdict
+            found[verdict["run"]] = _with_edits(verdict, Places(results, verdict["run"]))
     for each in waiting:  # kept, because another repeat of the setting is checked in another call
         write_json_over(each.work / FOLDER / KEPT_VERDICT, found[each.run_id])
     verdicts = [_known(each) for each in places]
@@ -49,6 +50,13 @@ def run_spot_check(
             tidy(states_folder(each.work), [])
         print(_told(verdict), flush=True)
     return 0
+
+
+def _with_edits(verdict: dict[str, Any], places: Places) -> dict[str, Any]:
+    """A verdict that begins with what was edited meanwhile, where the run was found wrong."""
+    if verdict["status"] != "failed" or not (edited := edited_since(Run.read(places.run / "run.json"), places)):
+        return verdict
+    return verdict | {"problems": [edited, *verdict["problems"]]}
 
 
 def _known(places: Places) -> Any:

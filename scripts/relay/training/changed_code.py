@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from relay.base.files import read_json_or
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import complete
-from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run
 
+ROOT = Path(__file__).resolve().parents[3]
 NAMED = 5  # of more runs a message names the strategy alone
 
 
@@ -45,6 +47,28 @@ def source_today(run: Run) -> str | None:
         return source_digest(strategy_sources(Path(run.strategy.file)))
     except UserError:
         return None
+
+
+def training_source(run: Run) -> str:
+    """The digest of the code that trains a run, as it is now, but for its strategy's. Raises UserError."""
+    modules = ("training.trainer", "strategies.base", f"datasets.kinds.{run.dataset.kind}")
+    return source_digest({*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.network)})
+
+
+def edited_since(run: Run, places: Places) -> str:
+    """What was edited since the run began, and what to do about it; '' where nothing was, or nothing is known."""
+    known = chain.read(places.work) or {}
+    now: dict[str, str | None] = {"strategy_source": source_today(run)}
+    with suppress(UserError):  # it cannot be read now
+        now["training_source"] = training_source(run)
+    words = {"strategy_source": "its strategy's code", "training_source": "the code that trains"}
+    edited = [words[name] for name, digest in now.items() if digest and known.get(name) not in (None, digest)]
+    if not edited:
+        return ""
+    return (
+        f"{' and '.join(edited)} changed after the run had begun, which may be the reason; to train it with today's: "
+        f"{how_anew(places)}"
+    )
 
 
 def how_anew(places: Places) -> str:

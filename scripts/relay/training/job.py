@@ -27,14 +27,13 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import changed_since, freeze
 from relay.run_folder.trust import make_own, unsafe_above
-from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
+from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import how_anew, may_change, source_today
+from relay.training.changed_code import how_anew, may_change, source_today, training_source
 from relay.training.job_start import job_start
 
-ROOT = Path(__file__).resolve().parents[3]
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
 
 
@@ -182,12 +181,10 @@ def _is_todays(places: Places, run: Run, code: str) -> bool:
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
     strategy_file = Path(run.strategy.file)
-    modules = ("training.trainer", "strategies.base", f"datasets.kinds.{run.dataset.kind}")
-    trains = {*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.network)}
     return {
         "code": freeze(strategy_file, places.code).name,
         "strategy_source": source_digest(strategy_sources(strategy_file)),
-        "training_source": source_digest(trains),
+        "training_source": training_source(run),
     }
 
 
