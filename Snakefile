@@ -106,7 +106,12 @@ if workflow.is_main_process:
     guard.guard(
         workflow,
         guard.Rules(
-            strategies=requirements.find(map(Path, CONFIG.strategy_folders)),
+            known={
+                "strategy": requirements.find(map(Path, CONFIG.strategy_folders)),
+                "run": [run.id for run in PLAN.runs],
+                "gate": PLAN.gates,
+                "reference": PLAN.references,
+            },
             reading={"status"} if PLAN.unmeasured else {"status", "plan"},
             missing=[
                 *PLAN.unready,

@@ -147,14 +147,25 @@ def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     assert "segment" not in line  # a rule with wildcards is no target
 
 
-def test_a_strategy_that_the_config_does_not_compare_is_no_unknown_target(tmp_path: Path) -> None:
-    assert dry_run(tmp_path, "fsdp") == (
-        1,
-        [
-            "error: target 'fsdp': the config does not compare this strategy; to add it, write `- strategy: fsdp` "
-            "below `comparisons:` in your config (docs/strategies.md has its options)"
-        ],
-    )
+def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("epochs: 1\n")
+    wrong = {
+        "fsdp": "target 'fsdp': the config does not compare this strategy; to add it, write `- strategy: fsdp` below ",
+        "DDP": "target 'DDP' is unknown; did you mean 'ddp'? allowed: ",
+        "–n": "target '–n' is unknown (U+2013, en dash, stands in it: type - (or --)); allowed: ",
+        "mine.yaml": "target 'mine.yaml' is a file that no rule makes; a config is given by --configfile mine.yaml",
+        "epochs=3": "target 'epochs=3' is unknown; a value for the config is given by --config epochs=3",
+        "results": "target 'results' is unknown; allowed: ",
+        "results/runs/x/summary.json": "target 'results/runs/x/summary.json': the config plans no run 'x'; `snakemake st",
+    }
+    options = {"--until": "dpd", "--forcerun": "strat", "--omit-from": "nothing"}
+    status, lines = dry_run(tmp_path, *wrong, *(word for option in options.items() for word in option))
+    assert (status, len(lines)) == (1, len(wrong) + len(options))
+    for line, start in zip(lines, wrong.values(), strict=False):
+        assert line.startswith(f"error: {start}")
+    meant = {"--until": "did you mean 'ddp'? ", "--forcerun": "did you mean 'start'? ", "--omit-from": "allowed: "}
+    for option, name in options.items():
+        assert any(line.startswith(f"error: {option}: '{name}' is unknown; {meant[option]}") for line in lines), lines
 
 
 def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:

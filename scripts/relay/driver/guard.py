@@ -38,7 +38,7 @@ MEASURED = "measured"  # the resource of which a job that is measured takes one
 class Rules:
     """What a workflow wants of each call.
 
-    strategies: all that there are, by name, whether the config compares them or not.
+    known: the names that targets may have (`unknown_targets`).
     reading: targets that change no results; like a dry run, they may be asked for beside a driver.
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
     refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
@@ -54,7 +54,7 @@ class Rules:
     poll_seconds: between two looks at the jobs of a killed driver.
     """
 
-    strategies: Collection[str] = ()
+    known: Mapping[str, Collection[str]] = field(default_factory=lambda: {"strategy": ()})
     reading: Collection[str] = ()
     missing: Collection[str] = ()
     refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
@@ -103,9 +103,7 @@ class _Guarded:
             with patches.applied(executor_settings):
                 self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
-        _end_with(
-            full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.strategies), *rules.refused(targets)
-        )
+        _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.known), *rules.refused(targets))
         by_content(workflow.dag_settings)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)

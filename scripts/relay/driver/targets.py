@@ -1,32 +1,63 @@
-"""The targets of a call: misspelt ones are named before Snakemake builds its graph of jobs."""
+"""The targets of a call: what cannot be made is named before Snakemake builds its graph of jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.spec.messages import show, unknown
+from relay.spec.messages import near, show, unknown
 
 ADD = "to add it, write `- strategy: {}` below `comparisons:` in your config (docs/strategies.md has its options)"
+# Options of Snakemake that name rules or files, as its settings call them.
+OPTIONS = {"--forcerun": "forcerun", "--until": "until", "--omit-from": "omit_from"}
 
 
-def unknown_targets(workflow: Any, strategies: Collection[str] = ()) -> Iterator[str]:
-    """A line for each target that is neither a rule, nor a file that a rule makes, nor a file that is there.
+def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """A line for each target that is neither a rule nor a file that a rule makes.
 
     `workflow` is Snakemake's. Named are the rules that can be targets, which are those without wildcards: another one
-    makes many files, and does not say which. `strategies`: all that there are, also those that the config does not
-    compare, which are no rules.
+    makes many files, and does not say which. `known` has the names of what the config plans by the wildcard that
+    stands for them, such as `run`; and under `strategy` all strategies that there are.
     """
     rules = list(workflow.rules)
     allowed = [rule.name for rule in rules if not rule.has_wildcards()]
     for target in map(str, workflow.dag_settings.targets):
         if workflow.is_rule(target) and target not in allowed:
             yield unknown(f"target {show(target)} makes one file of many, and is no target", target, allowed)
-            continue
-        if target in strategies and not workflow.is_rule(target):
-            yield f"target {show(target)}: the config does not compare this strategy; {ADD.format(target)}"
-            continue
-        made = workflow.is_rule(target) or any(rule.is_producer(target) for rule in rules)
-        if not made and not Path(target).exists():
-            yield unknown(f"target {show(target)} is unknown", target, allowed) + ", or a file that one of them makes"
+        elif not workflow.is_rule(target):
+            yield from _of_no_rule(target, rules, allowed, known)
+    for option, name in OPTIONS.items():
+        for target in map(str, getattr(workflow.dag_settings, name, None) or ()):
+            if not workflow.is_rule(target) and not any(rule.is_producer(target) for rule in rules):
+                yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules])
+
+
+def _of_no_rule(
+    target: str, rules: Collection[Any], allowed: Collection[str], known: Mapping[str, Collection[str]]
+) -> Iterator[str]:
+    """What is wrong with a target that is no rule; nothing for a file that can be made."""
+    making = [rule for rule in rules if rule.is_producer(target)]
+    if making:
+        unplanned = [_unplanned(rule, target, known) for rule in making]
+        if all(unplanned):
+            yield f"target {show(target)}: {unplanned[0]}"
+    elif target in known["strategy"]:
+        yield f"target {show(target)}: the config does not compare this strategy; {ADD.format(target)}"
+    elif Path(target).suffix in (".yaml", ".yml", ".json") and Path(target).is_file():
+        yield f"target {show(target)} is a file that no rule makes; a config is given by --configfile {target}"
+    elif "=" in target:
+        yield f"target {show(target)} is unknown; a value for the config is given by --config {target}"
+    else:
+        yield unknown(f"target {show(target)} is unknown", target, allowed) + ", or a file that one of them makes"
+
+
+def _unplanned(rule: Any, target: str, known: Mapping[str, Collection[str]]) -> str:
+    """What of a file's name the config does not plan; '' where it plans all of it."""
+    matches = filter(None, (product.match(target) for product in rule.products()))
+    for name, value in next(matches).groupdict().items():
+        if name in known and value not in known[name]:
+            return (
+                f"the config plans no {name} {show(value)}; {near(value, known[name])}`snakemake status` lists its runs"
+            )
+    return ""

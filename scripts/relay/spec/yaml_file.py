@@ -62,12 +62,14 @@ def read(file: Path, shown: str) -> Any:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{shown}: line {line}: is not UTF-8 text; save the file in the encoding UTF-8") from None
     try:
-        return _parsed(text)
+        value = _parsed(text)
+        json.dumps(value, default=str, skipkeys=True)
+        return value
     except _Twice as error:
         raise UserError(f"{shown}: {error}") from None
     except yaml.MarkedYAMLError as error:
         raise UserError(f"{shown}: {_place(error.problem_mark)}is no YAML: {_problem(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2020-13-45
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date such as 2020-13-45, an alias of itself
         raise UserError(f"{shown}: is no YAML: {' '.join(str(error).split())}") from None
 
 
