@@ -69,6 +69,26 @@ def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path, free_kilobytes
     assert printed.splitlines()[-1].startswith("error: /")
 
 
+def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".snakemake").touch()
+    assert unwritable(tmp_path) == (
+        f"{tmp_path}/.snakemake: is in the place of the folder where Snakemake keeps its notes: move it away"
+    )
+
+
+def test_a_file_in_the_place_of_a_folder_that_snakemake_looks_at_is_named(tmp_path: Path) -> None:
+    driver = LocalDriver(tmp_path, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
+    (tmp_path / "results" / "datasets").mkdir(parents=True)
+    (tmp_path / "results" / "datasets" / "digits").touch()
+    try:
+        status, printed = driver.call("cpu")
+    finally:
+        driver.end()
+    assert (status, "Traceback" in printed) == (1, False)
+    told = "error: results/datasets/digits/manifest.json: Not a directory; look at what is there, and move it away"
+    assert printed.splitlines()[-1] == told
+
+
 def test_what_another_disk_says_is_left_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logger.addHandler(caplog.handler)
     words = f"FAILED: {FULL}"

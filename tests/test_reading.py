@@ -156,7 +156,7 @@ def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
         "mine.yaml": "target 'mine.yaml' is a file that no rule makes; a config is given by --configfile mine.yaml",
         "epochs=3": "target 'epochs=3' is unknown; a value for the config is given by --config epochs=3",
         "results": "target 'results' is unknown; allowed: ",
-        "results/runs/x/summary.json": "target 'results/runs/x/summary.json': the config plans no run 'x'; `snakemake st",
+        "results/runs/x/summary.json": "target 'results/runs/x/summary.json': the config plans no run 'x'; ",
     }
     options = {"--until": "dpd", "--forcerun": "strat", "--omit-from": "nothing"}
     status, lines = dry_run(tmp_path, *wrong, *(word for option in options.items() for word in option))

@@ -16,6 +16,8 @@ from relay.base import ending, room
 
 NOTE_BYTES = 2**16  # Snakemake's notes and the plan's files are smaller, each
 NOT_YOURS = (errno.EACCES, errno.EPERM)
+# What Snakemake meets where a file is in the place of a folder, or the other way round.
+IN_THE_WAY = (NotADirectoryError, IsADirectoryError, FileExistsError, PermissionError)
 ELSEWHERE = "work in a folder of your own (snakemake --directory FOLDER)"
 
 
@@ -25,6 +27,8 @@ def unwritable(folder: Path) -> str:
     Snakemake keeps notes for a dry run, too.
     """
     notes = folder / ".snakemake"
+    if os.path.lexists(notes) and not notes.is_dir():
+        return f"{notes}: is in the place of the folder where Snakemake keeps its notes: move it away"
     refused = room.refused(notes if notes.is_dir() else folder, NOTE_BYTES)
     return _line(folder, refused) if refused else ""
 
@@ -38,7 +42,8 @@ def show_no_tracebacks_of_logs() -> None:
 def told(folder: Path) -> Iterator[_Complaints]:
     """While this lasts, a disk of this folder that takes no writing ends the call with one line, not with tracebacks.
 
-    Snakemake goes on with what it can, and complains of each file: this is left out.
+    Snakemake goes on with what it can, and complains of each file: this is left out. One line tells, too, what is in
+    the way of a file or a folder that Snakemake itself looks at.
     """
     complaints = _Complaints(folder)
     logger.addFilter(complaints)
@@ -47,6 +52,8 @@ def told(folder: Path) -> Iterator[_Complaints]:
     except Exception as error:
         if refused := complaints.led_to(error):
             sys.exit(f"error: {_line(folder, refused)}")
+        if isinstance(error, IN_THE_WAY) and error.filename:
+            sys.exit(f"error: {error.filename}: {error.strerror}; look at what is there, and move it away")
         raise
     finally:
         logger.removeFilter(complaints)

@@ -19,6 +19,7 @@ from relay.planning import (
     checks,
     dropping,
     right_size,
+    segments,
     settings,
     shapes,
     shrink,
@@ -70,6 +71,7 @@ def plan(
     strategies = {name: StrategyFile.of(files[name]) for name in names}
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
+    segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
     here = _here(config.device, gpus, cpus or len(granted()), site)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     found = stacks.find(config, site, root, needed, record=record)
