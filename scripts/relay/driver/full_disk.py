@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from snakemake.logging import logger
-
 from relay.base import ending, room
 
 NOTE_BYTES = 2**16  # Snakemake's notes and the plan's files are smaller, each
@@ -45,6 +43,8 @@ def told(folder: Path) -> Iterator[_Complaints]:
     Snakemake goes on with what it can, and complains of each file: this is left out. One line tells, too, what is in
     the way of a file or a folder that Snakemake itself looks at.
     """
+    from snakemake.logging import logger
+
     complaints = _Complaints(folder)
     logger.addFilter(complaints)
     try:
