@@ -238,7 +238,7 @@ def test_a_killed_process_leaves_nothing(how: signal.Signals, slurm_folder: Path
     program = f"""if True:
         import sys, time
         from pathlib import Path
-        sys.path[:0] = [{str(TESTS)!r}, {str(SUPPORT)!r}]
+        sys.path[:0] = [{str(TESTS)!r}, {str(SUPPORT)!r}, {str(TESTS.parent / "scripts")!r}]
         from test_mini_slurm import ALL, TWO, MiniSlurm
         with MiniSlurm(Path({str(folder)!r}), TWO, ALL) as cluster:
             cluster.run("sbatch", "--output=/dev/null", "--nodes=2", "--wrap=setsid sleep 65 & srun sleep 66")
@@ -249,7 +249,7 @@ def test_a_killed_process_leaves_nothing(how: signal.Signals, slurm_folder: Path
         try:
             assert owner.stdout
             assert owner.stdout.readline() == "up\n"
-            with pytest.raises(RuntimeError, match="another mini cluster is up"), MiniSlurm(folder, TWO, ALL):
+            with pytest.raises(RuntimeError, match="another virtual cluster is up"), MiniSlurm(folder, TWO, ALL):
                 pass
         finally:
             owner.send_signal(how)

@@ -27,7 +27,7 @@ def test_what_is_there_is_not_installed_again(monkeypatch: pytest.MonkeyPatch) -
 def test_without_root_the_tests_are_skipped_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with (
-        pytest.warns(pytest.PytestWarning, match="the Slurm tests were NOT run: a mini cluster needs root"),
+        pytest.warns(pytest.PytestWarning, match="the Slurm tests were NOT run: a virtual cluster needs root"),
         pytest.raises(pytest.skip.Exception, match="NOT run"),
     ):
         require()

@@ -90,6 +90,22 @@ def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Fol
     assert found.seconds_left == pytest.approx(100, abs=1)
 
 
+def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
+    """From its checkpoint on, until the new attempt has recorded steps of its own."""
+    run = a_run()
+    for step in (80, 120):
+        folder.write(f"checkpoints/{run.id}/step-{step}/complete.json", {})
+    (folder.results / f"checkpoints/{run.id}/step-140").mkdir()  # not complete
+    assert folder.standing(run).step == 120
+    folder.records(run, 110, ago=30)  # by the attempt that was cut short: later steps are not in its records
+    newer = attempts.attempt_path(folder.results / "checkpoints" / run.id, 2)
+    newer.write_text(attempts.line_of({"time": time.time(), "start": 120}))
+    with lock.exclusive(folder.results / "checkpoints" / run.id):
+        found = folder.standing(run)
+    assert (found.state, found.step, found.samples_per_second) == ("running", 120, None)
+    assert "40% of the training is done" in page.whole([found])
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "expected"),
     [("RUNNING", "None", ("running", "")), ("PENDING", "Priority", ("queued", "Priority"))],

@@ -21,10 +21,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from namespaces import OWN_PROCESSES
-from slurm_packages import PACKAGES, obstacle
-
 CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(CHECKOUT / "scripts")]
+
+from relay.virtual_cluster.cluster import PACKAGES  # noqa: E402
+from relay.virtual_cluster.namespaces import OWN_PROCESSES  # noqa: E402
+from slurm_packages import obstacle  # noqa: E402
+
 RELEASE, VERSION = "trixie", "24.11"
 #: Tells a test inside which version it must meet.
 VERSION_VARIABLE = "TORCH_RELAY_TEST_SLURM"

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from gate_runs import planned
-from namespaces import Contained, network
 from relay.preflight.checks import check_all
 from relay.preflight.facts import gathered, rank_file
 from relay.preflight.findings import Finding
 from relay.spec.job import Job
 from relay.spec.run import Preflight, changed
+from relay.virtual_cluster.namespaces import Contained, network
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = ROOT / "scripts" / "preflight.py"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 
 import debian_packages
-
-PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge", "ip": "iproute2"}
-NAMESPACES = ("setpriv", "--pdeathsig", "KILL", "unshare", "--kill-child", "--pid", "--mount-proc", "--net", "--uts")
+from relay.virtual_cluster import cluster
+from relay.virtual_cluster.cluster import PACKAGES
 
 
 def require(packages: Mapping[str, str] = PACKAGES) -> None:
@@ -19,10 +17,7 @@ def require(packages: Mapping[str, str] = PACKAGES) -> None:
 
 
 def obstacle(packages: Mapping[str, str] = PACKAGES) -> str:
-    """Install missing packages; returns what stands in the way of a mini cluster, or nothing."""
+    """Install missing packages; returns what stands in the way of a virtual cluster, or nothing."""
     if os.geteuid():
-        return "a mini cluster needs root"
-    if what := debian_packages.obstacle(packages):
-        return what
-    trial = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True)
-    return f"namespaces are not allowed here: {trial.stderr.strip()}" if trial.returncode else ""
+        return "a virtual cluster needs root"
+    return debian_packages.obstacle(packages) or cluster.obstacle(packages)

@@ -85,7 +85,7 @@ class _Guarded:
     def __init__(self, workflow: Any, rules: Rules) -> None:
         self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
         # Snakemake tells of no job whether its rule is a local one where all run on this machine.
-        self.terminal = Terminal(getattr(workflow, "_localrules", ()))
+        self.terminal = Terminal(getattr(workflow, "_localrules", ()), rules.cluster)
         # In a job, Snakemake's executor begins by removing SLURM_CONF.
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
         workflow.onstart(lambda log: [act() for act in self.at_start])

@@ -24,8 +24,17 @@ LEFT_OUT = (
     "Trying to restart job ",
     "Removing output files of failed job ",
     "Exiting because a job execution failed.",
-    "No job memory information ",  # the site's file says that none is asked for
+    # Of the executor, where the site's file has decided.
+    "No job memory information ",
+    "No account was given, not able to get ",
+    "Unable to guess SLURM account.",
+    "Both 'sacctmgr' and 'sshare' returned empty results ",
 )
+# What the executor says of a site's file that leaves a choice to Slurm, and what is said instead.
+LEFT_TO_SLURM = {
+    "No SLURM account given, ": "account: the file of site {!r} names none, so Slurm takes yours (docs/sites.md)",
+    "No partition was given ": "partition: the file of site {!r} names none, so Slurm takes its own (docs/sites.md)",
+}
 # Beside a view: what Snakemake says of itself and of each job, and the rules that only keep books.
 OF_EACH_JOB = (LogEvent.JOB_STARTED, LogEvent.SHELLCMD, LogEvent.RUN_INFO, LogEvent.RESOURCES_INFO)
 STILL_SAID = ("Nothing to be done", "Complete log")
@@ -38,12 +47,12 @@ class Terminal(logging.Filter):
     `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
     on a terminal its view, if it has one, takes the place of Snakemake's lines about each job. `refused` tells of gates
     that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
-    may be added later.
+    may be added later. `site`: the cluster that the jobs are planned for.
     """
 
-    def __init__(self, local: Collection[str] = ()) -> None:
+    def __init__(self, local: Collection[str] = (), site: str | None = None) -> None:
         super().__init__()
-        self.local = local
+        self.local, self.site = local, site
         self.said_of: dict[int, str] = {}
         self.progress = Progress()
         self.refused = Refused()
@@ -72,6 +81,10 @@ class Terminal(logging.Filter):
             case event if event in OF_EACH_JOB:
                 return said
             case None:
+                for beginning, line in LEFT_TO_SLURM.items():
+                    if str(record.msg).startswith(beginning):
+                        logger.info(line.format(self.site))
+                        return False
                 return self._still_said(record) and not str(record.msg).startswith(LEFT_OUT)
         return True
 

@@ -11,7 +11,7 @@ from typing import Literal
 from relay.base import lock
 from relay.base.clock import clock
 from relay.base.files import read_json_or
-from relay.run_folder import chain, faults, pace
+from relay.run_folder import chain, faults, pace, sealed
 from relay.run_folder.places import Places
 from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
@@ -59,7 +59,7 @@ def standing(
         run=run,
         words=words,
         state=state,
-        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, known.step if known else 0),
+        step=run.length.total_steps if state == "done" else max(done[-1] if done else 0, _trained(places, known)),
         steps=run.length.total_steps,
         jobs_done=len(done),
         jobs=len(ends) if ends is not None else None,
@@ -67,6 +67,11 @@ def standing(
         seconds_left=None if state in ("done", "failed") else left,
         why=why,
     )
+
+
+def _trained(places: Places, known: pace.Pace | None) -> int:
+    """The step that is trained: what the newest attempt has recorded, else the checkpoint from which it goes on."""
+    return known.step if known else max(sealed.complete(places.work), default=0)
 
 
 def _state(places: Places, run: Run, queue: Mapping[str, QueuedJob] | None) -> tuple[State, str]:

@@ -147,7 +147,7 @@ def _claim_number(claim: socket.socket) -> int:
         with suppress(OSError):
             claim.bind(f"\0torch-relay-network-{number}")
             return number
-    raise RuntimeError("200 mini clusters are up on this machine already")
+    raise RuntimeError("200 virtual clusters are up on this machine already")
 
 
 @contextmanager
@@ -168,6 +168,6 @@ def _at_the_end(claim: socket.socket, *command: str) -> Iterator[None]:
 
 
 def _ip(*words: str, check: bool = True) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    done = subprocess.run(["ip", *words], check=False, capture_output=True, text=True)
     if check and done.returncode:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")

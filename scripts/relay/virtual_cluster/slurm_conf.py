@@ -1,4 +1,4 @@
-"""The configuration of a mini cluster: what its nodes and partitions claim, as Slurm's files say it."""
+"""The configuration of a virtual cluster: what its nodes and partitions claim, as Slurm's files say it."""
 
 from __future__ import annotations
 

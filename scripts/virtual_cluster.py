@@ -1,0 +1,113 @@
+"""A real Slurm cluster of virtual nodes on this machine, on which `profiles/slurm` can be tried. Needs root.
+
+python scripts/virtual_cluster.py up        start it: it stays until it is taken down
+python scripts/virtual_cluster.py status    its nodes and its jobs
+python scripts/virtual_cluster.py down      end it, with all its jobs: nothing of it stays
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from relay.base import entry, lock
+from relay.base.errors import UserError
+from relay.virtual_cluster.cluster import obstacle, usual
+
+FOLDER = Path("/run/torch-relay-cluster")  # only root writes there
+DOWN_SECONDS = 60.0
+
+
+def up(folder: Path) -> int:
+    """Start a process that keeps the cluster, and wait until its nodes are idle. Raises UserError."""
+    if not lock.held(folder):
+        if what := obstacle():
+            raise UserError(what)
+        keeper = subprocess.Popen(
+            [sys.executable, Path(__file__).resolve(), "keep", "--folder", folder],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",
+            start_new_session=True,  # neither Ctrl-C nor a logout ends it
+        )
+        assert keeper.stdout
+        if (first := keeper.stdout.readline()) != "up\n":
+            raise UserError((first + keeper.stdout.read()).removeprefix("error: ").strip())
+    print("The virtual cluster is up. In this shell, let Slurm's commands and Snakemake find it:")
+    print(f"  export SLURM_CONF={shlex.quote(f'{folder}/slurm.conf')}")
+    return 0
+
+
+def keep(folder: Path) -> int:
+    """Have the cluster up until SIGTERM comes. Raises UserError where it cannot start."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        with usual(folder):
+            print("up", flush=True)
+            while True:
+                signal.pause()
+    except (RuntimeError, TimeoutError, ValueError) as error:
+        raise UserError(str(error)) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def status(folder: Path) -> int:
+    """Print the nodes and the jobs. Raises UserError where no cluster is up."""
+    _keeper(folder)
+    environment = os.environ | {"SLURM_CONF": f"{folder}/slurm.conf"}
+    for command in (["sinfo", "--format=%9P %.11l %.5D %.6t %N"], ["squeue"]):
+        subprocess.run(command, check=False, env=environment)
+    return 0
+
+
+def down(folder: Path) -> int:
+    """End the cluster, and wait until nothing of it is left. Raises UserError."""
+    keeper = _keeper(folder)
+    try:
+        os.kill(keeper, signal.SIGTERM)
+        until = time.monotonic() + DOWN_SECONDS
+        while folder.exists() and time.monotonic() < until:  # the last thing that it removes
+            time.sleep(0.1)
+        if lock.held(folder):
+            os.kill(keeper, signal.SIGKILL)
+            shutil.rmtree(folder, ignore_errors=True)
+    except PermissionError:
+        raise UserError("the virtual cluster is root's; use sudo") from None
+    print("The virtual cluster is down. In this shell: unset SLURM_CONF")
+    return 0
+
+
+def _keeper(folder: Path) -> int:
+    """The process that keeps the cluster. Raises UserError where there is none."""
+    if not lock.held(folder):
+        raise UserError("no virtual cluster is up; start it: python scripts/virtual_cluster.py up")
+    return int((folder / "lock").read_text())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status 0. Raises UserError."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    acts = {"up": up, "status": status, "down": down, "keep": keep}
+    parser.add_argument("what", choices=acts, metavar="{up,status,down}")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="its configuration and logs (%(default)s)")
+    given = parser.parse_args(arguments)
+    return acts[given.what](given.folder.absolute())
+
+
+if __name__ == "__main__":
+    entry.run(main)

@@ -1,0 +1,92 @@
+"""The virtual cluster as its users have it: `scripts/virtual_cluster.py`, and what it says where it cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mini_slurm import require
+from relay.base import lock
+from shared import let_others_enter
+from test_mini_slurm import bridge_of, links, of_cluster, within
+
+PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "virtual_cluster.py"
+
+
+def virtual_cluster(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, PROGRAM, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, timeout=120)
+
+
+@pytest.fixture
+def folder(slurm_folder: Path) -> Iterator[Path]:
+    """Of a cluster that is up."""
+    require()
+    place = slurm_folder / "c"
+    up = virtual_cluster("up", "--folder", place)
+    assert up.returncode == 0, up.stderr
+    assert f"export SLURM_CONF={place}/slurm.conf" in up.stdout
+    yield place
+    virtual_cluster("down", "--folder", place)
+
+
+@pytest.mark.slurm
+def test_it_outlives_its_command_and_takes_jobs_until_it_is_taken_down(folder: Path) -> None:
+    assert "c[1-2]" in virtual_cluster("status", "--folder", folder).stdout
+    assert virtual_cluster("up", "--folder", folder).returncode == 0  # it is up: nothing to do
+    bridge, known = bridge_of(folder), os.environ | {"SLURM_CONF": f"{folder}/slurm.conf"}
+    ran = subprocess.run(["srun", "--nodes=2", "hostname"], env=known, capture_output=True, text=True)
+    assert sorted(ran.stdout.split()) == ["c1", "c2"], ran.stderr
+    subprocess.run(["sbatch", "--output=/dev/null", "--wrap=setsid sleep 67 & sleep 68"], env=known, check=True)
+    down = virtual_cluster("down", "--folder", folder)
+    assert (down.returncode, down.stderr) == (0, "")
+    assert (of_cluster(folder), links(bridge), folder.exists()) == ([], [], False)
+    again = virtual_cluster("down", "--folder", folder)
+    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    assert "no virtual cluster is up" in again.stderr
+
+
+@pytest.mark.slurm
+def test_after_its_process_was_killed_it_starts_again(folder: Path) -> None:
+    bridge, keeper = bridge_of(folder), int((folder / "lock").read_text())
+    os.kill(keeper, signal.SIGKILL)
+    assert within(10, lambda: not lock.held(folder) and not links(bridge))
+    assert "no virtual cluster is up" in virtual_cluster("status", "--folder", folder).stderr
+    assert virtual_cluster("up", "--folder", folder).returncode == 0
+    assert "c[1-2]" in virtual_cluster("status", "--folder", folder).stdout
+
+
+def test_what_it_needs_is_one_line(tmp_path: Path) -> None:
+    """Packages are named, and not the commands that are looked for: here on a PATH without them."""
+    found = virtual_cluster("up", "--folder", tmp_path / "c", PATH=str(tmp_path))
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert "slurm-client" in found.stderr.partition("as root: apt-get install --no-install-recommends ")[2]
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_only_root_starts_and_ends_it(folder: Path) -> None:
+    let_others_enter(folder.parent)
+    assert as_nobody("down", "--folder", str(folder)) == "the virtual cluster is root's; use sudo\n"
+    assert as_nobody("up", "--folder", f"{folder}-2") == "a virtual cluster needs root; use sudo\n"
+
+
+def as_nobody(*arguments: str) -> str:
+    """What the program says to somebody else, who may not read every checkout: it is imported before."""
+    code = f"import sys, os; sys.path.insert(0, {str(PROGRAM.parent)!r}); import virtual_cluster\n"
+    code += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    code += f"try: virtual_cluster.main({[*arguments]!r})\nexcept ValueError as error: print(error)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+
+
+def test_a_path_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    require()
+    found = virtual_cluster("up", "--folder", tmp_path / ("x" * 70))
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert "longer than 70 characters" in found.stderr
