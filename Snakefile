@@ -147,7 +147,11 @@ if workflow.is_main_process:
                 )
             ),
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
-            afterwards={"plan": lambda: show_plan(), "status": lambda: show_status()},
+            afterwards={
+                "plan": lambda: show_plan(),
+                "status": lambda: show_status(),
+                **dict.fromkeys(PLAN.strategies, lambda: show_measured()),
+            },
             view=View(
                 watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
             ),

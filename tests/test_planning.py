@@ -190,8 +190,8 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "21 jobs; at most 48.5 CPU-hours and 0 GPU-hours per try" in text
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
-    (row,) = [line for line in text.splitlines() if "│ddp" in line]
-    assert [cell.strip() for cell in row.strip("│").split("│")][1:] == ["4", "3", "12", "440", "6", "0"]
+    (row,) = [line for line in text.splitlines() if line.startswith("ddp ")]
+    assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
 
 
 def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:

@@ -254,6 +254,11 @@ def specification_text(specification):
     return json.dumps(specification.to_dict(PLAN.job(specification)))
 
 
+def terminal_width():
+    """At least 80 columns, which a table needs."""
+    return max(80, shutil.get_terminal_size().columns)
+
+
 def show_plan():
     """Print the plan; exit status 1 where Slurm would refuse a job."""
     plan = PLAN
@@ -262,7 +267,7 @@ def show_plan():
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
         plan = planner.plan(CONFIG, root=PLAN.root, site=SITE, arithmetic=ARITHMETIC)
-    print(table.render(plan), flush=True)
+    print(table.render(plan, width=terminal_width()), flush=True)
     if plan.refused:
         sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
 
@@ -273,14 +278,23 @@ def show_status():
     watch.tries = slurm_commands.TRIES
     standings = watch.look()
     proofs = {GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
-    width = max(80, shutil.get_terminal_size().columns)
     print(
         status_page.render(
-            standings, proofs, Path("results"), news=watch.news, width=width
+            standings, proofs, Path("results"), news=watch.news, width=terminal_width()
         ),
         end="",
         flush=True,
     )
+
+
+def show_measured():
+    """Print what was measured of the strategies that this call names as targets."""
+    from relay.comparison import alone
+
+    print_anywhere()
+    named = {name for name in workflow.dag_settings.targets if name in PLAN.strategies}
+    for line in alone.lines(PLAN.to_json(), Path("results"), named):
+        print(line, flush=True)
 
 
 def preflight_page():

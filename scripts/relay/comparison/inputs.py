@@ -100,7 +100,11 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
     Raises UserError, with one line that names the file, for a run without a usable summary or verdict. With `partial`,
     such a run is a failed one with that reason. The plan and every `run.json` are needed in any case.
     """
-    plan = _read(plan_path, dict.fromkeys(_PLAN_KEYS, (object,)))
+    return inputs_of(_read(plan_path, dict.fromkeys(_PLAN_KEYS, (object,))), plan_path, results, partial=partial)
+
+
+def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
+    """The same for a plan that is read, or made; `plan_path` is named where something is wrong with it."""
     margin = plan["margin"]
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")

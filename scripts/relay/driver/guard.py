@@ -155,8 +155,9 @@ class _Guarded:
                 say(said)
 
     def _show(self, targets: Collection[str]) -> None:
-        for target in set(targets) & self.rules.afterwards.keys():
-            self.rules.afterwards[target]()
+        asked = sorted(set(targets) & self.rules.afterwards.keys())
+        for show in dict.fromkeys(self.rules.afterwards[target] for target in asked):  # once, if several share it
+            show()
 
 
 def by_content(settings: Any) -> None:

@@ -34,7 +34,8 @@ def expected(plan: Plan) -> Iterator[ExpectedStart]:
     if plan.site is None or not commands.available():
         return
     now = datetime.now().astimezone()
-    for each in {plan.preflight(run): run for run in plan.runs}.values():
+    of_shape = {plan.preflight(run): run for run in plan.runs}
+    for each in (of_shape[shape] for shape in plan.preflights if shape in of_shape):  # runs are in a random order
         job = plan.job(each)
         assert job is not None
         what = f"a job of {_words(each.shape)}, {job.tasks} × {job.cpus_per_task} CPUs"

@@ -20,7 +20,7 @@ from relay.spec.setting import Shape
 
 def render(plan: Plan, width: int = 80) -> str:
     """The table, the totals, the skipped settings with reasons, and the warnings, in lines of at most `width`."""
-    table = Table(expand=False, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("what", overflow="fold")
     for name in ("runs", "segments", "jobs", "steps", "CPUs", "GPUs"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -1,0 +1,38 @@
+"""What a call for some strategies shows at its end: their speeds and proofs, without a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from relay.comparison import alone
+from results_tree import Tree
+
+pytest_plugins = ["results_tree"]
+
+
+def shown(tree: Tree, *strategies: str) -> list[str]:
+    return [*alone.lines(json.loads(tree.write_plan().read_text()), tree.root, strategies)]
+
+
+def test_each_setting_has_its_speed_and_whether_it_is_proven(full: Tree) -> None:
+    *settings, _ = shown(full, "ddp")
+    told = {line.partition("): ")[2] for line in settings}
+    assert len(told) == 3
+    assert "19,900 ±13 % images/s in 3 repeats; proven to train the same as one process" in told
+    assert any(re.search("41,000 .* NOT proven: algorithm: losses differ by 0.25", line) for line in told)
+    assert any(line.startswith("failed: repeats 2 and 3: RuntimeError") for line in told), told
+
+
+def test_several_strategies_are_told_together_and_others_are_not(full: Tree) -> None:
+    *settings, last = shown(full, "cpu", "single_gpu")
+    assert len(settings) == 3
+    assert re.search(r"^cpu \(.*2 threads.*\): 20,500 ±\S+ % images/s in 3 repeats; proven", settings[0])
+    assert settings[-1].startswith("single_gpu (")
+    assert settings[-1].endswith("skipped: <img src=x>")
+    assert last == "This is no comparison. The same call without cpu single_gpu compares all settings."
+
+
+def test_a_run_that_was_too_short_to_be_timed_says_so(tree: Tree) -> None:
+    tree.setting("cpu", [None])
+    assert "too short to be timed; proven" in shown(tree, "cpu")[0]
