@@ -20,7 +20,7 @@ import yaml
 from snakemake.cli import get_argument_parser
 
 import virtual_cluster
-from pages import ROOT, SHELL, Block, all_blocks, block, blocks, holds, masked
+from pages import PAGES, ROOT, SHELL, Block, all_blocks, block, blocks, holds, masked
 from relay.comparison import alone
 from relay.planning import config as configs
 from relay.virtual_cluster.cluster import PACKAGES
@@ -34,7 +34,7 @@ WRITTEN = "mine.yaml"  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
     "apt-get install": "it changes the system; `virtual_cluster.py up` names the same packages (below)",
-    "scontrol update": "tests/test_driver.py has nodes fail",
+    "scontrol update": "the long test of the virtual cluster, below",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
 }
@@ -143,6 +143,13 @@ def test_a_wrong_command_is_seen(wrong: str) -> None:
         test_what_a_command_calls_is_there(block)
 
 
+def test_no_block_is_overlooked() -> None:
+    """Such as one that is indented, or that names a shell as its language."""
+    fences = sum(len(re.findall(r"(?m)^[ >]*(?:```|~~~)", (ROOT / page).read_text())) for page in PAGES)
+    assert fences == 2 * len(BLOCKS)
+    assert {block.language for block in BLOCKS} <= {"", "yaml", "python"}
+
+
 # What is printed, and files
 
 
@@ -209,6 +216,20 @@ def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
 
 def test_the_readmes_status_tells_what_is_to_do(newcomer: Path) -> None:
     assert "9 to do" in typed(newcomer, "snakemake status --profile profiles/local --configfile mine.yaml")
+
+
+# Strategies that no config here has, a file that a reader has, and a report of results that are not there.
+NO_DRY_RUN = re.compile("^snakemake (fsdp|tensor_parallel)$|my/cluster.yaml|--report")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_call_of_snakemake_is_understood_as_a_dry_run(newcomer: Path) -> None:
+    called = {" ".join(words) for block in BLOCKS for words in block.commands if words[0] == "snakemake"}
+    assert len(called) > 10
+    for command in sorted(called):
+        if not NO_DRY_RUN.search(command):
+            typed(newcomer, command.replace("snakemake", "snakemake --dry-run", 1))
 
 
 @pytest.mark.long
