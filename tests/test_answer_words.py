@@ -23,7 +23,7 @@ def times(factor: float) -> list[float]:
 def test_a_tie_at_the_same_cost_is_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY)
     tree.setting("cpu", STEADY, loader="dataloader")
-    assert words.certainty(answer_of(tree)).endswith("Take what your queue gives first.")
+    assert words.certainty(answer_of(tree)).endswith("It costs the same: take what your queue gives first.")
 
 
 def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
@@ -31,11 +31,10 @@ def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY, cpus_per_task=2, threads=2)
     found = words.certainty(answer_of(tree))
     assert "equally fast" in found
-    assert found.endswith("It holds more, and nothing is gained: take the recommended one.")
+    assert found.endswith("It costs more, and nothing is gained: take the recommended one.")
     tree.setting("cpu", STEADY, loader="dataloader")
     found = words.certainty(answer_of(tree))
-    assert found.endswith("take what your queue gives first.")
-    assert "At the same cost: cpu (1 proc, 1 thread, " in found
+    assert found.endswith("costs the same as the recommended one. Of these, take what your queue gives first.")
 
 
 def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
@@ -47,7 +46,6 @@ def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
     (line,) = headlines([each.row for each in found.candidates])
     assert line.count("cpu (") == 4
     assert "36 more" in line
-    assert line.count("%") <= 6
 
 
 def test_doubts_are_told_apart(tree: Tree) -> None:
@@ -55,8 +53,11 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     tree.setting("cpu", [1350.0, 1400.0, 1430.0], cpus_per_task=2, threads=2)
     tree.setting("ddp", [1350.0, 1400.0, 1430.0], devices_per_node=2)
     found = words.certainty(answer_of(tree))
-    assert found.count("pays from 1.40 times on;") == 1
-    assert "on and " not in found
+    assert found.startswith(
+        "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.31 and 1.49) and ddp (2 "
+        "procs, 1 thread, resident) 1.39 times (between 1.31 and 1.49). Because they cost twice as much, I recommend "
+        "them only from 1.40 on. "
+    )
 
 
 def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
@@ -64,7 +65,7 @@ def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
     found = answer_of(tree)
     assert found.certainty == "unclear"
-    assert "A GPU may not pay: " in told(found)
+    assert "A GPU may not pay. " in told(found)
     assert "Do not ask for a GPU" not in told(found)
 
 
@@ -78,7 +79,7 @@ def test_a_gpu_that_costs_less_than_the_cpus_is_held_against_what_it_would_have_
     """48 cores count as four GPUs: they have to be 2.8 times as fast, and a GPU would do from 1 / 2.8 on."""
     tree.setting("cpu", STEADY, cpus_per_task=48)
     tree.setting("single_gpu", times(0.2), **ON_GPU)
-    assert "It would have to be at least 0.36 times as fast." in told(answer_of(tree))
+    assert "It would have to be 0.36 times as fast." in told(answer_of(tree))
 
 
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
@@ -100,7 +101,7 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     assert found.request
     first = asked.rows[0][3]
     assert first == f"{found.request.jobs} jobs of 20 minutes"
-    assert words.sentence(found).endswith(f"and {first}: cpu (1 proc, 1 thread, resident).")
+    assert words.sentence(found).endswith(f", in {first}.")
     assert asked.rows[1][3] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
 
 
@@ -108,5 +109,5 @@ def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> Non
     tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
     tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
     told = words.certainty(answer_of(tree))
-    assert "its fastest repeat 18 times as fast as its slowest, and would be the answer from " in told
-    assert "times on: it holds less" in told
+    assert "Because it costs half as much, I recommend it already from 0.71 on." in told
+    assert "Repeats of cpu (1 proc, 1 thread, resident) are 18 times apart." in told

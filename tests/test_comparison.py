@@ -73,7 +73,7 @@ def test_columns_and_pooled_figures(tree: Tree) -> None:
     assert row["test_accuracy"] == pytest.approx(0.93)
     assert row["peak_memory_bytes"] == 1002
     assert row["goodput"] == pytest.approx((0.5 * 10 + 0.6 * 20 + 0.7 * 30) / 60)
-    assert (row["standing"], row["relative_speed"], row["reason"]) == ("best", 1.0, None)
+    assert (row["standing"], row["relative_speed"], row["reason"]) == ("fastest", 1.0, None)
     assert row["scaling_efficiency"] is None
 
 
@@ -96,7 +96,7 @@ def test_best_tie_slower_and_unclear(tree: Tree) -> None:
     tree.setting("cpu", [900.0, 1050.0, 980.0], name="noisy", threads=4)
     rows = {row["setting"]: row for row in tree.rows()}
     assert {name: row["standing"] for name, row in rows.items()} == {
-        "best": "best", "close": "tie", "half": "slower", "noisy": "unclear",
+        "best": "fastest", "close": "tie", "half": "slower", "noisy": "unclear",
     }  # fmt: skip
     interval = stats.ttest_ind(np.log([500, 501, 499]), np.log(fast), equal_var=False).confidence_interval()
     half = rows["half"]
@@ -155,7 +155,7 @@ def test_struck_out_setting_is_never_the_best(tree: Tree) -> None:
     assert "losses differ by 0.25" in row["reason"]
     assert row["relative_speed"] is None
     assert row["images_per_second"] > 9000
-    assert tree.row("cpu")["standing"] == "best"
+    assert tree.row("cpu")["standing"] == "fastest"
     assert tree.compare() == 0
     assert "<s>9,000</s>" in tree.html
     assert "<s>1,000</s>" not in tree.html
@@ -188,7 +188,7 @@ def test_what_diverged_has_failed_however_fast_it_was(tree: Tree) -> None:
     row = tree.row("ddp")
     assert (row["status"], row["standing"]) == ("failed", None)
     assert row["reason"].startswith("the training loss of step 44 is nan: the training diverged")
-    assert tree.row("cpu")["standing"] == "best"
+    assert tree.row("cpu")["standing"] == "fastest"
 
 
 def test_skipped_settings_stand_last_with_their_reason(tree: Tree) -> None:
@@ -206,7 +206,7 @@ def test_skipped_settings_stand_last_with_their_reason(tree: Tree) -> None:
 def test_remark_of_a_run_that_is_done_is_passed_on(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0], summary={"reason": "4 threads shared 2 CPUs"})
     row = tree.row("cpu")
-    assert (row["status"], row["standing"]) == ("done", "best")
+    assert (row["status"], row["standing"]) == ("done", "fastest")
     assert row["reason"] == "all 2 repeats: 4 threads shared 2 CPUs"
     assert tree.compare() == 0
     assert "Note: all 2 repeats: 4 threads shared 2 CPUs" in tree.html

@@ -24,7 +24,7 @@ def test_failed_repeat_fails_the_setting_but_keeps_its_figures(tree: Tree) -> No
     assert row["reason"] == "repeat 2: RuntimeError: rank 1 ran out of memory"
     assert row["images_per_second"] == pytest.approx(math.sqrt(9000 * 9200))
     assert (row["standing"], row["equivalent"]) == (None, True)
-    assert tree.row("cpu", partial=True)["standing"] == "best"
+    assert tree.row("cpu", partial=True)["standing"] == "fastest"
     assert tree.compare("--partial") == 0
     with (tree.root / "runs.csv").open(newline="") as stream:
         assert [run["status"] for run in csv.DictReader(stream)].count("failed") == 1
@@ -61,7 +61,7 @@ def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tr
     ungated = tree.row("fsdp", partial=True)
     assert (ungated["status"], ungated["equivalent"]) == ("failed", False)
     assert "gave no verdict" in ungated["reason"]
-    assert tree.row("cpu", partial=True)["standing"] == "best"
+    assert tree.row("cpu", partial=True)["standing"] == "fastest"
 
 
 def remove_summary(tree: Tree, identity: str) -> None:
@@ -156,7 +156,7 @@ def test_run_too_short_to_be_timed_is_done_without_a_speed(tree: Tree) -> None:
     row = tree.row("cpu")
     assert (row["status"], row["images_per_second"], row["standing"]) == ("done", None, None)
     assert row["reason"] == "all 2 repeats: too short to be timed: no step after the warm-up"
-    assert tree.headline() == "No setting was measured and shown equivalent: 1 too short to be timed."
+    assert tree.headline() == "No setting was measured and proven: 1 too short to be timed."
     assert tree.compare() == 0
 
 

@@ -48,7 +48,7 @@ def test_settings_of_two_tasks_are_not_compared(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0])
     tree.setting("cpu", [10.0, 10.1], task="lenet-synthetic")
     rows = tree.rows()
-    assert [row["standing"] for row in rows] == ["best", "best"]
+    assert [row["standing"] for row in rows] == ["fastest", "fastest"]
     assert [told.split(":")[0] for told in headlines(rows)] == ["lenet-digits", "lenet-synthetic"]
     assert tree.compare() == 0
     assert tree.html.count('class="headline"') == 2
@@ -103,7 +103,7 @@ def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
 
 def test_the_page_begins_with_the_answer_and_its_block(full: Tree) -> None:
     text = full.html
-    assert text.index("For lenet-digits ask for 1 node with 2 CPUs and no GPU") < text.index("#SBATCH --nodes=1")
+    assert text.index("Ask Slurm for 1 node with 2 CPUs, no GPU and ") < text.index("#SBATCH --nodes=1")
     assert text.index("#SBATCH --nodes=1") < text.index('class="settings"')
 
 
@@ -138,7 +138,7 @@ def test_the_lines_to_paste_are_anyones(tree: Tree) -> None:
     assert "--nodes=1" in block
     assert "--job-name" not in block
     assert "--output" not in block
-    assert "One task on each node: in it, torchrun starts the 2 processes." in tree.html
+    assert "torchrun --standalone --nproc-per-node=2 your_script.py" in tree.html
 
 
 def test_warnings_of_one_kind_stand_together(tree: Tree) -> None:

@@ -25,7 +25,7 @@ def test_table_fits_the_terminal(
     flat = " ".join(out.split())
     for told in (
         "20,500 ±",
-        "best",
+        "1.00 fastest",
         "unclear",
         "slower",
         "struck out",

@@ -24,39 +24,32 @@ def test_numbers_have_three_digits_that_mean_something(value: float | None, expe
     assert number(value) == expected
 
 
-@pytest.mark.parametrize(("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "×÷2.0"), (None, None, "")])
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "-50/+100 %"), (None, None, "")]
+)
 def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
     assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected
 
 
-def test_headline_names_the_fastest_and_by_how_much(tree: Tree) -> None:
+def test_headline_names_the_fastest(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, accuracies=[0.96, 0.97, 0.98])
     tree.setting("cpu", [500.0, 501.0, 499.0], threads=1)
     told = tree.headline()
-    assert (
-        "cpu (1 proc, 2 threads, resident) is fastest: 1,000 images/s, 2.00 times (95 % interval 1.99 to 2.01)" in told
-    )
-    assert "as fast as the next, cpu (1 proc, 1 thread, resident)" in told
-    assert told.endswith("Test accuracy: 97.0 %.")
+    assert told == "The fastest is cpu (1 proc, 2 threads, resident): 1,000 images/s."
 
 
 def test_headline_says_tie(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0, 999.0])
     tree.setting("ddp", [999.0, 1000.0, 998.0], devices_per_node=2)
     told = tree.headline()
-    assert told.startswith(
-        "A tie: cpu (1 proc, 1 thread, resident) and ddp (2 procs, 1 thread, resident) train equally"
-    )
-    assert "fastest" not in told
-    assert "Test accuracy, in the same order: 91.0 % and 91.0 %." in told
+    assert told.endswith(" As fast, within 3 %: ddp (2 procs, 1 thread, resident).")
 
 
 def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
     tree.setting("cpu", [1000.0])
     tree.setting("ddp", [500.0], devices_per_node=2)
     told = tree.headline()
-    assert "not beyond doubt" in told
-    assert "With one repeat there is no spread to judge by" in told
+    assert told.endswith(" Perhaps as fast: ddp (2 procs, 1 thread, resident) at 0.50 times the speed.")
     assert tree.compare() == 0
     assert "one repeat: no spread" in tree.html
 
@@ -64,14 +57,15 @@ def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
 def test_headline_of_overlapping_intervals(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1100.0, 900.0])
     tree.setting("ddp", [950.0, 1050.0, 850.0], devices_per_node=2)
-    assert "Too close to call with these repeats: ddp (2 procs" in tree.headline()
+    told = "Perhaps as fast: ddp (2 procs, 1 thread, resident) at 0.95 times the speed (between 0.75 and 1.20)."
+    assert told in tree.headline()
 
 
 def test_headline_when_nothing_counts(tree: Tree) -> None:
     ids = tree.setting("cpu", [1000.0])
     tree.setting("ddp", [500.0], devices_per_node=2, verdict=REFUSED)
     tree.fail(ids[0], "OSError: gone")
-    assert tree.headline(partial=True) == "No setting was measured and shown equivalent: 1 struck out, 1 failed."
+    assert tree.headline(partial=True) == "No setting was measured and proven: 1 struck out, 1 failed."
 
 
 def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:

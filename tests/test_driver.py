@@ -54,8 +54,10 @@ def test_the_queue_as_slurm_tells_it(place: Workplace, monkeypatch: pytest.Monke
     end = commands.end_time(mine)
     assert end is not None
     assert abs(end - time.time() - 7 * 60) < 60
-    waited = commands.waited(mine)
+    shown = commands.show_job(mine)
+    waited = commands.waited(shown)
     assert time.time() - 60 < waited["submitted"] <= waited["started"] <= time.time()
+    assert commands.shares_nodes(shown) is True
     commands.cancel([mine, "999999"])  # one that Slurm does not know is no error
     until(lambda: not commands.jobs_named("relay", place.folder), "the job is gone")
     assert commands.end_time("999999") is None
@@ -273,7 +275,7 @@ def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
             break
     second.send_signal(signal.SIGINT)
     printed, _ = second.communicate(timeout=30)
-    assert (second.returncode, printed) == (1, "error: interrupted; the same call goes on\n")
+    assert (second.returncode, printed) == (1, "Stopped and saved. Give the same command again to continue.\n")
     assert len(place.left()) == 3
 
 

@@ -48,7 +48,7 @@ def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> Non
     cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
     assert len(cells) == 1  # each line has as many cells
     assert text.startswith("## lenet-digits\n")
-    assert "measured fastest" in text
+    assert "The fastest is cpu (" in text
     assert "- single_gpu" in text
 
 

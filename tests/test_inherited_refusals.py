@@ -125,7 +125,7 @@ def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
     assert row["reason"] == (
         "all 2 repeats: it went on from step 3 of run before, which is not proven: its gate: algorithm: losses differ"
     )
-    assert tree.row("cpu")["standing"] == "best"
+    assert tree.row("cpu")["standing"] == "fastest"
 
 
 def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) -> None:

@@ -101,14 +101,14 @@ def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
     row = tree.row("ddp")
     assert (row["status"], row["standing"], row["relative_speed"]) == ("failed", None, None)
     assert row["reason"] == "all 2 repeats: the training loss is 0.25 at every step"
-    assert tree.row("cpu")["standing"] == "best"
+    assert tree.row("cpu")["standing"] == "fastest"
 
 
 def test_a_run_without_a_timed_step_has_no_standing(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0])
     tree.setting("ddp", [None, None], devices_per_node=2, summary={"measured_steps": 0})
     assert tree.row("ddp")["standing"] is None
-    assert tree.row("cpu")["standing"] == "best"
+    assert tree.row("cpu")["standing"] == "fastest"
 
 
 def summary(chain: Chain) -> dict[str, Any]:

@@ -27,13 +27,14 @@ from relay.comparison.candidates import (
 from relay.comparison.columns import Row, category, told_unit
 from relay.comparison.inputs import Inputs
 from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.neighbours import neighbours
 from relay.comparison.request import Request, request
 from relay.comparison.table import eligible
 from relay.spec import requirements
 from relay.spec.job import Job
 from relay.spec.run import Run
 
-Certainty = Literal["winner", "tie", "unclear", "alone", "none"]
+Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class WrongChoice:
-    """What a training costs more with another setting: its time over the recommended one's, and what it holds more."""
+    """A training with another setting: its time over the recommended one's, and the hours of devices that it adds."""
 
     name: str
     times_as_long: float
@@ -59,7 +60,8 @@ class WrongChoice:
 class Answer:
     """What to ask for to train a task. `best` is None where nothing can be recommended (`none`).
 
-    winner: better than every other beyond doubt. tie: `tied` are as fast at the same cost or a higher one. unclear: the
+    winner: better than every other beyond doubt. likely: the same, but for `neighbours`, which are the reasons why
+    others may have slowed down the runs. tie: `tied` are as fast at the same cost or a higher one. unclear: the
     intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone: nothing else
     was measured and proven. `job` is what the measured jobs asked for, `least_minutes` the shortest job that the
     cluster wants. `site_flags`: flags of sbatch that all jobs of the site have.
@@ -78,6 +80,7 @@ class Answer:
     wrong: Sequence[WrongChoice] = ()
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
+    neighbours: Sequence[str] = ()
 
     @cached_property
     def request(self) -> Request | None:
@@ -133,16 +136,13 @@ class Answer:
         found = chosen([each.other for each in other], self.rules)
         return next(each for each in other if each.other is found)
 
-    def must_be_faster(self, found: Compared) -> float:
-        """How many times as fast as the recommended one a costlier candidate would have to be."""
+    def turns_at(self, found: Compared) -> float:
+        """How many times as fast as the recommended one another candidate would have to be, to be recommended."""
         assert self.best is not None
+        if found.other.cost < self.best.cost:
+            return 1 / least_speed_up(self.best, found.other, self.rules)
         beside = found.against.speed.value / self.best.speed.value
         return least_speed_up(found.other, found.against, self.rules) * beside
-
-    def has_to_gain(self, cheaper: Candidate) -> float:
-        """How many times as fast as a cheaper candidate the recommended one has to be."""
-        assert self.best is not None
-        return least_speed_up(self.best, cheaper, self.rules)
 
 
 def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
@@ -163,9 +163,11 @@ def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answ
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, candidates, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
+    found = neighbours(candidates)
     return Answer(
         best=best,
-        certainty=_certainty(others),
+        certainty=_certainty(others, found),
+        neighbours=found,
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
@@ -194,13 +196,15 @@ def _candidate(found: SettingResult, rules: Rules) -> Candidate:
     return Candidate(found.row, found.label, found.records, cost(found.run, rules))
 
 
-def _certainty(others: Sequence[Compared]) -> Certainty:
+def _certainty(others: Sequence[Compared], found: Sequence[str]) -> Certainty:
     relations = {each.relation for each in others}
     if not others:
         return "alone"
     if "unclear" in relations:
         return "unclear"
-    return "tie" if "tie" in relations else "winner"
+    if "tie" in relations:
+        return "tie"
+    return "likely" if found else "winner"
 
 
 def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from relay.comparison import answer_words as words
 from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, Compared, cores, gpus
 from relay.comparison.columns import write_whole
+from relay.comparison.own_script import own_script
 from relay.comparison.statistics import CONFIDENCE, Estimate
 from relay.run_folder import proofs
 from relay.run_folder.chain import CHAIN
@@ -48,6 +50,7 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         return None
     run = replace(best.run, id=f"{RECOMMENDED}-{best.run.setting_id}", repeat=0)
     job = replace(answer.job, memory_mb=asked.memory_mb, minutes=asked.minutes) if answer.job else None
+    results = results.resolve()
     plain = Job(
         nodes=asked.nodes,
         tasks_per_node=asked.tasks_per_node,
@@ -56,7 +59,7 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         memory_mb=asked.memory_mb,
         minutes=asked.minutes,
     )
-    options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results.resolve()}
+    options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results}
     command = [sys.executable, str(ROOT / "scripts" / "train.py")]
     script = BatchScript(
         name=f"relay-{answer.task}",
@@ -65,8 +68,8 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
         site_flags=answer.site_flags,
         command=[*command, *(str(part) for pair in options.items() for part in pair)],
         folder=Path.cwd(),
-        output=results.resolve() / "logs" / f"{run.id}-%j.log",
-        comments=_comments(answer, run),
+        output=results / "logs" / f"{run.id}-%j.log",
+        comments=_comments(answer, run, results),
     )
     return Recommendation(run, job, script)
 
@@ -95,19 +98,23 @@ def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
 
 
-def _comments(answer: Answer, run: Run) -> list[str]:
+def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     assert answer.request is not None
+    export = [sys.executable, ROOT / "scripts" / "export.py", "--run", run.id, "--results", results]
     lines = [
         "Torch Relay's recommendation. Submit it as it stands: sbatch results/recommendation.sbatch",
         words.sentence(answer),
         words.certainty(answer),
+        words.why_not_the_fastest(answer),
         f"Memory: {answer.request.memory_why}.",
         f"Time: {answer.request.time_why}.",
-        f"It trains {run.id}: its checkpoints go to results/checkpoints/{run.id}.",
+        f"It trains the run {run.id}. Its checkpoints will be in {Places(results, run.id).work}.",
+        "When it has ended, this writes its model as safetensors:",
+        f"    {shlex.join(map(str, export))} --output model.safetensors",
+        "For a script of your own, keep the lines of #SBATCH, and put these in place of all others:",
+        *(f"    {line}" for line in own_script(run, answer.request)),
     ]
-    if answer.job is None:
-        lines.append("It was measured without Slurm: your cluster may want --partition and --account as well.")
-    return [" ".join(line.split()) for line in lines]
+    return [" ".join(line.splitlines()) for line in lines if line]
 
 
 def _nothing(answers: Sequence[Answer]) -> str:
@@ -124,6 +131,8 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "sentence": words.sentence(answer),
         "certainty": answer.certainty,
         "certainty_in_words": words.certainty(answer),
+        "uncertain_because": list(answer.neighbours),
+        "why_not_the_fastest": words.why_not_the_fastest(answer),
         "more_repeats_would_tell": answer.repeats,
         "recommended": _setting(answer.best) if answer.best else None,
         "request": asdict(answer.request) if answer.request else None,

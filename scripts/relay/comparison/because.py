@@ -23,11 +23,11 @@ def difference(one: Candidate, other: Candidate) -> str:
     quick, slow = sorted((one, other), key=lambda each: -each.speed.value)
     if (found := _most(quick, slow)) is None:
         return ""
-    part, longer, whole = found
+    part, whole = found
     share, its = (percent(each.row[COLUMNS[part]], 0) for each in (slow, quick))
     return (
-        f"For an epoch, {slow.name} needs {number(whole, 2)} s more, and {number(longer, 2)} s more of "
-        f"{WORDS[part]}: {share} of its steps' time, {its} of the other's."
+        f"For an epoch, {slow.name} needs {number(whole, 2)} s more. Most of that is {WORDS[part]}: {share} of its "
+        f"steps' time, {its} of the other's."
     )
 
 
@@ -37,14 +37,14 @@ def slower(best: Candidate, other: Candidate) -> str:
     return f"{WORDS[found[0]]}: {percent(other.row[COLUMNS[found[0]]], 0)} of its steps' time" if found else ""
 
 
-def _most(quick: Candidate, slow: Candidate) -> tuple[str, float, float] | None:
-    """The part that is most of what a slower setting's epoch takes longer, the seconds of that, and those of all."""
+def _most(quick: Candidate, slow: Candidate) -> tuple[str, float] | None:
+    """The part that is most of what a slower setting's epoch takes longer, and the seconds of all that."""
     if any(each.row[COLUMNS["compute"]] is None for each in (quick, slow)):
         return None
     longer = {part: _seconds(slow, part) - _seconds(quick, part) for part in COLUMNS}
     whole = sum(longer.values())
     part = max(longer, key=lambda each: longer[each])
-    return (part, longer[part], whole) if whole > 0 and longer[part] >= MOST * whole else None
+    return (part, whole) if whole > 0 and longer[part] >= MOST * whole else None
 
 
 def overhead(candidate: Candidate) -> str:

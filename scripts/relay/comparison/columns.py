@@ -79,6 +79,7 @@ MEASURED: dict[str, Measured] = {
     ),
     "disk_bytes_read": Measured(int, "bytes that the strategy has read from the nodes' disks", max),
     "cpu_utilisation": Measured(float, "CPU time that the run's processes spent, of what its CPUs had", mean),
+    "other_cpus": Measured(float, "CPUs that other programs on the node used meanwhile, where they used most", max),
     "peak_node_memory_bytes": Measured(
         int, "peak memory of all of a node's processes together, data workers included", max
     ),
@@ -123,7 +124,7 @@ COMPARISON: dict[str, type] = {
     "relative_speed": float,  # divided by that of the fastest equivalent setting of the same task
     "relative_speed_low": float,
     "relative_speed_high": float,
-    "standing": str,  # best, tie, slower, unclear (see relay.comparison.statistics)
+    "standing": str,  # fastest, tie, slower, unclear (see relay.comparison.statistics)
     "scaling_efficiency": float,
     "scaling": str,  # strong: the same global batch; weak: the same batch per device
     "scaling_baseline_devices": int,

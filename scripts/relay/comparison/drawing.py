@@ -66,7 +66,7 @@ def figure_of(height_inches: float, *, left: float, bottom: float, top: float) -
 def colour_of(setting: SettingResult) -> str:
     if setting.row["equivalent"] is False:
         return BAD
-    return ACCENT if setting.row["standing"] in ("best", "tie") else INK
+    return ACCENT if setting.row["standing"] in ("fastest", "tie") else INK
 
 
 def marker_of(setting: SettingResult, colour: str) -> dict[str, Any]:

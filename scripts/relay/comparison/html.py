@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from relay.comparison import answer_words as words
 from relay.comparison.advice import warnings
 from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
+from relay.comparison.candidates import rules_of
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
 from relay.comparison.drawing import standalone
 from relay.comparison.evidence import evidence
@@ -25,6 +27,7 @@ from relay.comparison.largest_models import found as largest_models
 from relay.comparison.learning import stated_accuracy, time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.own_script import own_script
 from relay.comparison.page_words import (
     HowLong,
     Warnings,
@@ -32,8 +35,6 @@ from relay.comparison.page_words import (
     all_well,
     how_long,
     pasted,
-    slower,
-    tasks,
     together,
     went_wrong,
 )
@@ -42,7 +43,7 @@ from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
-from relay.comparison.wording import MISSING, headlines, number, percent, small
+from relay.comparison.wording import MISSING, headlines, held, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
@@ -98,13 +99,14 @@ class Section:
     answer: Answer
     sentence: str
     certainty: str
+    why_not: str
     reasons: Sequence[str]
     not_measured: Sequence[str]
     block: str
-    tasks: str
+    own_script: str
     headline: str
     epochs: str
-    slower: Mapping[str, str]
+    not_recommended: Mapping[str, str]
     all_well: str
     how_long: HowLong | None
     went_wrong: Sequence[WentWrong]
@@ -150,12 +152,14 @@ class Report:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (number, percent, small, whole, words.held, category, reason_title, mebibytes, told_speed)
+        filters = (number, percent, small, whole, held, coded, category, reason_title, mebibytes, told_speed)
         environment.filters.update({function.__name__: function for function in filters})
         found: dict[str, Any] = {"sections": self.sections, "in_cpp": self.in_cpp, "largest": self.largest}
         found["evidence"] = evidence(self.inputs, self.results)
         # The script is this project's own file, so that it needs no escaping.
         script = Markup((TEMPLATES / "comparison.js").read_text(encoding="utf-8"))
+        found["standings"] = standings_mean(self.inputs.margin)
+        found["least_efficiency"] = rules_of(self.inputs.margin, self.inputs.rules).least_efficiency
         found["loader"] = next(each.about.means for each in setting_fields() if each.name == "loader")
         return environment.get_template("comparison.html.j2").render(**found, missing=MISSING, script=script)
 
@@ -195,13 +199,14 @@ class Report:
             answer=answer,
             sentence=words.sentence(answer),
             certainty=words.certainty(answer),
+            why_not=words.why_not_the_fastest(answer),
             reasons=words.reasons(answer),
             not_measured=words.not_measured(answer),
-            block=pasted(found.script.block) if found else "",
-            tasks=tasks(answer),
+            block=pasted(found.script) if found else "",
+            own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
             headline=headlines(rows)[0],
             epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
-            slower=slower(answer),
+            not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
             all_well=all_well(results),
             how_long=how_long(answer),
             went_wrong=went_wrong(planned),
@@ -287,6 +292,11 @@ def _pictures(
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
+
+
+def coded(text: str) -> Markup:
+    """A text with what stands in `backticks` as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def mebibytes(value: int | None) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.comparison import because
 from relay.comparison.advice import Warned
 from relay.comparison.answer import Answer
-from relay.comparison.answer_words import jobs, seconds
+from relay.comparison.answer_words import jobs
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
+from relay.comparison.wording import seconds
+from relay.slurm.batch_script import BatchScript
 
 TIMES_AS_LONG = (1, 10, 100)  # as the trainings of the comparison
 
@@ -53,7 +54,7 @@ def how_long(answer: Answer) -> HowLong | None:
         return None
     epoch, length = best.seconds_per_epoch, best.run.length
     known = epoch.low is not None and epoch.high is not None
-    between = f" (95 % interval {seconds(epoch.low or 0)} to {seconds(epoch.high or 0)})" if known else ""
+    between = f" (between {seconds(epoch.low or 0)} and {seconds(epoch.high or 0)})" if known else ""
     outside = max((each["allocated_seconds"] - (each["train_seconds"] or 0.0) for each in best.summaries), default=0.0)
     sentence = (
         f"An epoch of {length.steps_per_epoch:,} steps takes {seconds(epoch.value)}{between}. Starts, evaluations and "
@@ -69,27 +70,10 @@ def how_long(answer: Answer) -> HowLong | None:
     return HowLong(sentence, rows, epoch.value, f"{epochs[1]:.10g}")
 
 
-def pasted(block: str) -> str:
+def pasted(script: BatchScript) -> str:
     """The lines for a script of one's own: without its name, and without the place of its output."""
     own = ("#SBATCH --job-name=", "#SBATCH --output=")
-    return "\n".join(line for line in block.splitlines() if not line.startswith(own))
-
-
-def tasks(answer: Answer) -> str:
-    """That one task of Slurm starts all processes of a node, where it does; else ''."""
-    if answer.best is None or answer.request is None or answer.request.tasks_per_node > 1:
-        return ""
-    processes = answer.best.run.shape.processes_per_node
-    launcher = answer.best.run.shape.launcher
-    return f"One task on each node: in it, {launcher} starts the {processes} processes." if processes > 1 else ""
-
-
-def slower(answer: Answer) -> dict[str, str]:
-    """What makes settings slower than the recommended one, by their names, where the steps' time tells it."""
-    best = answer.best
-    others = [each.other for each in answer.others if each.relation != "tie"] if best else []
-    told = {each.name: because.slower(best, each) for each in others if best}
-    return {name: why for name, why in told.items() if why}
+    return "\n".join([*(line for line in script.block.splitlines() if not line.startswith(own)), *script.to_fill_in])
 
 
 def all_well(results: Sequence[SettingResult]) -> str:

@@ -18,7 +18,7 @@ POWER = 0.8  # the chance that the number of repeats named by `repeats_to_tell` 
 MOST_REPEATS = 30  # beyond so many, more repeats are not advised
 LEAST_REPEATS = 3  # advised where a single repeat tells nothing about the spread
 
-Standing = Literal["best", "tie", "slower", "unclear"]
+Standing = Literal["fastest", "tie", "slower", "unclear"]
 
 
 def t_quantile(probability: float, freedom: float) -> float:
@@ -67,7 +67,7 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> Estimate:
 
 
 def standing(relative: Estimate, margin: float) -> Standing:
-    """The standing of a setting whose speed, divided by the best one's, is `relative` (about 1 at most).
+    """The standing of a setting whose speed, divided by the fastest one's, is `relative` (about 1 at most).
 
     With `margin` m, the band of a tie reaches from 1 − m to 1 / (1 − m). It is the same whichever of the two speeds is
     divided by the other.

@@ -1,4 +1,4 @@
-"""The two tables: one of all runs, and one of all settings, with repeats combined and compared with the best."""
+"""The two tables: one of all runs, and one of all settings, with repeats combined and compared with the fastest."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
         best = max(timed, key=lambda setting: rows[setting]["samples_per_second"])
         for setting in timed:
             if setting == best:
-                rows[setting] |= {"relative_speed": 1.0, "standing": "best"}
+                rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
             relative = ratio(speeds_of(groups[setting]), speeds_of(groups[best]))
             rows[setting] |= {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,49 +13,77 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.wording import MISSING, headlines, number, percent, spread
+from relay.comparison.wording import MISSING, headlines, number, percent, spread, standings_mean
 from relay.spec.labels import setting_labels
 
 _STYLES = {
-    "best": "bold green",
+    "fastest": "bold green",
     "tie": "green",
     "struck out": "red",
     "failed": "red",
     "skipped": "dim",
     "dropped": "dim",
 }
+LOADERS = {"resident": "all data lie in memory", "dataloader": "PyTorch's DataLoader reads them"}
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 
 def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Print the comparison's rows, the reasons of failed and skipped ones, the finding, the answer, the report's path.
+    """Print the comparison's rows, what their signs mean, why some failed or were skipped, the answer, and its files.
 
     `answers` are those of `answer.json`.
     """
     marks = _marks(console)
     labels = setting_labels(rows)
+    recommended = {answer["recommended"]["setting"] for answer in answers if answer["recommended"]}
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     for task in tasks:
         task_rows = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
         console.print(Text(task, style="bold"))
-        console.print(_table(task_rows, narrow=console.width < _NARROW, marks=marks))
+        console.print(_table(task_rows, recommended, narrow=console.width < _NARROW, marks=marks))
+        for line in _legend([row for row, _ in task_rows], marks):
+            console.print(Text(line, style="dim"))
         for row, label in task_rows:
             for title, text in ((reason_title(row), row["reason"]), ("warning", row["warning"])):
                 if text:
                     console.print(Text(f"{row['strategy']} ({label}), {title}:", style="bold"))
                     console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
         console.print()
-    for sentence in headlines(rows):
-        console.print(Text(sentence, style="bold"))
+    if not rows:
+        console.print(Text(*headlines(rows)))
     for answer in answers:
-        console.print(Text(f"{answer['sentence']} {answer['certainty_in_words']}"))
+        console.print(Text(answer["sentence"], style="bold"))
+        for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
+            if text:
+                console.print(Text(text))
     if any(answer["sbatch"] for answer in answers):
         console.print(Text(f"Submit it: sbatch {report.with_name('recommendation.sbatch')}"), soft_wrap=True)
     # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
 
-def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, str]) -> Table:
+def _legend(rows: Sequence[Row], marks: tuple[str, str]) -> Iterator[str]:
+    """What the words and signs of the table mean: those that it shows."""
+    loaders = {row["loader"] for row in rows}
+    read = [f"{name}: {means}" for name, means in LOADERS.items() if name in loaders]
+    yield f"setting: processes, threads of each; {'; '.join(read)}"
+    if spreads := list(filter(None, map(spread, rows))):
+        less, _, more = next((each for each in spreads if "/" in each), "").removesuffix(" %").partition("/")
+        wide = f"; {less}/{more} %: from {less[1:]} % less to {more[1:]} % more" if less else ""
+        yield f"{told_unit(rows)}/s: mean of the repeats, with its 95 % interval (±{wide})"
+    shown = {row["standing"] for row in rows}
+    told = [f"{name}: {means}" for name, means in standings_mean(rows[0]["margin"]).items() if name in shown]
+    yield f"relative speed: {'; '.join(['the fastest is 1', *told])}"
+    proofs = {row["equivalent"] for row in rows}
+    gate = [f"{marks[0]} trains the same as one process"] * (True in proofs)
+    gate += [f"{marks[1]} does not, and is struck out"] * (False in proofs)
+    if gate:
+        yield f"gate: {'; '.join(gate)}"
+
+
+def _table(
+    rows: Sequence[tuple[Row, str]], recommended: Collection[str], *, narrow: bool, marks: tuple[str, str]
+) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     if narrow:
         table.add_column("strategy\nsetting", overflow="fold", ratio=1)
@@ -75,7 +103,7 @@ def _table(rows: Sequence[tuple[Row, str]], *, narrow: bool, marks: tuple[str, s
         table.add_row(
             *names,
             Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
-            _result(row),
+            _result(row).append("\nrecommended" if row["setting"] in recommended else "", style="bold green"),
             Text(percent(row["test_accuracy"]).removesuffix(" %"), style=struck),
             Text(gate, style="green" if row["equivalent"] else "red"),
         )

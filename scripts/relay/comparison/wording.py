@@ -1,16 +1,19 @@
-"""Texts that the report and the terminal share: numbers with few digits, and the finding in words."""
+"""Texts that all parts of the answer share: numbers with few digits, ratios, times, lists, and the finding in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.comparison.columns import Row, category, told_speed
-from relay.spec.labels import setting_labels
+from relay.comparison.statistics import Estimate
+from relay.spec.labels import counted, setting_labels
 
 MISSING = "–"
-MOST_TIES = 4  # named in a sentence, with the best one
+MOST_NAMED = 3  # settings in a sentence
+LEAST_HOURS = 1e-9  # less is rounding
+WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -40,100 +43,66 @@ def percent(value: float | None, decimals: int = 1) -> str:
 
 
 def spread(row: Mapping[str, Any]) -> str:
-    """The interval of the speed as '±2.1 %', or as '×÷2.5' for a wide one; '' for one repeat, which has none."""
+    """The 95 % interval of the speed beside it: '±2.1 %', or '-52/+110 %' for a wide one; '' for one repeat."""
     low, high = row.get("samples_per_second_low"), row.get("samples_per_second_high")
     if not low or not high:
         return ""
-    # The interval is symmetric in the logarithm, so that one factor describes both ends.
+    # The interval is symmetric in the logarithm: narrow, it is as good as symmetric.
     factor = math.sqrt(high / low)
-    return f"±{number(100 * (factor - 1), 2)} %" if factor < 1.5 else f"×÷{number(factor, 2)}"
+    less, more = (number(100 * abs(edge - 1), 2) for edge in (1 / factor, factor))
+    return f"±{more} %" if factor < WIDE else f"-{less}/+{more} %"
 
 
-def headlines(rows: Sequence[Row]) -> list[str]:
-    """The finding for each task, in a few sentences."""
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    labels = setting_labels(rows)
-    if not rows:
-        return ["Nothing was measured: the plan holds no run."]
-    return [
-        (f"{task}: " if len(tasks) > 1 else "")
-        + _finding([(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task])
-        for task in tasks
-    ]
+def standings_mean(margin: float) -> dict[str, str]:
+    """What a setting's standing beside the fastest one says. `margin` is that of a tie."""
+    within = f"{100 * margin:.3g} %"
+    return {
+        "tie": f"as fast, within {within}",
+        "slower": f"by more than {within}",
+        "unclear": "the 95 % intervals do not tell which of the two",
+    }
 
 
-def _finding(rows: Sequence[tuple[Row, str]]) -> str:
-    named = [(row, f"{row['strategy']} ({label})") for row, label in rows]
-    best = next(((row, name) for row, name in named if row["standing"] == "best"), None)
-    if best is None:
-        return f"No setting was measured and shown equivalent: {_left_out(rows)}."
-    ties = [row for row, _ in named if row["standing"] in ("best", "tie")]
-    accuracies = [percent(row["test_accuracy"]) for row in ties[:MOST_TIES] if row["test_accuracy"] is not None]
-    sentences = [_lead(best, [(row, name) for row, name in named if row["standing"] not in (None, "best")])]
-    if accuracies:
-        order = ", in the same order" if len(ties) > 1 else ""
-        sentences.append(f"Test accuracy{order}: {listing(accuracies)}.")
-    sentences += _warned(named)
-    if left := _left_out(rows):
-        sentences.append(f"Left out: {left}.")
-    return " ".join(sentences)
+def times(ratio: Estimate) -> str:
+    """A ratio of speeds, such as '0.86 times'."""
+    return f"{_factor(ratio.value)} times"
 
 
-def _warned(named: Sequence[tuple[Row, str]]) -> list[str]:
-    """A sentence with the first warning of the rows; of more it has the number."""
-    warned = [(row, name) for row, name in named if row["warning"]]
-    if not warned:
-        return []
-    row, name = warned[0]
-    more = f" ({len(warned) - 1} more settings have a warning.)" if len(warned) > 1 else ""
-    return [f"Warning: {name}: {row['warning']}.{more}"]
+def as_fast(ratio: Estimate) -> str:
+    """The same with its interval, such as '0.86 times as fast (between 0.84 and 0.88)'."""
+    return f"{times(ratio)} as fast{between(ratio)}"
 
 
-def _lead(best: tuple[Row, str], others: Sequence[tuple[Row, str]]) -> str:
-    row, name = best
-    speed = f"{number(told_speed(row))} {row['unit']}/s"
-    ties = [other for other, _ in others if other["standing"] == "tie"]
-    tied = [other_name for other, other_name in others if other["standing"] == "tie"]
-    unclear = [(other, other_name) for other, other_name in others if other["standing"] == "unclear"]
-    slower = [(other, other_name) for other, other_name in others if other["standing"] == "slower"]
-    if not others:
-        return f"{name} trains {speed}; there is no other setting to compare it with."
-    if ties:
-        shown = listing([name, *tied[: MOST_TIES - 1], *_more(tied[MOST_TIES - 1 :])])
-        lead = f"A tie: {shown} train equally fast, within {100 * row['margin']:.3g} %: {speed}."
-    elif unclear:
-        lead = f"{name} measured fastest, {speed}, but not beyond doubt."
-    else:
-        behind, second = slower[0]
-        lead = f"{name} is fastest: {speed}, {_times(behind)} as fast as the next, {second}."
-    if unclear:
-        listed = listing(
-            [f"{other_name} at {_relative(other)}" for other, other_name in unclear[:3]] + _more(unclear[3:])
-        )
-        alone = any(other["relative_speed_low"] is None for other, _ in unclear)
-        why = "With one repeat there is no spread to judge by" if alone else "Too close to call with these repeats"
-        lead += f" {why}: {listed}."
-    return lead
+def between(ratio: Estimate) -> str:
+    """Its 95 % interval, such as ' (between 0.84 and 0.88)', to stand behind it; '' where there is none."""
+    known = ratio.low is not None and ratio.high is not None
+    return f" (between {_factor(ratio.low or 0)} and {_factor(ratio.high or 0)})" if known else ""
 
 
-def _times(row: Mapping[str, Any]) -> str:
-    """How many times as fast the best row is as this one (1 / relative speed), with its interval."""
-    times = f"{1 / row['relative_speed']:.2f} times"
-    if row["relative_speed_low"] is None:
-        return times
-    return f"{times} (95 % interval {1 / row['relative_speed_high']:.2f} to {1 / row['relative_speed_low']:.2f})"
+def _factor(value: float) -> str:
+    """A ratio with two decimals; a small one with two digits that say something."""
+    return f"{value:.2f}" if value >= 0.1 else number(value, 2)
 
 
-def _relative(row: Mapping[str, Any]) -> str:
-    """The speed of this row relative to the best one's, with its interval."""
-    times = f"{row['relative_speed']:.2f} times its speed"
-    if row["relative_speed_low"] is None:
-        return times
-    return f"{times} (95 % interval {row['relative_speed_low']:.2f} to {row['relative_speed_high']:.2f})"
+def seconds(value: float) -> str:
+    """A duration in the unit that suits it, such as '4.2 s', '12 min' or '3.5 h'."""
+    if value < 120:
+        return f"{number(value, 2)} s"
+    return f"{number(value / 60, 2)} min" if value < 7200 else f"{number(value / 3600, 2)} h"
 
 
-def _more(rest: Sequence[Any]) -> list[str]:
-    return [f"{len(rest)} more"] if rest else []
+def minutes(value: int) -> str:
+    """Minutes in words."""
+    return f"{counted(value, 'minute')}" if value < 180 else f"{number(value / 60, 2)} hours"
+
+
+def held(hours: float, thing: str) -> str:
+    """How much more of a device's time is used, such as '3.2 GPU-hours more' or '12 CPU-core-seconds less'."""
+    if abs(hours) < LEAST_HOURS:
+        return "the same"
+    sizes = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
+    size, unit = next((each for each in sizes if abs(hours) >= each[0]), sizes[-1])
+    return f"{number(abs(hours) / size, 2)} {thing}-{unit} {'more' if hours > 0 else 'less'}"
 
 
 def listing(words: Sequence[str]) -> str:
@@ -141,10 +110,51 @@ def listing(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _left_out(rows: Sequence[tuple[Row, str]]) -> str:
+def some(words: Sequence[str]) -> list[str]:
+    """The first few words, and how many more there are."""
+    left = len(words) - MOST_NAMED
+    return [*words[:MOST_NAMED], f"{left} more"] if left > 1 else list(words)
+
+
+def headlines(rows: Sequence[Row]) -> list[str]:
+    """The finding for each task: what is fastest, what may be as fast, what was left out."""
+    if not rows:
+        return ["Nothing was measured: the plan holds no run."]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    named = [(row, f"{row['strategy']} ({label})") for row, label in zip(rows, setting_labels(rows), strict=True)]
+    found = {task: [(row, name) for row, name in named if row["task"] == task] for task in tasks}
+    return [(f"{task}: " if len(tasks) > 1 else "") + " ".join(_finding(found[task])) for task in tasks]
+
+
+def _finding(rows: Sequence[tuple[Row, str]]) -> Iterator[str]:
+    left = _left_out([row for row, _ in rows])
+    best = next(((row, name) for row, name in rows if row["standing"] == "fastest"), None)
+    if best is None:
+        yield f"No setting was measured and proven: {left}."
+        return
+    row, name = best
+    yield f"The fastest is {name}: {number(told_speed(row))} {row['unit']}/s."
+    if ties := [other for each, other in rows if each["standing"] == "tie"]:
+        yield f"As fast, within {100 * row['margin']:.3g} %: {listing(some(ties))}."
+    if unclear := [f"{other} at {_relative(each)}" for each, other in rows if each["standing"] == "unclear"]:
+        yield f"Perhaps as fast: {listing(some(unclear))}."
+    if warned := [(each, other) for each, other in rows if each["warning"]]:
+        more = f" ({len(warned) - 1} more settings have a warning.)" if len(warned) > 1 else ""
+        yield f"Warning: {warned[0][1]}: {warned[0][0]['warning']}.{more}"
+    if left:
+        yield f"Left out: {left}."
+
+
+def _relative(row: Mapping[str, Any]) -> str:
+    """A row's speed beside that of the fastest, with its interval."""
+    ratio = Estimate(row["relative_speed"], row["relative_speed_low"], row["relative_speed_high"])
+    return f"{times(ratio)} the speed{between(ratio)}"
+
+
+def _left_out(rows: Sequence[Row]) -> str:
     """The number of settings left out, by category, such as '1 struck out, 2 skipped'."""
     counts: dict[str, int] = {}
-    for row, _ in rows:
+    for row in rows:
         what = category(row)
         if what == "done" and row.get("standing") is None:
             what = "too short to be timed"

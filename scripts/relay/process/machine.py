@@ -85,28 +85,42 @@ def check_threads(what: str, declared: int) -> None:
 
 def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
-    try:
-        lines = [line.split(":", 2) for line in groups.read_text(encoding="utf-8").splitlines()]
-    except OSError:  # not Linux
-        return None
-    limits = []
-    for _, controllers, path in lines:
-        if controllers in ("", "memory"):
-            root, name = ("", "memory.max") if controllers == "" else ("memory", "memory.limit_in_bytes")
-            place = Path("/sys/fs/cgroup", root, path.lstrip("/"))
-            files = [parent / name for parent in (place, *place.parents) if parent.is_relative_to("/sys/fs/cgroup")]
-            limits += [int(text) for file in files if file.is_file() and (text := file.read_text().strip()) != "max"]
-    least = min(limits, default=_UNLIMITED)
+    told = [*_told(groups, "", "memory.max"), *_told(groups, "memory", "memory.limit_in_bytes")]
+    least = min((int(text) for text in told if text != "max"), default=_UNLIMITED)
     return None if least >= _UNLIMITED else least // 2**20
+
+
+def cpu_quota(groups: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
+    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    pairs = [*(text.split() for text in _told(groups, "", "cpu.max")), *zip(quotas, periods, strict=True)]
+    return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
+
+
+def _told(groups: Path, controller: str, name: str, root: Path = Path("/sys/fs/cgroup")) -> list[str]:
+    """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
+    lines = [line.split(":", 2) for line in _text(groups).splitlines()]
+    places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
+    files = [folder / name for place in places for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    return [file.read_text().strip() for file in files if file.is_file()]
+
+
+def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine is a virtual one: its processors have the flag `hypervisor`, or Xen tells."""
+    return "hypervisor" in _text(processor).split() or Path("/sys/hypervisor/type").exists()
+
+
+def _text(path: Path) -> str:
+    """What the kernel tells in a file; '' where it does not, as without Linux."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def held_bytes() -> dict[str, int]:
     """This process's memory by the names in /proc/self/status (`VmRSS`, `VmHWM`, `VmData`…); empty without Linux."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    sizes = (line.split() for line in lines if line.endswith(" kB"))
+    sizes = (line.split() for line in _text(Path("/proc/self/status")).splitlines() if line.endswith(" kB"))
     return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
 
 
@@ -127,10 +141,7 @@ def peak_main_memory_bytes() -> int:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
     return next(
         (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
     )
@@ -149,11 +160,7 @@ def versions(device: torch.device) -> dict[str, str | None]:
 
 def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
-    try:
-        text = told.read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(told))
     return found[1] if found else None
 
 
@@ -164,6 +171,8 @@ def facts(device: torch.device) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),
         "cpus": len(cpus.granted()),
+        "virtual": virtual(),
+        "cpu_quota": cpu_quota(),
         "versions": versions(device),
         "tf32": {
             "matmul": torch.backends.cuda.matmul.allow_tf32,

@@ -1,10 +1,12 @@
-"""CPU time and memory of a node's processes, data-loader workers included."""
+"""CPU time and memory of a node's processes, data-loader workers included, and the CPU time of all its programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import psutil
+
+BUSY = ("nice", "irq", "softirq", "steal")  # beside `user` and `system`; guests' time is part of `user`
 
 
 class Usage:
@@ -37,6 +39,15 @@ class Usage:
             self._spent[pid] = times.user + times.system
             resident += memory.rss
         return sum(self._spent.values()), resident
+
+    @staticmethod
+    def of_node() -> float:
+        """The CPU seconds that all programs on this node have spent since it started, the run's processes included.
+
+        In a virtual machine these are also the seconds that the other machines took from it.
+        """
+        times = psutil.cpu_times()
+        return float(times.user + times.system + sum(getattr(times, name, 0.0) for name in BUSY))
 
     def _find_workers(self) -> None:
         for root in self._roots:

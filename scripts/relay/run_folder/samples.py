@@ -1,7 +1,8 @@
 """What a run's processes used of their nodes, looked at again and again while they trained. Needs no torch.
 
 One file for each attempt and node, of lines with checksums as records have. The first line tells of the node; each
-other one has the looks of some seconds. A look is [time, CPU seconds, resident bytes, a list for each GPU].
+other one has the looks of some seconds. A look is [time, CPU seconds, resident bytes, a list for each GPU, CPU seconds
+of all programs on the node].
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ Reading = list[float | None]
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a node: when (seconds since 1970), and what its processes and GPUs had used by then, or used then."""
+    """One look at a node: when (seconds since 1970), and what its processes and GPUs had used by then, or used then.
+
+    `node_cpu_seconds` are those of all programs on the node; older records have none.
+    """
 
     time: float
     cpu_seconds: float
     resident_bytes: int
     gpus: Sequence[Reading]
+    node_cpu_seconds: float | None = None
 
     def row(self) -> list[Any]:
         """As it is recorded."""
         gpus = [[None if value is None else round(value, 3) for value in gpu] for gpu in self.gpus]
-        return [round(self.time, 3), round(self.cpu_seconds, 2), self.resident_bytes, gpus]
+        return [round(self.time, 3), round(self.cpu_seconds, 2), self.resident_bytes, gpus, self.node_cpu_seconds]
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,15 @@ class BatchScript:
         """The lines that ask: `#SBATCH …`."""
         return "\n".join(f"#SBATCH {line}" for line in self._directives())
 
+    @property
+    def to_fill_in(self) -> list[str]:
+        """Lines for what the job does not name and a cluster may want. Slurm reads them with one # less."""
+        unknown = [f"##SBATCH --{flag}=NAME" for flag in ("partition", "account") if not getattr(self.job, flag)]
+        return ["# If your cluster wants them, fill in these names, and take away one #:", *unknown] if unknown else []
+
     def render(self) -> str:
         """The whole script."""
-        lines = ["#!/bin/bash", *(f"# {line}" for line in self.comments), self.block]
+        lines = ["#!/bin/bash", *(f"# {line}" for line in self.comments), self.block, *self.to_fill_in]
         if self.jobs > 1:
             lines.append("# A chain: one job at a time. Each goes on from the last checkpoint, and saves in time.")
         lines += ["set -eo pipefail", f"cd {shlex.quote(str(self.folder))}", *_activation(self.job)]

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -183,11 +183,16 @@ def show_job(job_id: str, tries: int = TRIES) -> dict[str, str]:
     return next((job for job in jobs if job.get("JobId") == job_id), jobs[0] if jobs else {})
 
 
-def waited(job_id: str) -> dict[str, float]:
-    """When a job that runs was `submitted` and `started`, in seconds since 1970, as far as Slurm tells. Tried once."""
-    shown = show_job(job_id, tries=1)
+def waited(shown: Mapping[str, str]) -> dict[str, float]:
+    """When a job that runs was `submitted` and `started`, in seconds since 1970, as far as `show_job` tells."""
     known = {"submitted": _seconds(shown.get("SubmitTime", "")), "started": _seconds(shown.get("StartTime", ""))}
     return {name: seconds for name, seconds in known.items() if seconds is not None}
+
+
+def shares_nodes(shown: Mapping[str, str]) -> bool | None:
+    """Whether other jobs may run on a job's nodes, as `show_job` tells; None where this version of Slurm does not."""
+    told = shown.get("OverSubscribe")
+    return None if told is None else told != "NO"
 
 
 def cancel(ids: Sequence[str], tries: int = TRIES) -> None:

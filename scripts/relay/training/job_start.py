@@ -1,9 +1,10 @@
-"""When the job that trains a segment was submitted, and when it began: what its attempt's entry keeps of that."""
+"""What an attempt's entry keeps of the job that trains a segment: how long it waited, whether it shares its nodes."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import Any
 
 import psutil
 
@@ -12,15 +13,17 @@ from relay.slurm import commands
 from relay.spec.job import Job
 
 
-def job_start(job: Job | None) -> dict[str, float]:
-    """`submitted` and `job_started`, in seconds since 1970; without what is not known.
+def job_start(job: Job | None) -> dict[str, Any]:
+    """`submitted` and `job_started`, in seconds since 1970, and `shares_nodes`; without what is not known.
 
     Slurm tells them of the run's own job. Elsewhere a job begins with this Python.
     """
     if job is None:
         return {"job_started": psutil.Process().create_time()}
     with suppress(UserError):  # a controller that is busy: it is only for the report
-        told = commands.waited(os.environ.get("SLURM_JOB_ID", ""))
+        shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)
         names = {"submitted": "submitted", "started": "job_started"}
-        return {names[name]: seconds for name, seconds in told.items()}
+        waited = {names[name]: seconds for name, seconds in commands.waited(shown).items()}
+        shares = commands.shares_nodes(shown)
+        return waited if shares is None else waited | {"shares_nodes": shares}
     return {}

@@ -92,7 +92,8 @@ class Watch:
 
     def _look(self) -> None:
         cpu_seconds, resident = self.usage.look()
-        self._looks.append(Look(time.time(), cpu_seconds, resident, self.gpus.look()).row())
+        look = Look(time.time(), cpu_seconds, resident, self.gpus.look(), self.usage.of_node())
+        self._looks.append(look.row())
 
     def _flush(self) -> None:
         # What the thread itself has cost so far stands beside what it saw.

@@ -83,6 +83,7 @@ def used(
     looks = [look for each in known for node in each.nodes for look in node.looks]
     figures = {
         "cpu_utilisation": _cpu_utilisation(known),
+        "other_cpus": _other_cpus(known),
         "peak_node_memory_bytes": max(look.resident_bytes for look in looks),
         **_of_gpus(known, steps_per_epoch),
     }
@@ -102,6 +103,17 @@ def _cpu_utilisation(attempts: Sequence[Attempt]) -> float | None:
     spent = fsum(each.grown(node, lambda look: look.cpu_seconds) or 0.0 for each, node in pairs)
     had = fsum(node.cpus * each.seconds for each, node in pairs)
     return spent / had if had > 0 else None
+
+
+def _other_cpus(attempts: Sequence[Attempt]) -> float | None:
+    """The CPUs that other programs used while it trained, on the node where they used most."""
+    found = [
+        (everything - (each.grown(node, lambda look: look.cpu_seconds) or 0.0)) / each.seconds
+        for each in attempts
+        for node in each.nodes
+        if each.seconds > 0 and (everything := each.grown(node, lambda look: look.node_cpu_seconds)) is not None
+    ]
+    return max(0.0, *found) if found else None
 
 
 def _of_gpus(attempts: Sequence[Attempt], steps_per_epoch: int) -> dict[str, float | None]:

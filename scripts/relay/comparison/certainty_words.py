@@ -1,0 +1,129 @@
+"""How certain the answer is, in words; where it is not certain, what would make it so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from relay.comparison.answer import Answer
+from relay.comparison.candidates import Candidate, Compared
+from relay.comparison.statistics import MOST_REPEATS
+from relay.comparison.wording import MOST_NAMED, between, listing, number, some, times
+
+FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
+DISTURBED = 1.2  # times: the same, where not even many repeats would tell
+SAME = "even at the edges of the 95 % intervals the recommendation stays the same"
+
+
+def certainty_of(answer: Answer, best: Candidate) -> str:
+    """How certain the recommendation of `best` is. It is never called certain where others may have slowed it down."""
+    return " ".join(_sentences(answer, best))
+
+
+def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
+    if answer.certainty == "winner":
+        yield f"Certain for these measurements: {SAME}."
+    elif answer.certainty == "likely":
+        yield f"The measurements are clear: {SAME}."
+        yield f"But it is not certain, because {_others(answer)}. To be certain, measure on a node of your own."
+    elif answer.certainty == "tie":
+        yield from _tie(answer, best)
+        if answer.neighbours:
+            yield f"It is not certain, because {_others(answer)}."
+    elif answer.certainty == "unclear":
+        yield from _unclear(answer, best)
+    else:
+        yield _alone(answer)
+
+
+def _others(answer: Answer) -> str:
+    return "; ".join(answer.neighbours)
+
+
+def _alone(answer: Answer) -> str:
+    dropped = [each.name for each in answer.left_out if each.category == "dropped"]
+    if not dropped:
+        return "Nothing else was measured and proven, so there is nothing to compare it with."
+    verb = "was" if len(dropped) == 1 else "were"
+    slow = listing(some(dropped))
+    return f"{slow} {verb} clearly slower in the first repeat, and got no further ones (`drop_slower_than`)."
+
+
+def _tie(answer: Answer, best: Candidate) -> Iterator[str]:
+    """Which others are as fast, and whether to take them: one that costs more is no better."""
+    verb = "trains" if len(answer.tied) == 1 else "train"
+    names = listing(some([each.other.name for each in answer.tied]))
+    yield f"It is a tie: {names} {verb} equally fast, within {100 * answer.rules.margin:.3g} %."
+    alike = [each.other.name for each in answer.tied if each.other.cost == best.cost]
+    if not alike:
+        which = "It costs" if len(answer.tied) == 1 else "They cost"
+        yield f"{which} more, and nothing is gained: take the recommended one."
+    elif len(alike) == len(answer.tied):
+        yield f"{'It costs' if len(alike) == 1 else 'They cost'} the same: take what your queue gives first."
+    else:
+        yield f"{listing(some(alike))} {'costs' if len(alike) == 1 else 'cost'} the same as the recommended one."
+        yield "Of these, take what your queue gives first."
+
+
+def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
+    yield "Not certain."
+    if any(each.ratio.low is None for each in answer.unclear):
+        yield "With one repeat, nobody knows how much the speed varies."
+    alike: dict[tuple[float, float], list[Compared]] = {}
+    for each in answer.unclear:
+        alike.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)
+    for found in alike.values():
+        yield from _may_be_better(found, answer, best)
+    if answer.repeats:
+        count = answer.repeats
+        yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
+        if answer.neighbours:
+            yield f"Even then it is not certain, because {_others(answer)}."
+    else:
+        yield from _repeats_will_not_help(answer, best)
+
+
+def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -> Iterator[str]:
+    """Settings of which the intervals do not tell whether they are better, and where they would begin to be.
+
+    They cost the same, and would begin to be better at the same speed.
+    """
+    first, *rest = some([f"{each.other.name} {{}}{times(each.ratio)}{{}}{between(each.ratio)}" for each in found])
+    yield listing([first.format("looks ", " as fast"), *(each.format("", "") for each in rest)]) + "."
+    it, costs = ("it", "costs") if len(found) == 1 else ("they", "cost")
+    ratio = found[0].other.cost / best.cost
+    if ratio == 1:
+        yield f"{it.capitalize()} {costs} the same."
+    else:
+        already, them = "only" if ratio > 1 else "already", "it" if len(found) == 1 else "them"
+        limit = f"I recommend {them} {already} from {answer.turns_at(found[0]):.2f} on"
+        yield f"Because {it} {costs} {_as_much(ratio)}, {limit}."
+    for each in found[:MOST_NAMED]:
+        slowest, fastest = min(each.other.speeds), max(each.other.speeds)
+        if slowest > 0 and fastest / slowest >= FAR_APART:
+            yield f"Repeats of {each.other.name} are {number(fastest / slowest, 2)} times apart."
+
+
+def _as_much(ratio: float) -> str:
+    return {2: "twice as much", 0.5: "half as much"}.get(ratio, f"{number(ratio, 2)} times as much")
+
+
+def _repeats_will_not_help(answer: Answer, best: Candidate) -> Iterator[str]:
+    """Why, and what to do instead."""
+    among = [best, *(each.other for each in answer.unclear)]
+    apart = max(max(each.speeds) / min(each.speeds) for each in among)
+    if apart >= DISTURBED:
+        known = _others(answer) or f"repeats of one setting are up to {number(apart, 2)} times apart"
+        yield f"More repeats will not help, because something disturbed the measurement: {known}."
+    else:
+        yield f"More repeats will hardly help: even {MOST_REPEATS} of each would not tell."
+    yield f"Use a quieter node, or {_choice(among)}."
+
+
+def _choice(among: Sequence[Candidate]) -> str:
+    """What to take where nothing tells."""
+    cheapest = min(among, key=lambda each: each.cost)
+    if all(each.cost == cheapest.cost for each in among):
+        return "take any of them: they cost the same"
+    if not cheapest.on_gpus and any(each.on_gpus for each in among):
+        return f"take {cheapest.name}: it uses no GPU"
+    return f"take {cheapest.name}: it uses the fewest {'GPUs' if cheapest.on_gpus else 'CPUs'}"
