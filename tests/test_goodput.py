@@ -8,6 +8,7 @@ import pytest
 
 from chain_runs import Bench
 from relay.base.files import read_json
+from relay.process import machine
 from relay.run_folder import chain as chains
 from relay.training.goodput import PARTS, spent, split
 from relay.training.summary import summarise
@@ -83,3 +84,5 @@ def test_a_real_chain_tells_all_of_its_parts(bench: Bench) -> None:
     entries = (chains.read(chain.work) or {})["attempts"]
     assert all(entry["job_started"] <= entry["started"] <= entry["ended"] for entry in entries)
     assert read_json(chain.work / "chain.json")["attempts"] == entries
+    told = (found["virtual"], found["cpu_quota"], found["shares_nodes"])
+    assert told == (machine.virtual(), machine.cpu_quota(), False)

@@ -154,6 +154,17 @@ def test_a_long_course_is_thinned_and_what_a_kill_cut_off_is_left_out(tmp_path: 
     assert "gpu_power_watts" not in found["course"]
 
 
+def test_what_other_programs_use_is_told_of_the_node_where_they_use_most(tmp_path: Path) -> None:
+    """The run uses one CPU of each node. Others use a quarter of a CPU on one, and one and a half on the other."""
+    for rank, others in ((0, 0.25), (1, 1.5)):
+        looks(tmp_path, 1, rank, [[float(n), float(n), 5, [], 100.0 + n + others * n] for n in range(21)])
+    assert used(tmp_path, [(1, attempt(10, 20, 40))], 20)["other_cpus"] == pytest.approx(1.5)
+    older = tmp_path / "older"
+    older.mkdir()
+    looks(older, 1, 0, [[0.0, 0.0, 5, []], [1.0, 1.0, 5, []]])
+    assert "other_cpus" not in used(older, [(1, attempt(0, 1, 1))], 1)
+
+
 def test_another_runs_looks_and_none_at_all_give_no_figures(tmp_path: Path) -> None:
     looks(tmp_path, 1, 0, [[0.0, 0.0, 5, []]])
     path = samples.samples_path(tmp_path, 1, 0)
@@ -169,6 +180,8 @@ def test_a_run_is_looked_at_on_all_its_ranks_and_can_do_without(bench: Bench) ->
     assert len(node.looks) >= 2
     spent = node.looks[-1].cpu_seconds - node.looks[0].cpu_seconds
     assert spent > 0.05, "two processes that train"
+    everything = [look.node_cpu_seconds or 0.0 for look in node.looks]
+    assert everything[-1] - everything[0] > 0.5 * spent, "what they spend is part of what the node does"
     assert node.looks[-1].resident_bytes > 1.5 * psutil.Process().memory_info().rss / 4
     without = chain.planned("without", **shape, monitor_seconds=0.0).train(forked=True)
     assert samples.read(without.work, 1) == []

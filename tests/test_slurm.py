@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,8 @@ import pytest
 import yaml
 
 from mini_slurm import MiniSlurm
-from recommended import recommended, submit, trained
+from recommended import answer_of, recommended, submit, trained
+from relay.comparison.own_script import own_script
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -167,6 +169,46 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert asked["minutes"] < SHORT["runtime_minutes"]
     assert 0 < most < asked["memory_mb"] * 2**20
     assert len(rows(folder)) == 2
+    assert "other jobs may compute on the same nodes" in told["uncertain_because"]
+    lines = (folder / "results/recommendation.sbatch").read_text().splitlines()
+    (export,) = [line.removeprefix("# ") for line in lines if "scripts/export.py" in line]
+    subprocess.run(["bash", "-c", export], cwd=folder, check=True, capture_output=True)
+    assert (folder / "model.safetensors").stat().st_size > 100_000
+
+
+OWN = """import os, torch.distributed as dist
+if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:
+    os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
+dist.init_process_group("gloo")
+told = [None] * dist.get_world_size()
+dist.all_gather_object(told, (os.environ["SLURMD_NODENAME"], os.environ["OMP_NUM_THREADS"]))
+if dist.get_rank() == 0:
+    print(sorted(told))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("launcher", "tasks"), [("srun", 2), ("torchrun", 1)])
+def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], launcher: str, tasks: int
+) -> None:
+    folder = compared[0]
+    made = recommended(folder, "ddp", "srun")
+    assert made.job
+    job = replace(made.job, tasks_per_node=tasks, cpus_per_task=2 // tasks)
+    run = replace(made.run, shape=replace(made.run.shape, launcher=launcher))
+    block = replace(made.script, job=job, output=folder / f"own-{launcher}.log").block
+    asked = answer_of(folder).request
+    assert asked
+    asked = replace(asked, tasks_per_node=tasks, cpus_per_task=2 // tasks)
+    (folder / "your_script.py").write_text(OWN)
+    path = f"export PATH={Path(sys.executable).parent}:$PATH"
+    (folder / "own.sbatch").write_text("\n".join(["#!/bin/bash", block, path, *own_script(run, asked)]) + "\n")
+    (job_told,), _ = submit(cluster, folder, folder / "own.sbatch")
+    printed = (folder / f"own-{launcher}.log").read_text()
+    assert job_told["JobState"] == "COMPLETED", printed
+    threads = str(run.shape.threads)
+    assert str([(node, threads) for node in ("c1", "c1", "c2", "c2")]) in printed
 
 
 def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(

@@ -23,6 +23,7 @@ from relay.spec.setting import TF32
 
 # Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
 TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
 
 
@@ -90,14 +91,14 @@ def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     return None if least >= _UNLIMITED else least // 2**20
 
 
-def cpu_quota(groups: Path = Path("/proc/self/cgroup")) -> float | None:
+def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:
     """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
-    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-    pairs = [*(text.split() for text in _told(groups, "", "cpu.max")), *zip(quotas, periods, strict=True)]
+    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
+    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=True)]
     return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
 
 
-def _told(groups: Path, controller: str, name: str, root: Path = Path("/sys/fs/cgroup")) -> list[str]:
+def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS) -> list[str]:
     """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
     lines = [line.split(":", 2) for line in _text(groups).splitlines()]
     places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]

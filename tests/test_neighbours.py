@@ -1,0 +1,101 @@
+"""Where others may have slowed down the runs, the answer is never called certain; it says why in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.comparison import answer_words as words
+from relay.process import machine
+from results_tree import Tree
+from test_answer import answer_of
+
+pytest_plugins = ["results_tree"]
+
+ALONE = {"virtual": False, "cpu_quota": None, "shares_nodes": False, "other_cpus": 0.04}
+STEADY = [1000.0, 1002.0, 998.0]
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({"virtual": True}, "the machine is virtual, and others may compute on its processors"),
+    ({"cpu_quota": 1.5}, "a quota limits the CPU time to that of 1.5 CPUs, as in a shared container"),
+    ({"shares_nodes": True}, "other jobs may compute on the same nodes"),
+    ({"other_cpus": 0.83}, "other programs used up to 0.83 CPUs of node1 meanwhile"),
+]
+
+
+def test_a_clear_measurement_on_a_machine_of_its_own_is_certain(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, summary=ALONE)
+    tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+    found = answer_of(tree)
+    assert (found.certainty, found.neighbours) == ("winner", [])
+    assert words.certainty(found).startswith("Certain for these measurements: ")
+
+
+@pytest.mark.parametrize(("recorded", "reason"), REASONS)
+def test_a_clear_measurement_beside_others_is_not_certain(tree: Tree, recorded: dict[str, Any], reason: str) -> None:
+    tree.setting("cpu", STEADY, summary=ALONE)
+    tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE | recorded)
+    found = answer_of(tree)
+    assert found.certainty == "likely"
+    assert words.certainty(found) == (
+        "The measurements are clear: even at the edges of the 95 % intervals the recommendation stays the same. "
+        f"But it is not certain, because {reason}. To be certain, measure on a node of your own."
+    )
+
+
+@pytest.mark.parametrize(("recorded", "reason"), REASONS)
+@pytest.mark.parametrize("others", [STEADY, [950.0, 1150.0, 1000.0], [800.0, 820.0, 790.0], [1390.0, 1420.0, 1350.0]])
+def test_no_answer_beside_others_says_that_it_is_certain(
+    tree: Tree, recorded: dict[str, Any], reason: str, others: list[float]
+) -> None:
+    """A tie, a doubt, a slower one and one that costs twice as much."""
+    tree.setting("cpu", STEADY, summary=recorded)
+    tree.setting("cpu", others, summary=recorded, threads=2, cpus_per_task=2)
+    told = words.certainty(answer_of(tree))
+    assert "Certain" not in told
+    assert "ot certain" in told
+    assert tree.compare() == 0
+    assert "Certain" not in (tree.root / "recommendation.sbatch").read_text()
+
+
+def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 2500.0, 1500.0], summary={"other_cpus": 0.83})
+    tree.setting("cpu", [2100.0, 1300.0, 3400.0], summary={"other_cpus": 0.4}, threads=2, cpus_per_task=2)
+    told = words.certainty(answer_of(tree))
+    assert told.startswith("Not certain. ")
+    assert told.endswith(
+        "More repeats will not help, because something disturbed the measurement: other programs used up to 0.83 CPUs "
+        "of node1 meanwhile. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs."
+    )
+
+
+def groups(tmp_path: Path, line: str, **files: str) -> Path:
+    """The control group of a process, `root` standing for /sys/fs/cgroup, with these files in its group's folder."""
+    folder = tmp_path / "root" / line.split(":")[1].split(",", maxsplit=1)[0] / "jobs/mine"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder.parent / name.replace("__", ".")).write_text(text + "\n")
+    (tmp_path / "groups").write_text(f"{line}/jobs/mine\n")
+    return tmp_path / "groups"
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("0::", {"cpu__max": "150000 100000"}, 1.5),
+        ("0::", {"cpu__max": "max 100000"}, None),
+        ("4:cpu,cpuacct:", {"cpu__cfs_quota_us": "50000", "cpu__cfs_period_us": "100000"}, 0.5),
+        ("4:cpu,cpuacct:", {"cpu__cfs_quota_us": "-1", "cpu__cfs_period_us": "100000"}, None),
+        ("4:memory:", {}, None),
+    ],
+)
+def test_a_quota_of_cpu_time_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float | None) -> None:
+    assert machine.cpu_quota(groups(tmp_path, line, **files), tmp_path / "root") == expected
+
+
+def test_a_virtual_machine_is_told_by_its_processors(tmp_path: Path) -> None:
+    (tmp_path / "virtual").write_text("flags\t\t: fpu vme hypervisor lahf_lm\n")
+    (tmp_path / "bare").write_text("model name\t: A hypervisorless one\nflags\t\t: fpu vme\n")
+    assert machine.virtual(tmp_path / "virtual")
+    assert not machine.virtual(tmp_path / "bare") or Path("/sys/hypervisor/type").exists()
