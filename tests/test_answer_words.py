@@ -109,5 +109,5 @@ def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> Non
     tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
     tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
     told = words.certainty(answer_of(tree))
-    assert "Because it costs half as much, I recommend it already from 0.71 on." in told
+    assert "Because it costs half as much, I would recommend it from 0.71 on." in told
     assert "Repeats of cpu (1 proc, 1 thread, resident) are 18 times apart." in told

@@ -219,7 +219,8 @@ def _another_choice(answer: Answer, found: Compared) -> str:
     time = f"only {factor} of the time" if not longer else f"{factor} times as long" if apart > ALIKE else "as long"
     more_held = [(wrong.more_gpu_hours, "GPU"), (wrong.more_core_hours, "CPU-core")]
     told = [held(hours, thing) for hours, thing in more_held if abs(hours) >= LEAST_HOURS]
-    held_too = f", {'and' if longer else 'but'} {listing(told)}" if told else ""
+    dearer = max(hours for hours, _ in more_held) > LEAST_HOURS
+    held_too = f", {'and' if longer == dearer else 'but'} {listing(told)}" if told else ""
     return f"A training with it takes {time}{held_too}."
 
 

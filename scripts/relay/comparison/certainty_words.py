@@ -94,9 +94,9 @@ def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -
     if ratio == 1:
         yield f"{it.capitalize()} {costs} the same."
     else:
-        already, them = "only" if ratio > 1 else "already", "it" if len(found) == 1 else "them"
-        limit = f"I recommend {them} {already} from {answer.turns_at(found[0]):.2f} on"
-        yield f"Because {it} {costs} {_as_much(ratio)}, {limit}."
+        them, limit = "it" if len(found) == 1 else "them", f"{answer.turns_at(found[0]):.2f}"
+        told = f"I recommend {them} only from {limit} on" if ratio > 1 else f"I would recommend {them} from {limit} on"
+        yield f"Because {it} {costs} {_as_much(ratio)}, {told}."
     for each in found[:MOST_NAMED]:
         slowest, fastest = min(each.other.speeds), max(each.other.speeds)
         if slowest > 0 and fastest / slowest >= FAR_APART:

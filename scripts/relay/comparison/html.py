@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from relay.comparison import answer_words as words
 from relay.comparison.advice import warnings
@@ -33,21 +32,23 @@ from relay.comparison.page_words import (
     Warnings,
     WentWrong,
     all_well,
+    coded,
     how_long,
+    mebibytes,
     pasted,
     together,
     went_wrong,
+    whole,
 )
 from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
-from relay.comparison.wording import MISSING, headlines, held, number, percent, small, standings_mean
+from relay.comparison.wording import MISSING, held, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
-MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,6 @@ class Section:
     not_measured: Sequence[str]
     block: str
     own_script: str
-    headline: str
     epochs: str
     not_recommended: Mapping[str, str]
     all_well: str
@@ -204,7 +204,6 @@ class Report:
             not_measured=words.not_measured(answer),
             block=pasted(found.script) if found else "",
             own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
-            headline=headlines(rows)[0],
             epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
             not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
             all_well=all_well(results),
@@ -292,21 +291,6 @@ def _pictures(
     }
     # Markup is safe here, because matplotlib escapes the text in its SVG.
     return {name: Markup(svg) if svg else None for name, svg in drawn.items()}
-
-
-def coded(text: str) -> Markup:
-    """A text with what stands in `backticks` as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-
-
-def mebibytes(value: int | None) -> str:
-    """Bytes as MiB."""
-    return MISSING if value is None else number(value / MEBIBYTE)
-
-
-def whole(value: float) -> str:
-    """A number with all its digits and thousands separated, such as '32' or '247,400'."""
-    return f"{value:,.10g}"
 
 
 def _gates(results: Sequence[SettingResult]) -> list[Gate]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup, escape
 
 from relay.comparison.advice import Warned
 from relay.comparison.answer import Answer
 from relay.comparison.answer_words import jobs
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
-from relay.comparison.wording import seconds
+from relay.comparison.wording import MISSING, number, seconds
 from relay.slurm.batch_script import BatchScript
 
+MEBIBYTE = 2**20
 TIMES_AS_LONG = (1, 10, 100)  # as the trainings of the comparison
 
 
@@ -104,3 +108,18 @@ def went_wrong(results: Sequence[SettingResult]) -> list[WentWrong]:
         for each in results
         if category(each.row) in kinds
     ]
+
+
+def coded(text: str) -> Markup:
+    """A text with what stands in `backticks` as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def mebibytes(value: int | None) -> str:
+    """Bytes as MiB."""
+    return MISSING if value is None else number(value / MEBIBYTE)
+
+
+def whole(value: float) -> str:
+    """A number with all its digits and thousands separated, such as '32' or '247,400'."""
+    return f"{value:,.10g}"

@@ -57,9 +57,9 @@ def standings_mean(margin: float) -> dict[str, str]:
     """What a setting's standing beside the fastest one says. `margin` is that of a tie."""
     within = f"{100 * margin:.3g} %"
     return {
-        "tie": f"as fast, within {within}",
-        "slower": f"by more than {within}",
-        "unclear": "the 95 % intervals do not tell which of the two",
+        "tie": f"as fast as the fastest, within {within}",
+        "slower": f"than the fastest, by more than {within}",
+        "unclear": "the 95 % intervals do not tell whether it is a tie or slower",
     }
 
 
