@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, request
 from relay.run_folder.places import Places
 from relay.slurm.batch_script import BatchScript
@@ -109,6 +110,16 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
     assert script(job).splitlines()[-1] == "exec python train.py --run 'a b'"
 
 
+def test_partition_and_account_are_lines_to_fill_in_where_the_site_gives_none() -> None:
+    empty = ["##SBATCH --partition=NAME", "##SBATCH --account=NAME"]
+    lines = script(Job(memory_mb=1, minutes=5)).splitlines()
+    assert [line for line in lines if line.startswith("##SBATCH")] == empty
+    assert lines.index(empty[0]) < lines.index("set -eo pipefail")
+    lines = script(Job(memory_mb=1, minutes=5, partition="gpu")).splitlines()
+    assert [line for line in lines if line.startswith("##SBATCH")] == empty[1:]
+    assert "##SBATCH" not in script(Job(memory_mb=1, minutes=5, partition="gpu", account="def-me"))
+
+
 def test_modules_and_conda_are_loaded_as_for_the_measured_jobs() -> None:
     modules = {"mode": "modules", "modules": ["python/3.11", "cuda"]}
     assert "\nmodule load python/3.11 cuda\n" in script(Job(memory_mb=1, minutes=5, environment=modules))
@@ -150,6 +161,9 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     text = (tree.root / "recommendation.sbatch").read_text()
     assert set(told["sbatch"]) <= set(text.splitlines())
     assert "--cpus-per-task=2" in text
+    assert "#     export OMP_NUM_THREADS=2\n#     python your_script.py\n" in text
+    assert f"scripts/export.py --run recommended-fast --results {tree.root.resolve()} --output model" in text
+    assert f"Its checkpoints will be in {tree.root.resolve()}/checkpoints/recommended-fast." in text
     assert f"--run recommended-fast --first 0 --last 44 --results {tree.root.resolve()}" in text
 
 
@@ -164,6 +178,34 @@ def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tr
     assert tree.compare() == 0
     assert (places.run / "chain.json").read_text() == started
     assert len(tree.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ({}, ["python your_script.py"]),
+        ({"launcher": "torchrun"}, ["torchrun --standalone --nproc-per-node=2 your_script.py"]),
+        ({"launcher": "spawn"}, ["# in the script: torch.multiprocessing.spawn(…, nprocs=2)", "python your_script.py"]),
+        ({"launcher": "horovodrun"}, ["horovodrun -np 2 python your_script.py"]),
+        (
+            {"device": "cuda", "backend": "nccl", "launcher": "torchrun"},
+            ["torchrun --standalone --nproc-per-node=2 your"],
+        ),
+    ],
+)
+def test_a_script_of_ones_own_gets_the_launchers_line_the_threads_and_the_backend(
+    tree: Tree, shape: dict[str, Any], expected: list[str]
+) -> None:
+    """Those on several nodes are started in tests/test_slurm.py."""
+    devices = {"devices_per_node": 2} if shape else {}
+    (identity,) = tree.setting("ddp", [100.0], threads=3, interop_threads=2, **devices, **shape)
+    run = run_of(tree, identity)
+    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
+    lines = own_script(run, request(run, [summary], None))
+    assert lines[:2] == ["export OMP_NUM_THREADS=3", "# in the script: torch.set_num_interop_threads(2)"]
+    backend = f'# in the script: torch.distributed.init_process_group("{shape.get("backend", "gloo")}")'
+    assert (backend in lines) == bool(shape)
+    assert [line[: len(told)] for line, told in zip(lines[-len(expected) :], expected, strict=True)] == expected
 
 
 def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> None:

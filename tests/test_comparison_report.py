@@ -130,6 +130,37 @@ def test_the_page_says_how_long_a_training_takes(tree: Tree) -> None:
         assert f'<tr><th scope="row">{epochs}</th>{cells}</tr>' in tree.html
 
 
+def test_another_choice_says_what_it_takes_and_why_it_is_not_recommended(tree: Tree) -> None:
+    """One is faster and dearer, one slower, one cheaper and too slow."""
+    tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, cpus_per_task=2)
+    tree.setting("ddp", [1250.0, 1251.0, 1249.0], devices_per_node=4)
+    tree.setting("cpu", [500.0, 501.0, 499.0], threads=2, cpus_per_task=2, loader="dataloader")
+    tree.setting("cpu", [400.0, 401.0, 399.0])
+    assert tree.compare() == 0
+    part = tree.html.partition("What another choice costs</h3>")[2].partition("</table>")[0]
+    told = dict(re.findall(r'<th scope="row">(\w+ \(.*?\)).*?<td class="whole">(.*?) times', part))
+    assert told == {
+        "ddp (4 procs, 1 thread, resident)": "0.800",
+        "cpu (1 proc, 2 threads, dataloader)": "2.00",
+        "cpu (1 proc, 1 thread, resident)": "2.50",
+    }
+    assert re.findall(r'<td class="text">(.*?)</td>', part) == [
+        "faster, but dearer: it pays from 1.40 times the speed on",
+        "slower",
+        "cheaper, but too slow: it would do from 0.71 times the speed on",
+    ]
+
+
+def test_every_word_of_the_table_is_explained(full: Tree) -> None:
+    page = Page(full.html)
+    assert "how-to-read" in page.ids
+    part = full.html.partition('id="how-to-read"')[2].partition("</section>")[0]
+    terms = {term for each in re.findall(r"<dt>(.*?)</dt>", part) for term in each.split(", ")}
+    shown = set(re.findall(r'<span class="badge [^"]*">(.*?)</span>', full.html))
+    assert {"fastest", "slower", "unclear", "recommended", "struck out", "failed", "skipped"} <= shown
+    assert shown <= terms
+
+
 def test_the_lines_to_paste_are_anyones(tree: Tree) -> None:
     """A job's name and the place of its output are those of the whole script alone."""
     tree.setting("ddp", [352.0, 352.0], devices_per_node=2, cpus_per_task=1)
