@@ -60,6 +60,17 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     )
 
 
+def test_many_doubts_of_many_costs_make_no_endless_answer_whatever_their_names(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 1600.0, 1200.0])
+    for cores in range(2, 12):
+        speeds = [0.7 * cores * speed for speed in (1000.0, 1600.0, 1200.0)]
+        tree.setting("ddp", speeds, name=f"s{cores}", devices_per_node=cores, options={"hook": "{0} {x}"})
+    found = words.certainty(answer_of(tree))
+    assert found.startswith("Not certain. ")
+    assert found.count("hook={0} {x}) looks ") == 3
+    assert "more the measurements do not tell either." in found
+
+
 def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("cpu", STEADY, cpus_per_task=4)
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.statistics import MOST_REPEATS
-from relay.comparison.wording import MOST_NAMED, between, listing, number, some, times
+from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times
 
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 DISTURBED = 1.2  # times: the same, where not even many repeats would tell
@@ -71,8 +71,11 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     alike: dict[tuple[float, float], list[Compared]] = {}
     for each in answer.unclear:
         alike.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)
-    for found in alike.values():
+    groups = list(alike.values())
+    for found in groups[:MOST_NAMED]:
         yield from _may_be_better(found, answer, best)
+    if left := sum(map(len, groups[MOST_NAMED:])):
+        yield f"Of {left} more the measurements do not tell either."
     if answer.repeats:
         count = answer.repeats
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
@@ -87,8 +90,9 @@ def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -
 
     They cost the same, and would begin to be better at the same speed.
     """
-    first, *rest = some([f"{each.other.name} {{}}{times(each.ratio)}{{}}{between(each.ratio)}" for each in found])
-    yield listing([first.format("looks ", " as fast"), *(each.format("", "") for each in rest)]) + "."
+    first, *rest = found
+    others = [f"{each.other.name} {times(each.ratio)}{between(each.ratio)}" for each in rest]
+    yield listing(some([f"{first.other.name} looks {as_fast(first.ratio)}", *others])) + "."
     it, costs = ("it", "costs") if len(found) == 1 else ("they", "cost")
     ratio = found[0].other.cost / best.cost
     if ratio == 1:
@@ -98,9 +102,13 @@ def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -
         told = f"I recommend {them} only from {limit} on" if ratio > 1 else f"I would recommend {them} from {limit} on"
         yield f"Because {it} {costs} {_as_much(ratio)}, {told}."
     for each in found[:MOST_NAMED]:
-        slowest, fastest = min(each.other.speeds), max(each.other.speeds)
-        if slowest > 0 and fastest / slowest >= FAR_APART:
-            yield f"Repeats of {each.other.name} are {number(fastest / slowest, 2)} times apart."
+        if (apart := _apart(each.other)) >= FAR_APART:
+            yield f"Repeats of {each.other.name} are {number(apart, 2)} times apart."
+
+
+def _apart(candidate: Candidate) -> float:
+    """How many times as fast as its slowest repeat a setting's fastest one was."""
+    return max(candidate.speeds) / min(candidate.speeds)
 
 
 def _as_much(ratio: float) -> str:
@@ -110,7 +118,7 @@ def _as_much(ratio: float) -> str:
 def _repeats_will_not_help(answer: Answer, best: Candidate) -> Iterator[str]:
     """Why, and what to do instead."""
     among = [best, *(each.other for each in answer.unclear)]
-    apart = max(max(each.speeds) / min(each.speeds) for each in among)
+    apart = max(map(_apart, among))
     if apart >= DISTURBED:
         known = _others(answer) or f"repeats of one setting are up to {number(apart, 2)} times apart"
         yield f"More repeats will not help, because something disturbed the measurement: {known}."
