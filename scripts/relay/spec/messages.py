@@ -36,10 +36,11 @@ def show(value: Any) -> str:
 
 def near(value: Any, names: Iterable[str], likeness: float = 0.6) -> str:
     """`did you mean …? ` for a misspelt name, else nothing."""
-    spelt = {name.casefold(): name for name in names}
-    text = "".join(LOOK_ALIKES.get(character, character) for character in str(value))
-    close = difflib.get_close_matches(text.strip().casefold(), list(spelt), n=1, cutoff=likeness)
-    return f"did you mean '{spelt[close[0]]}'? " if close else ""
+    names = list(names)
+    text = "".join(LOOK_ALIKES.get(character, character) for character in str(value)).strip()
+    close = [name for name in names if name.casefold() == text.casefold()]
+    close = close or difflib.get_close_matches(text, names, n=1, cutoff=likeness)
+    return f"did you mean '{close[0]}'? " if close else ""
 
 
 def look_alike(text: str) -> str:
