@@ -70,6 +70,16 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     )
 
 
+def test_repeats_that_others_have_driven_far_apart_are_not_to_be_made_again_beside_them(tree: Tree) -> None:
+    """Alone, so many repeats would tell; beside others, these would be disturbed as well."""
+    slow, quick = [1000.0, 1010.0, 400.0], [2400.0, 2410.0, 2390.0]
+    tree.setting("cpu", slow, summary=ALONE)
+    tree.setting("cpu", quick, summary=ALONE, threads=2, cpus_per_task=2)
+    assert "repeats of each would tell: set `repeats: " in words.certainty(answer_of(tree))
+    tree.setting("cpu", [500.0, 501.0, 499.0], summary=ALONE | {"other_cpus": 0.9}, loader="dataloader")
+    assert "More repeats will not help" in words.certainty(answer_of(tree))
+
+
 def groups(tmp_path: Path, line: str, **files: str) -> Path:
     """The control group of a process, `root` standing for /sys/fs/cgroup, with these files in its group's folder."""
     folder = tmp_path / "root" / line.split(":")[1].split(",", maxsplit=1)[0] / "jobs/mine"

@@ -76,13 +76,14 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
         yield from _may_be_better(found, answer, best)
     if left := sum(map(len, groups[MOST_NAMED:])):
         yield f"Of {left} more the measurements do not tell either."
-    if answer.repeats:
-        count = answer.repeats
+    among = [best, *(each.other for each in answer.unclear)]
+    disturbed = bool(answer.neighbours) and max(map(_apart, among)) >= FAR_APART
+    if (count := answer.repeats) and not disturbed:
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
         if answer.neighbours:
             yield f"Even then it is not certain, because {_others(answer)}."
     else:
-        yield from _repeats_will_not_help(answer, best)
+        yield from _repeats_will_not_help(answer, among)
 
 
 def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -> Iterator[str]:
@@ -115,9 +116,8 @@ def _as_much(ratio: float) -> str:
     return {2: "twice as much", 0.5: "half as much"}.get(ratio, f"{number(ratio, 2)} times as much")
 
 
-def _repeats_will_not_help(answer: Answer, best: Candidate) -> Iterator[str]:
+def _repeats_will_not_help(answer: Answer, among: Sequence[Candidate]) -> Iterator[str]:
     """Why, and what to do instead."""
-    among = [best, *(each.other for each in answer.unclear)]
     apart = max(map(_apart, among))
     if apart >= DISTURBED:
         known = _others(answer) or f"repeats of one setting are up to {number(apart, 2)} times apart"
