@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,9 +15,11 @@ from relay.equivalence.precision import OUTPUT_LIMITS
 from relay.equivalence.trials import GRADIENT_LIMITS, LOSS_LIMITS
 from relay.process.machine import set_precision
 from relay.spec.setting import TF32, Precision
+from relay.spot_check import evaluated
 from relay.spot_check.figures import LOSS_FLOORS, STATE_FLOORS
 
 pytest_plugins = ["plans"]
+ROOT = Path(__file__).resolve().parents[1]
 GPU = {"strategy": "single_gpu"}
 
 
@@ -64,3 +68,13 @@ def test_every_precision_has_its_limits() -> None:
     assert set(LOSS_FLOORS) == set(STATE_FLOORS) == precisions
     assert set(OUTPUT_LIMITS) == precisions - {"fp64"}
     assert set(GRADIENT_LIMITS) == set(LOSS_LIMITS) == precisions - {"fp64", "fp32"}
+    assert set(evaluated.LOSS_LIMITS) == set(evaluated.ACCURACY_LIMITS) == precisions
+
+
+def test_no_table_by_precision_knows_tf32_for_both_alone() -> None:
+    """Whatever table is added: a run in tf32_matmul looks its limits up there, too."""
+    for path in sorted((ROOT / "scripts" / "relay").rglob("*.py")):
+        for table in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Dict)):
+            names = {key.value for key in table.keys if isinstance(key, ast.Constant)}
+            if {"tf32", "bf16"} <= names:
+                assert set(TF32) <= names, f"{path}, line {table.lineno}"

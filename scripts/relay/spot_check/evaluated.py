@@ -11,6 +11,7 @@ import torch
 
 from relay.equivalence.plain import Plain
 from relay.process import machine
+from relay.spec.setting import TF32
 from relay.spot_check import statistics
 from relay.spot_check.figures import Figure
 from relay.spot_check.plain import Division, Loop, Whole
@@ -20,10 +21,10 @@ from relay.task.network import Network
 
 # How far the test loss may be from the plain process's, by precision; relative where it is greater than 1. It is a
 # mean over many samples: sums in another order change it by 1e-7 or less, in bf16 by 1e-4.
-LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, "tf32": 5e-4, "bf16": 2e-3, "fp16": 5e-4}
+LOSS_LIMITS = {"fp64": 1e-9, "fp32": 1e-6, **dict.fromkeys(TF32, 5e-4), "bf16": 2e-3, "fp16": 5e-4}
 # How many of the samples may be classified otherwise, by precision: rounding decides where two classes are as likely.
 # Two samples may be in any case.
-ACCURACY_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
+ACCURACY_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, **dict.fromkeys(TF32, 1e-2), "bf16": 2e-2, "fp16": 1e-2}
 
 
 @dataclass(frozen=True)
