@@ -13,6 +13,7 @@ import torch
 from plans import CPU, planned, reasons
 from relay.equivalence.precision import OUTPUT_LIMITS
 from relay.equivalence.trials import GRADIENT_LIMITS, LOSS_LIMITS
+from relay.preflight import devices
 from relay.process.machine import set_precision
 from relay.spec.setting import TF32, Precision
 from relay.spot_check import evaluated
@@ -47,6 +48,12 @@ def test_both_switches_are_set(precision: str, matrix_products: bool, convolutio
     set_precision(precision)
     assert torch.backends.cuda.matmul.allow_tf32 is matrix_products
     assert torch.backends.cudnn.allow_tf32 is convolutions
+
+
+@pytest.mark.usefixtures("switches")
+def test_preflight_tells_what_runs_set_and_not_torchs_defaults() -> None:
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = True, True
+    assert devices.collect("cpu", torchvision_too=False)["torch"]["tf32"] == {"matmul": False, "convolution": False}
 
 
 @pytest.mark.usefixtures("in_the_project")

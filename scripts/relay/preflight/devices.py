@@ -12,12 +12,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relay.process.machine import set_precision
 from relay.process.ranks import backends
 
 
 def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
     """Versions and builds, the visible GPUs where the run is to use them, and whether torchvision fits this torch."""
     wanted = device == "cuda"
+    set_precision("fp32")  # as runs do: torch's own default has TF32 on for convolutions
     return {
         "torch": {
             "version": torch.__version__,
