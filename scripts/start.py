@@ -9,9 +9,8 @@ def main() -> int:
     """Parse the command line and move what is there."""
     given = options.parser(__doc__, "run", "results").parse_args()
     places = Places(given.results, given.run)
-    if told := replaced.trained(places):
-        replaced.put_aside(places)
-        print(f"run {given.run} starts anew: {told} are kept in {replaced.folder(places)} until it has a result")
+    if told := replaced.put_aside(places):
+        print(f"run {given.run} starts anew: {told}, until it has a result")
     return 0
 
 

@@ -1,8 +1,8 @@
 """Trains runs again, from their first step: python scripts/train_again.py NAME [NAME …] -- --profile profiles/local
 
-NAME is a strategy, a setting or a run, as `--list` shows them. What they have trained moves to results/replaced. It is
-deleted once the new training has a result; until then you can move it back. All that follows `--` is Snakemake's: it
-then trains them. Without `--`, the next call of Snakemake does.
+NAME is a strategy, a setting or a run of the plan, as `--list` shows them. What they have trained is moved aside. It is
+deleted once the new training has a result; until then `--undo` takes it back. All that follows `--` is Snakemake's: it
+then trains what is missing. Without `--`, the next call of Snakemake does.
 """
 
 import os
@@ -13,12 +13,15 @@ from pathlib import Path
 
 from relay.base import entry, options
 from relay.base.errors import UserError
+from relay.base.files import read_json_or
 from relay.driver.claim import claim
 from relay.run_folder import replaced
 from relay.run_folder.places import Places
 from relay.spec.messages import show, unknown
 from relay.spec.run import Run
 from relay.training.runs_table import runs_table
+
+DRY = {"-n", "--dry-run", "--dryrun"}
 
 
 def main() -> int:
@@ -27,7 +30,8 @@ def main() -> int:
     parser = options.parser(__doc__, "results")
     parser.add_argument("names", nargs="*", metavar="NAME", help="a strategy, a setting or a run")
     parser.add_argument("--list", action="store_true", help="only show the runs, their ids, and how far they have come")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be put aside")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="only say what would be put aside")
+    parser.add_argument("--undo", action="store_true", help="take back what was moved aside")
     given = parser.parse_args(own)
     if given.list:
         print(runs_table(given.results))
@@ -35,10 +39,15 @@ def main() -> int:
     if not given.names:
         parser.error("name a strategy, a setting or a run; --list shows the runs")
     found = chosen(given.results, given.names)
-    if given.dry_run:
+    if given.dry_run or DRY & set(snakemake or ()):
         put_aside(found, dry=True)
         return 0
     held = claim(Path.cwd())  # no driver works on them
+    if given.undo:
+        for places in found:
+            replaced.take_back(places)
+            print(f"{places.run_id}: is as it was")
+        return 0
     put_aside(found, dry=False)
     held.release()
     if snakemake is not None:
@@ -51,11 +60,11 @@ def main() -> int:
 def put_aside(runs: Collection[Places], *, dry: bool) -> None:
     """Put aside what these runs have trained, and say so."""
     for places in runs:
-        told = replaced.trained(places)
-        if told and not dry:
-            replaced.put_aside(places)
-        goes = "would be moved" if dry else "are moved"
-        print(f"{places.run_id}: {f'{told} {goes} to {replaced.folder(places)}' if told else 'nothing is trained yet'}")
+        if dry:
+            told = replaced.trained(places) and f"{replaced.trained(places)} would be put aside"
+        else:
+            told = replaced.put_aside(places)
+        print(f"{places.run_id}: {told or 'nothing is trained yet'}", flush=True)
 
 
 def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
@@ -67,10 +76,16 @@ def divided(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def chosen(results: Path, names: Collection[str]) -> list[Places]:
-    """The runs that go by one of these names. Raises UserError for a name that no run goes by."""
+    """The runs that go by one of these names. Raises UserError for a name that no run goes by.
+
+    A run that the last plan does not hold, such as the recommended one, goes by its id alone: no call would train it.
+    """
+    plan = read_json_or(results / "plan.json", None)
+    planned = {run["id"] for run in plan["runs"]} if plan else None
     by_name: dict[str, list[Places]] = {}
     for run in _runs(results):
-        for name in {run.id, run.setting_id, run.strategy.name}:
+        known = not run.id.startswith("recommended-") if planned is None else run.id in planned
+        for name in {run.id, run.setting_id, run.strategy.name} if known else {run.id}:
             by_name.setdefault(name, []).append(Places(results, run.id))
     for name in names:
         if name not in by_name:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import tempfile
 import time
 import zipfile
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.base.errors import Busy
+from relay.base.errors import Busy, UserError
 from relay.base.files import write_json, write_json_with_digest
 from relay.base.lock import exclusive
 from relay.comparison import made_of
@@ -75,6 +77,13 @@ def test_an_edited_summary_is_made_anew(places: Places) -> None:
     assert finished.summary(places, 2) == "was changed after it had been written"
 
 
+def test_a_start_of_another_run_is_none(places: Places) -> None:
+    """Copied there by mistake: the run's own start is still known, and its result is finished."""
+    write_json(places.run / "chain.json", {"generation": "other", "run": "run-2"})
+    assert chain.declared(places.run) == "first"
+    assert unfinished(places) == ["chain.json"]
+
+
 def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     write_json(places.run / "chain.json", {"generation": "second"})
     assert unfinished(places) == ["step-4.json", "step-8.json", "summary.json"]
@@ -84,7 +93,7 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
 def test_a_file_of_another_run_is_not_finished(places: Places) -> None:
     assert "run-1" in finished.segment(Places(places.results, "run-1"), 4) or not finished.segment(places, 4)
     write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
-    assert finished.segment(places, 4) == "has run run-2, and run-1 is planned"
+    assert finished.segment(places, 4) == "is for run run-2, not run-1"
 
 
 def test_another_warm_up_is_another_reading_as_long_as_the_records_are_there(places: Places) -> None:
@@ -92,7 +101,7 @@ def test_another_warm_up_is_another_reading_as_long_as_the_records_are_there(pla
     path = attempts.attempt_path(places.work, 1)
     path.parent.mkdir()
     path.write_text("")
-    assert finished.summary(places, 5) == "has warmup_steps 2, and 5 is planned"
+    assert finished.summary(places, 5) == "is for warmup_steps 2, not 5"
 
 
 def test_a_spot_check_has_to_be_of_all_runs_and_of_their_present_starts(places: Places) -> None:
@@ -143,18 +152,18 @@ def test_a_dataset_is_finished_when_its_files_are_there(tmp_path: Path) -> None:
     assert finished.dataset(folder, SPEC) == "names another size of train.npy"
     (folder / "train.npy").unlink()
     assert finished.dataset(folder, SPEC) == "names train.npy, which is missing"
-    assert "has version 1" in finished.dataset(folder, DatasetSpec(**{**vars(SPEC), "version": "2"}))
+    assert "is for version 1, not 2" in finished.dataset(folder, DatasetSpec(**{**vars(SPEC), "version": "2"}))
 
 
 def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:
     page, plan = places.results / "comparison.html", {"runs": [{"id": "run-1", "gate": "g", "setting": "s"}]}
     write_json(places.results / "plan.json", plan)
     page.write_text("")
-    assert finished.comparison([page], places.results, plan) == "is of other results"
+    assert finished.comparison([page], places.results, plan) == "was made of other results or settings"
     made_of.note(places.results / "plan.json", places.results)
     assert finished.comparison([page], places.results, plan) == ""
     (places.run / "summary.json").unlink()
-    assert finished.comparison([page], places.results, plan) == "is of other results"
+    assert finished.comparison([page], places.results, plan) == "was made of other results or settings"
     page.unlink()
     assert finished.comparison([page], places.results, plan) == f"needs {page}, which is missing"
 
@@ -182,39 +191,113 @@ def test_times_in_the_future_become_today(places: Places) -> None:
 # What a new start replaces
 
 
+def summary_of(run: Path) -> str:
+    """The start whose summary lies there."""
+    return json.loads((run / "summary.json").read_text())["generation"]
+
+
+def new_start(places: Places) -> None:
+    """A start that has trained a little."""
+    write_json(places.run / "chain.json", {"generation": "second"})
+    chain.note_begun(places.run, "second")
+    chain.write(places.work, BEGUN | {"generation": "second"})
+
+
 def test_what_is_trained_is_kept_until_the_new_start_has_a_result(places: Places) -> None:
     assert replaced.trained(places) == "its result and checkpoints"
-    replaced.put_aside(places)
-    aside = replaced.folder(places)
+    old = replaced.aside(places)
+    assert replaced.put_aside(places) == f"its result and checkpoints are moved to {old.run} and {old.work}"
     assert sorted(path.name for path in places.run.iterdir()) == ["proof.json", "run.json"]
-    assert not places.work.exists()
-    assert {path.name for path in (aside / "runs").iterdir()} == {
-        *("begun.json", "chain.json", "step-4.json", "step-8.json", "summary.json")
-    }
-    assert (aside / "checkpoints" / "step-8" / MANIFEST).is_file()
-    assert replaced.trained(places) == ""
-    replaced.forget(places)
-    assert not aside.exists()
+    assert unfinished(old) == []
+    assert (old.work / "step-8" / MANIFEST).is_file()
+    assert replaced.trained(places) == replaced.put_aside(places) == ""
+    new_start(places)
+    finished.settle(places.results)
+    assert old.run.exists()  # no result yet
+    write_json(places.run / "summary.json", {"status": "done"})
+    finished.settle(places.results)  # where the job that made it was killed before it had removed the older one
+    assert not old.run.exists()
+    assert not old.work.exists()
+
+
+def test_what_is_aside_can_be_taken_back(places: Places) -> None:
+    replaced.put_aside(places)
+    new_start(places)
+    replaced.take_back(places)
+    assert unfinished(places) == []
+    assert (places.work / "step-8" / MANIFEST).is_file()
+    with pytest.raises(UserError, match="nothing of it is in"):
+        replaced.take_back(places)
+
+
+def test_snakemake_has_removed_the_start_of_what_is_put_aside(places: Places) -> None:
+    """As in `--forcerun start`: taken back, it is as finished as before."""
+    (places.run / "chain.json").unlink()
+    replaced.put_aside(places)
+    assert unfinished(replaced.aside(places)) == []
 
 
 def test_a_result_that_is_aside_is_not_replaced_by_a_start_without_one(places: Places) -> None:
     replaced.put_aside(places)
-    chain.write(places.work, BEGUN | {"generation": "second"})
+    new_start(places)
+    told = replaced.put_aside(places)
+    assert told.startswith("its records are deleted, and the result from before stays in ")
+    assert (summary_of(replaced.aside(places).run), places.work.exists()) == ("first", False)
+
+
+@pytest.mark.parametrize("killed_at", [0, 1, 2])
+def test_a_kill_while_it_is_moved_loses_nothing(
+    places: Places, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    """Before the first folder is moved, between the two, and before what is to be trained is written again."""
+    moves = iter(range(9))
+    move = replaced._move
+
+    def killed(folder: Path, goal: Path) -> None:
+        if next(moves) == killed_at:
+            raise KeyboardInterrupt
+        move(folder, goal)
+        if killed_at == 2 and folder == places.run:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(replaced, "_move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        replaced.put_aside(places)
+    monkeypatch.undo()
     replaced.put_aside(places)
-    kept = json.loads((replaced.folder(places) / "runs" / "summary.json").read_text())
-    assert (kept["generation"], places.work.exists()) == ("first", False)
-    assert [path.name for path in replaced.folder(places).parent.iterdir()] == ["run-1"]
+    old = replaced.aside(places)
+    assert summary_of(old.run) == "first"
+    assert (old.work / "step-8" / MANIFEST).is_file()
+
+
+def test_checkpoints_on_another_disk_stay_there(places: Places) -> None:
+    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        shutil.copytree(places.work.parent, elsewhere / "checkpoints")
+        shutil.rmtree(places.work.parent)
+        places.work.parent.symlink_to(elsewhere / "checkpoints")
+        replaced.put_aside(places)
+        assert (elsewhere / "checkpoints" / "replaced" / "run-1" / "step-8" / MANIFEST).is_file()
+    finally:
+        shutil.rmtree(elsewhere)
 
 
 def test_checkpoints_whose_run_folder_was_removed_are_put_aside(places: Places) -> None:
-    for path in places.run.iterdir():
-        path.unlink()
+    shutil.rmtree(places.run)
     replaced.put_aside(places)
-    assert (replaced.folder(places) / "checkpoints" / "chain.json").is_file()
+    assert (replaced.aside(places).work / "chain.json").is_file()
+
+
+def test_state_files_without_checkpoints_are_put_aside(places: Places) -> None:
+    (places.run / "summary.json").unlink()
+    shutil.rmtree(places.work)
+    assert replaced.put_aside(places).startswith("its state files are moved to ")
+    assert unfinished(places) == ["chain.json", "step-4.json", "step-8.json", "summary.json"]
 
 
 def test_a_checkpoint_that_was_taken_over_is_not_put_aside(places: Places) -> None:
-    (places.run / "summary.json").unlink()
+    for name in ("summary.json", "begun.json"):
+        (places.run / name).unlink()
     (places.work / "chain.json").unlink()
     assert replaced.trained(places) == ""
 

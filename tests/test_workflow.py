@@ -253,7 +253,8 @@ class TestComparison:
             os.utime(path, (time.time() + 3600 * (len(paths) / 2 - number),) * 2)
         status, printed = snakemake(tmp_path, rest)
         assert status == 0, printed
-        assert "Nothing to be done" in printed
+        assert set(jobs(printed)) == {"unfinished", "comparison", "all", "total"}  # its script names the new place
+        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(
         self, compared: tuple[Path, dict, str], tmp_path: Path
@@ -289,9 +290,9 @@ class TestComparison:
         name = next(each["id"] for each in run if each["id"].startswith("cpu-"))
         again = [sys.executable, str(ROOT / "scripts" / "train_again.py"), name]
         told = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert told.startswith(f"{name}: its result and checkpoints are moved to results/replaced/{name}\n")
-        aside = tmp_path / "results" / "replaced" / name
-        assert (aside / "runs" / "summary.json").is_file()
+        assert told.startswith(f"{name}: its result and checkpoints are moved to results/runs/replaced/{name} and ")
+        aside = tmp_path / "results" / "runs" / "replaced" / name
+        assert (aside / "summary.json").is_file()
         status, printed = snakemake(tmp_path, rest)
         assert status == 0, printed
         done = jobs(printed)

@@ -100,7 +100,8 @@ def needed(output, unfinished, wanted, after=()):
     """
     settings = workflow.dag_settings
     if unfinished:
-        if Path(output).exists():
+        # In a job it is not asked for again: there, the driver has had it made.
+        if Path(output).exists() and workflow.is_main_process:
             UNFINISHED.why[str(output)] = unfinished
             return [*wanted, f"results/unfinished/{output}"]
         return wanted

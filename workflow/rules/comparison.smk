@@ -34,18 +34,25 @@ def plan_text():
 def unfinished_comparison():
     """Why the comparison has to be made: a result of its runs is not finished, or it is of others."""
     of_runs = chain(
-        (unfinished_summary(run.id) for run in PLAN.runs),
-        map(unfinished_gate, {*PLAN.gate_of.values()}),
-        map(unfinished_spot_check, PLAN.spot_checks),
+        ((summary_of(run), unfinished_summary(run.id)) for run in PLAN.runs),
+        ((GATE.format(g), unfinished_gate(g)) for g in {*PLAN.gate_of.values()}),
+        ((SPOT_CHECK.format(s), unfinished_spot_check(s)) for s in PLAN.spot_checks),
     )
-    if why := next(filter(None, of_runs), ""):
-        return f"needs a file that {why}"
+    if missing := next(((file, why) for file, why in of_runs if why), None):
+        return f"needs {missing[0]}, which {missing[1]}"
     files = [*map(Path, COMPARED)]
     return finished.comparison(files, RESULTS, json.loads(plan_text()))
 
 
 def before_comparison(wildcards):
-    upstream = {*CHAIN_RULES, "summary", "reference", "gate", "spot_check"}
+    upstream = {
+        *CHAIN_RULES,
+        "summary",
+        "reference",
+        "gate",
+        "spot_check",
+        "comparison",
+    }
     wanted = ["results/plan.json", *OF_RUNS]
     return needed(COMPARED[0], unfinished_comparison(), wanted, upstream)
 

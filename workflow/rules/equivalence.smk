@@ -7,7 +7,7 @@ GATE = "results/equivalence/gates/{}/verdict.json"
 def before_reference(wildcards):
     file = REFERENCE.format(wildcards.reference)
     wanted = waited_for(PLAN.references[wildcards.reference])
-    return needed(file, finished.reference(Path(file)), wanted)
+    return needed(file, finished.reference(Path(file)), wanted, {"reference"})
 
 
 @cache
@@ -18,7 +18,9 @@ def unfinished_gate(gate):
 def before_gate(wildcards):
     gate = wildcards.gate
     wanted = [REFERENCE.format(PLAN.reference_of[gate]), *waited_for(PLAN.gates[gate])]
-    return needed(GATE.format(gate), unfinished_gate(gate), wanted, {"reference"})
+    return needed(
+        GATE.format(gate), unfinished_gate(gate), wanted, {"reference", "gate"}
+    )
 
 
 rule reference:

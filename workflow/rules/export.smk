@@ -9,7 +9,7 @@ def before_export(wildcards):
     run = RUNS[wildcards.run]
     output = Path(f"results/exported/{run.id}.safetensors")
     why = of_trained(finished.exported, output, run)
-    return needed(output, why, [summary_of(run)], CHAIN_RULES)
+    return needed(output, why, [summary_of(run)], {*CHAIN_RULES, "export_model"})
 
 
 rule export_model:

@@ -7,7 +7,12 @@ def before_libtorch(wildcards):
     output = Path(f"results/libtorch/{wildcards.setting}.json")
     run = PLAN.libtorch_run(wildcards.setting)
     wanted = [summary_of(run), *waited_for(PLAN.libtorch[wildcards.setting])]
-    return needed(output, of_trained(finished.of_run, output, run), wanted, CHAIN_RULES)
+    return needed(
+        output,
+        of_trained(finished.of_run, output, run),
+        wanted,
+        {*CHAIN_RULES, "libtorch_job"},
+    )
 
 
 rule libtorch_job:

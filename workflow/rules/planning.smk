@@ -7,7 +7,7 @@ UNMEASURED = {run.setting_id: run for run in PLAN.unmeasured}
 def before_speed(wildcards):
     output = f"results/speeds/{wildcards.setting}.json"
     wanted = waited_for(UNMEASURED[wildcards.setting])
-    return needed(output, finished.record(Path(output)), wanted)
+    return needed(output, finished.record(Path(output)), wanted, {"speed"})
 
 
 rule speed:

@@ -8,7 +8,9 @@ def before_preflight(wildcards):
     why = finished.record(facts) or finished.text(
         asked, specification_text(looked) + "\n"
     )
-    return needed(facts, why, [environment_of(looked)], {"environment"})
+    return needed(
+        facts, why, [environment_of(looked)], {"environment", "preflight_job"}
+    )
 
 
 rule preflight_job:

@@ -30,7 +30,9 @@ def limits_of(planned):
 def before_search(folder, planned):
     output = f"results/{folder}/{planned.probe.id}.json"
     why = finished.record(Path(output), limits=asdict(planned.limits))
-    return needed(output, why, waited_for(planned.probe))
+    return needed(
+        output, why, waited_for(planned.probe), {"probe_job", "largest_model_job"}
+    )
 
 
 rule probe_job:
@@ -63,9 +65,18 @@ rule probe_job:
         " --attempt {resources.attempt} >> {log:q} 2>&1"
 
 
+def before_probed(wildcards):
+    answers = [f"results/probe/{name}.json" for name in PROBES]
+    why = next(filter(None, (finished.record(Path(answer)) for answer in answers)), "")
+    if not why:
+        text = probed.config_text(PLAN, probe_answers(), PROBED)
+        why = finished.text(Path(PROBED), text)
+    return needed(PROBED, why, answers, {"probe_job"})
+
+
 rule probed:
     input:
-        [f"results/probe/{name}.json" for name in PROBES],
+        before_probed,
     output:
         PROBED,
     log:

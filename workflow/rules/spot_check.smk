@@ -15,7 +15,9 @@ def before_spot_check(wildcards):
     wanted = [summary_of(run) for run in PLAN.spot_check_runs(setting)]
     wanted += waited_for(PLAN.spot_checks[setting])
     why = unfinished_spot_check(setting)
-    return needed(SPOT_CHECK.format(setting), why, wanted, {*CHAIN_RULES, "summary"})
+    return needed(
+        SPOT_CHECK.format(setting), why, wanted, {*CHAIN_RULES, "summary", "spot_check"}
+    )
 
 
 rule spot_check:

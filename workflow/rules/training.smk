@@ -62,7 +62,8 @@ rule start:
     shell:
         "{ASIDE:{wildcards.run}}"
         " begun={LOST:{wildcards.run}};"
-        ' printf \'{{"generation": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" > {output:q} 2> {log:q}'
+        ' printf \'{{"generation": "%s", "run": "%s"}}\\n\' "${{begun:-$(date +%s%N)-$$}}" {wildcards.run:q}'
+        " > {output:q} 2> {log:q}"
 
 
 def before_segment(wildcards):
@@ -89,7 +90,9 @@ def unfinished_summary(run):
 def before_summary(wildcards):
     run = RUNS[wildcards.run]
     wanted = [Places(RESULTS, run.id).state(run.length.total_steps)]
-    return needed(summary_of(run), unfinished_summary(run.id), wanted, CHAIN_RULES)
+    return needed(
+        summary_of(run), unfinished_summary(run.id), wanted, {*CHAIN_RULES, "summary"}
+    )
 
 
 rule segment:

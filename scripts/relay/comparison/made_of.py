@@ -1,16 +1,22 @@
-"""Of which results a comparison was made: one digest of the plan and of every file that it reads of its runs."""
+"""Of which results a comparison was made: one digest of the plan, and of every summary and verdict that it reads.
+
+The script that it recommends names the folder and the Python of its training: after a move it is another comparison.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from relay.base.files import read_json, read_json_or, write_json
 
 FILE = "compared.json"
+FORMAT = 1  # grows where the same results are to be compared anew
 
 
 def note(plan: Path, results: Path) -> None:
@@ -26,15 +32,29 @@ def noted(results: Path) -> str | None:
 
 def digest(plan: Mapping[str, Any], results: Path) -> str:
     """SHA-256, in hex, over the plan and the bytes of its runs' summaries and verdicts; a missing file counts, too."""
-    made = hashlib.sha256(json.dumps(plan, sort_keys=True).encode())
-    for path in _read(plan, results):
-        content = path.read_bytes() if path.is_file() else b""
-        made.update(f"{path.relative_to(results)} {len(content)} ".encode() + content)
+    made = hashlib.sha256(json.dumps([FORMAT, str(Path.cwd()), sys.executable, plan], sort_keys=True).encode())
+    runs = [(run["gate"], run["setting"]) for run in plan["runs"]]
+    for run in plan["runs"]:
+        content = _add(made, results, results / "runs" / run["id"] / "summary.json")
+        if b'"adopted_from": {' in content:  # it inherits what is found against the runs that it went on from
+            runs += _adopted(content)
+    for kind, ids in (("gates", {gate for gate, _ in runs}), ("spot_checks", {setting for _, setting in runs})):
+        for id in sorted(ids):
+            _add(made, results, results / "equivalence" / kind / id / "verdict.json")
     return made.hexdigest()
 
 
-def _read(plan: Mapping[str, Any], results: Path) -> Iterator[Path]:
-    runs = plan["runs"]
-    yield from (results / "runs" / run["id"] / "summary.json" for run in runs)
-    for kind, ids in (("gates", {run["gate"] for run in runs}), ("spot_checks", {run["setting"] for run in runs})):
-        yield from (results / "equivalence" / kind / id / "verdict.json" for id in sorted(ids))
+def _add(made: Any, results: Path, path: Path) -> bytes:
+    """Add a file to the digest; what it holds, and nothing where it is missing."""
+    content = path.read_bytes() if path.is_file() else b""
+    made.update(f"{path.relative_to(results)} {len(content)} ".encode() + content)
+    return content
+
+
+def _adopted(summary: bytes) -> Iterator[tuple[str, str]]:
+    """The gates and settings of the runs that a run went on from, one after the other."""
+    with suppress(ValueError, AttributeError):
+        adopted = json.loads(summary).get("adopted_from")
+        while adopted:
+            yield str(adopted.get("gate")), str(adopted.get("setting"))
+            adopted = adopted.get("adopted_from")

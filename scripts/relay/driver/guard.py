@@ -104,7 +104,7 @@ class _Guarded:
                 self.execute(executor_plugin=executor_plugin, executor_settings=executor_settings, **others)
 
         _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.known), *rules.refused(targets))
-        by_content(workflow.dag_settings)
+        by_content(workflow)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
         if only_reading:  # it starts no job, and so needs no conda
@@ -160,10 +160,12 @@ class _Guarded:
             show()
 
 
-def by_content(settings: Any) -> None:
-    """Let the files' content alone tell what is to be done (`status.finished`): not code, params or inputs, and where a
-    rule asks for a file of the rule `unfinished`, its output is made anew. `settings` are Snakemake's, of the DAG.
+def by_content(workflow: Any) -> None:
+    """Let the files' content alone tell what is to be done (`status.finished`): not code, params or inputs, nor a note
+    that their job was killed. Where a rule asks for a file of the rule `unfinished`, its output is made anew.
     """
+    workflow.execution_settings.ignore_incomplete = True
+    settings = workflow.dag_settings
     settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
     settings.forcerun = {*settings.forcerun, UNFINISHED}
 

@@ -29,7 +29,10 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
             yield from _of_no_rule(target, rules, allowed, known)
     for option, name in OPTIONS.items():
         for target in map(str, getattr(workflow.dag_settings, name, None) or ()):
-            if not workflow.is_rule(target) and not any(rule.is_producer(target) for rule in rules):
+            if option == "--forcerun" and not workflow.is_rule(target):  # what follows from it is finished already
+                told = unknown(f"{option}: {show(target)} is no rule", target, [rule.name for rule in rules])
+                yield f"{told}; `python scripts/train_again.py RUN` lets a run start anew"
+            elif not workflow.is_rule(target) and not any(rule.is_producer(target) for rule in rules):
                 yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules])
 
 

@@ -70,14 +70,13 @@ def dataset(work: Path) -> str | None:
 
 def begun(run: Path) -> str | None:
     """The start (its generation) whose training has begun; None where none has. `run` is the folder of `run.json`."""
-    known = read_json_or(run / BEGUN, None)
-    return _generation(known)
+    return _generation(run, read_json_or(run / BEGUN, None))
 
 
 def note_begun(run: Path, generation: str) -> None:
     """Keep that this start's training has begun. From then on, a chain that is not there is lost, not new."""
     if begun(run) != generation:
-        write_json_over(run / BEGUN, {"generation": generation})
+        write_json_over(run / BEGUN, {"generation": generation, "run": run.name})
 
 
 def declared(run: Path) -> str | None:
@@ -89,8 +88,8 @@ def declared(run: Path) -> str | None:
 
 
 def declared_there(run: Path) -> str | None:
-    """The start that the file itself declares; None where it is missing or damaged."""
-    return _generation(read_json_or(run / CHAIN, None))
+    """The start that the file itself declares; None where it is missing, damaged or another run's."""
+    return _generation(run, read_json_or(run / CHAIN, None))
 
 
 def of_another_start(run: Path, work: Path) -> str | None:
@@ -104,8 +103,8 @@ def of_another_start(run: Path, work: Path) -> str | None:
     )
 
 
-def _generation(known: Any) -> str | None:
-    found = known.get("generation") if isinstance(known, dict) else None
+def _generation(run: Path, known: Any) -> str | None:
+    found = known.get("generation") if isinstance(known, dict) and known.get("run", run.name) == run.name else None
     return found if isinstance(found, str) and found else None
 
 

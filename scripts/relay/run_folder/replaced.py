@@ -1,66 +1,122 @@
 """What an older start of a run has trained: kept aside until the new start has a result.
 
-`results/replaced/{run}/` holds the two folders of the run, `runs` and `checkpoints`. To take them back, move them back.
+It lies in `runs/replaced/{run}` and `checkpoints/replaced/{run}`: beside where it was, for these may be on two disks.
+The checkpoints are moved first, and the run's folder with its result by one rename: killed anywhere, nothing is lost.
 """
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from relay.base.files import read_json_or, remove, sync_directory
+from relay.base.errors import UserError
+from relay.base.files import read_json_or, remove, sync_directory, write_json
 from relay.base.lock import exclusive
 from relay.run_folder import chain, sealed
 from relay.run_folder.places import Places
 
-KEPT = ("run.json", "proof.json")  # of the run's folder: they say what is to be trained
+FOLDER = "replaced"
+KEPT = ("run.json", "proof.json")  # they say what is to be trained
 
 
-def folder(places: Places) -> Path:
-    """Where an older start is kept."""
-    return places.results / "replaced" / places.run_id
+def aside(places: Places) -> Places:
+    """Where an older start of the run is kept, as the folders of a run."""
+    return _Aside(places.results, places.run_id)
+
+
+class _Aside(Places):
+    """The same two folders, one level further down."""
+
+    @property
+    def run(self) -> Path:
+        return super().run.parent / FOLDER / self.run_id
+
+    @property
+    def work(self) -> Path:
+        return super().work.parent / FOLDER / self.run_id
 
 
 def trained(places: Places) -> str:
     """What there is of a run's training, in words; '' where there is nothing that a new start would replace."""
     if (places.run / "summary.json").exists():
         return "its result and checkpoints"
-    known = chain.read(places.work)
-    if known is None:  # nothing, or a checkpoint that the run took over and has not gone on from
-        return ""
-    steps = sealed.complete(places.work)
-    return f"its checkpoints up to step {steps[0]}" if steps else "its records"
+    if chain.read(places.work) is not None:  # else nothing, or a checkpoint that it took over and has not gone on from
+        steps = sealed.complete(places.work)
+        return f"its checkpoints up to step {steps[0]}" if steps else "its records"
+    return "its state files" if chain.begun(places.run) else ""
 
 
-def put_aside(places: Places) -> None:
-    """Move what a run has trained, so that its next start begins at step 0.
+def put_aside(places: Places) -> str:
+    """Let a run's next start begin at step 0; what was done with what it has trained, in words.
 
-    What is aside already, because a new start was begun before, stays if it has a result. Raises Busy where a process
-    trains the run, and OSError.
+    It is moved aside. If a result is aside already, because an earlier new start has come to none, that result stays,
+    and what was trained since is deleted. Raises Busy where a process trains the run, and UserError for a disk's fault.
     """
-    aside = folder(places)
-    if not trained(places):
-        return
-    if _has_result(aside / "runs") and not _has_result(places.run):
-        aside = places.results / "replaced" / f".{places.run_id}.unfinished"
+    told, old = trained(places), aside(places)
+    if not told:
+        return ""
+    try:
+        with exclusive(places.work):
+            if _has_result(old.run) and not _has_result(places.run):
+                _clear(places)
+                return f"{told} are deleted, and the result from before stays in {old.run}"
+            if _holds(places.work):
+                _move(places.work, old.work)
+            if not (places.run / chain.CHAIN).exists():  # Snakemake removes it before a forced start
+                known = chain.read(old.work) or {}
+                write_json(places.run / chain.CHAIN, {"generation": known.get("generation") or chain.begun(places.run)})
+            _move(places.run, old.run)
+            for name in KEPT:
+                if (old.run / name).exists():
+                    places.run.mkdir(exist_ok=True)
+                    (places.run / name).write_bytes((old.run / name).read_bytes())
+    except OSError as error:
+        raise UserError(f"run {places.run_id}: {error.filename}: cannot be moved aside: {error.strerror}") from None
+    return f"{told} are moved to {old.run} and {old.work}"
+
+
+def put_work_aside(places: Places) -> None:
+    """Move checkpoints that are of no start of the run; the caller holds them. Raises OSError."""
+    if _holds(places.work):
+        _move(places.work, aside(places).work)
+
+
+def take_back(places: Places) -> None:
+    """Give a run what is aside, in place of what was trained since. Raises UserError where nothing is, and Busy."""
+    old = aside(places)
+    if not old.run.exists():
+        raise UserError(f"run {places.run_id}: nothing of it is in {old.run}")
     with exclusive(places.work):
-        remove(aside)
-        (aside / "runs").mkdir(parents=True)
-        for path in sorted(places.run.iterdir()) if places.run.is_dir() else ():
-            if path.name not in KEPT:
-                path.rename(aside / "runs" / path.name)
-        places.work.rename(aside / "checkpoints")
-        (aside / "checkpoints" / "lock").unlink(missing_ok=True)
-    sync_directory(aside)
-    if aside != folder(places):
-        remove(aside)
+        if _holds(old.work):
+            _move(old.work, places.work)
+        _move(old.run, places.run)
 
 
 def forget(places: Places) -> None:
-    """Remove what was aside: the new start has a result. Raises OSError."""
-    aside = folder(places)
-    if aside.exists():
-        shutil.rmtree(aside)
+    """Remove what is aside: the new start has a result. A fault of the disk is a warning: the result counts."""
+    for folder in (aside(places).run, aside(places).work):
+        try:
+            remove(folder)
+        except OSError as error:
+            print(f"warning: {folder}: cannot be removed: {error.strerror}; it is no longer needed", flush=True)
+
+
+def _move(folder: Path, goal: Path) -> None:
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    remove(goal)
+    folder.rename(goal)
+    sync_directory(goal.parent)
+
+
+def _clear(places: Places) -> None:
+    remove(places.work)
+    for path in places.run.iterdir() if places.run.is_dir() else ():
+        if path.name not in KEPT:
+            remove(path)
+
+
+def _holds(work: Path) -> bool:
+    """Whether anything but its lock lies in a folder of checkpoints."""
+    return work.is_dir() and any(path.name != "lock" for path in work.iterdir())
 
 
 def _has_result(run: Path) -> bool:

@@ -14,13 +14,14 @@ import os
 import shutil
 import time
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from relay.base.files import edited, read_json, read_json_or
 from relay.comparison import made_of
-from relay.run_folder import attempts, chain
+from relay.run_folder import attempts, chain, replaced
 from relay.run_folder.places import Places
 from relay.spec.dataset import DatasetSpec
 
@@ -35,13 +36,14 @@ HANDED_ON = (
     "equivalence/*/*/reference.pt",
     "equivalence/*/*/verdict.json",
     "runs/*/*.json",
+    *(f"{kind}/*.json" for kind in ("speeds", "probe", "largest_model", "libtorch")),
     "plan.json",
 )
 
 
 def start(run: Path) -> str:
     """`chain.json`, which declares a start of a run. `run` is the folder of its run.json."""
-    why, _ = _looked_at(run / chain.CHAIN)
+    why, _ = _looked_at(run / chain.CHAIN, run=run.name)
     return why or ("" if chain.declared_there(run) else "names no start")
 
 
@@ -58,7 +60,7 @@ def summary(places: Places, warmup_steps: int) -> str:
         return why or "lacks 'status'"
     known = found.get("warmup_steps", warmup_steps)
     if known != warmup_steps and attempts.numbers(places.work):
-        return f"has warmup_steps {known}, and {warmup_steps} is planned"
+        return f"is for warmup_steps {known}, not {warmup_steps}"
     return _of_start(found, places.run)
 
 
@@ -69,7 +71,7 @@ def reference(file: Path) -> str:
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
         return f"is damaged ({error})"
     return f"is damaged ({damaged})" if damaged else ""
 
@@ -93,13 +95,13 @@ def spot_check(file: Path, runs: Collection[Places]) -> str:
 def comparison(outputs: Collection[Path], results: Path, plan: Mapping[str, Any]) -> str:
     """The comparison's files: made of just the results that are there, by this plan."""
     answer = read_json_or(results / "answer.json", {})
-    told = answer.get("answers", ()) if isinstance(answer, dict) else ()
+    told = (answer.get("answers") or ()) if isinstance(answer, dict) else ()
     recommended = [
         results / "runs" / each["run"] / "run.json" for each in told if isinstance(each, dict) and each.get("run")
     ]
     if missing := [path for path in (*outputs, *recommended) if not path.exists()]:
         return f"needs {missing[0]}, which {MISSING}"
-    return "" if made_of.noted(results) == made_of.digest(plan, results) else "is of other results"
+    return "" if made_of.noted(results) == made_of.digest(plan, results) else "was made of other results or settings"
 
 
 def dataset(folder: Path, spec: DatasetSpec) -> str:
@@ -125,7 +127,7 @@ def exported(file: Path, run: Path) -> str:
     try:
         with file.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-        return _of_start(header["__metadata__"], run)
+        return _of_start(header["__metadata__"], run, noted=True)
     except (OSError, ValueError, KeyError, OverflowError, MemoryError):
         return "is damaged"
 
@@ -133,7 +135,7 @@ def exported(file: Path, run: Path) -> str:
 def of_run(file: Path, run: Path) -> str:
     """A result in JSON that was made of one run's trained model: of the run's present start."""
     why, found = _looked_at(file)
-    return why or _of_start(found, run)
+    return why or _of_start(found, run, noted=True)
 
 
 def record(path: Path, **expected: Any) -> str:
@@ -159,6 +161,10 @@ def settle(results: Path) -> None:
     anew is asked for again.
     """
     shutil.rmtree(results / UNFINISHED, ignore_errors=True)
+    for folder in results.glob(f"*/{replaced.FOLDER}/*"):
+        places = Places(results, folder.name)
+        if read_json_or(places.run / "summary.json", {}).get("status") == "done":  # killed before it was forgotten
+            replaced.forget(places)
     now = time.time()
     for pattern in HANDED_ON:
         for path in results.glob(pattern):
@@ -185,11 +191,15 @@ def _looked_at(path: Path, **expected: Any) -> tuple[str, dict[str, Any]]:
         return "was changed after it had been written", {}
     for name, value in expected.items():
         if found.get(name, value) != value:
-            return f"has {name} {found[name]}, and {value} is planned", {}
+            return f"is for {name} {found[name]}, not {value}", {}
     return "", found
 
 
-def _of_start(found: Mapping[str, Any], run: Path) -> str:
-    """'' where a result is of the start that its run has declared; older versions noted none."""
+def _of_start(found: Mapping[str, Any], run: Path, *, noted: bool = False) -> str:
+    """'' where a result is of the start that its run has declared. Older versions noted none: with `noted`, it has to
+    be.
+    """
     made, declared = found.get("generation"), chain.declared(run)
+    if noted and made is None:
+        return "does not say of which start of the run it is"
     return OLDER_START if None not in (made, declared) and made != declared else ""

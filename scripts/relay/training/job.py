@@ -7,7 +7,6 @@ fails. `chain.json` there says to which chain the checkpoints belong, which code
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
 from relay.datasets import verified
 from relay.launch.launcher import launch
-from relay.run_folder import attempts, chain, faults
+from relay.run_folder import attempts, chain, faults, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import complete
@@ -110,7 +109,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
         adopted = _adopted(places) if known is None else None
         if adopted is None:
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
-                shutil.rmtree(places.work)
+                replaced.put_work_aside(places)
             make_own(places.work)
         known = {"generation": generation, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
         chain.write(places.work, known)
