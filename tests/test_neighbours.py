@@ -20,7 +20,7 @@ REASONS: list[tuple[dict[str, Any], str]] = [
     ({"virtual": True}, "the machine is virtual, and others may compute on its processors"),
     ({"cpu_quota": 1.5}, "a quota limits the CPU time to that of 1.5 CPUs, as in a shared container"),
     ({"shares_nodes": True}, "other jobs may compute on the same nodes"),
-    ({"other_cpus": 0.83}, "other programs used up to 0.83 CPUs of node1 meanwhile"),
+    ({"other_cpus": 0.83}, "other programs used up to 0.83 CPUs meanwhile"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     assert told.startswith("Not certain. ")
     assert told.endswith(
         "More repeats will not help, because something disturbed the measurement: other programs used up to 0.83 CPUs "
-        "of node1 meanwhile. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs."
+        "meanwhile. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs."
     )
 
 
@@ -78,6 +78,12 @@ def test_repeats_that_others_have_driven_far_apart_are_not_to_be_made_again_besi
     assert "repeats of each would tell: set `repeats: " in words.certainty(answer_of(tree))
     tree.setting("cpu", [500.0, 501.0, 499.0], summary=ALONE | {"other_cpus": 0.9}, loader="dataloader")
     assert "More repeats will not help" in words.certainty(answer_of(tree))
+
+
+def test_of_several_nodes_the_one_is_named_where_others_used_most(tree: Tree) -> None:
+    tree.setting("cpu", STEADY, summary={"other_cpus": 0.2, "hosts": ["node1"]})
+    tree.setting("cpu", STEADY, summary={"other_cpus": 0.9, "hosts": ["node7"]}, loader="dataloader")
+    assert answer_of(tree).neighbours == ["other programs used up to 0.90 CPUs of node7 meanwhile"]
 
 
 def groups(tmp_path: Path, line: str, **files: str) -> Path:

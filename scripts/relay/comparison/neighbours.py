@@ -39,4 +39,5 @@ def _programs(settings: Sequence[SettingResult]) -> Iterator[str]:
     ]
     if used:
         cpus, hosts = max(used)
-        yield f"other programs used up to {number(cpus, 2)} CPUs of {listing(hosts)} meanwhile"
+        several = len({host for each in settings for summary in each.summaries for host in summary["hosts"]}) > 1
+        yield f"other programs used up to {number(cpus, 2)} CPUs{f' of {listing(hosts)}' if several else ''} meanwhile"
