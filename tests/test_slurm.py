@@ -290,9 +290,14 @@ def test_a_forced_rerun_starts_at_the_first_step(
     folder, config, found = compared
     run = next(run for run in found.runs if run.strategy.name == "cpu")
     old = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
-    target = f"results/runs/{run.id}/summary.json"
-    status, printed = slurm_snakemake(cluster, folder, config, target, "--forcerun", "start", site=folder / "mini.yaml")
+    checked = folder / f"results/equivalence/spot_checks/{run.setting_id}/verdict.json"
+    before = read(checked)
+    # With the spot check, whose verdict is of the older start: its job finds that out again, without asking for more.
+    targets = [f"results/runs/{run.id}/summary.json", str(checked.relative_to(folder))]
+    forced = [*targets, "--forcerun", "start", "--retries", "0"]
+    status, printed = slurm_snakemake(cluster, folder, config, *forced, site=folder / "mini.yaml")
     assert status == 0, printed
+    assert read(checked) != before
     new = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
     assert new["generation"] != old["generation"]
     work = folder / f"results/checkpoints/{run.id}"

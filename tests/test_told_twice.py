@@ -42,7 +42,7 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
 def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
     run = short_run(task("lenet-digits"), total_steps=4, warmup_steps=0)
     once, twice = recorded(tmp_path / "once", LINES), recorded(tmp_path / "twice", lines)
-    assert summarise(run, twice, 1) == summarise(run, once, 1)
+    assert summarise(run, twice) == summarise(run, once)
     assert kept_losses(twice) == {1: 4.0, 2: 3.0, 3: 2.0, 4: 1.0}
 
 

@@ -67,13 +67,17 @@ rule start:
 
 
 def before_segment(wildcards):
-    """What a segment goes on from. The first one also waits for the proof: without it, training is in vain."""
+    """What a segment goes on from. The first one waits for the reference: without one, nothing can prove the run."""
     run, end = RUNS[wildcards.run], int(wildcards.end)
     places, before = Places(RESULTS, run.id), PLAN.previous_end(run, end)
     if before:
         wanted = [places.state(before)]
     else:
-        wanted = [places.run / "chain.json", verdict_of(run), *waited_for(run)]
+        gate = PLAN.gate(run)
+        proof = (
+            [REFERENCE.format(PLAN.reference_of[gate])] if unfinished_gate(gate) else []
+        )
+        wanted = [places.run / "chain.json", *proof, *waited_for(run)]
     state = places.state(end)
     return needed(state, finished.segment(places, end), wanted, CHAIN_RULES)
 

@@ -167,7 +167,8 @@ def by_content(workflow: Any) -> None:
     workflow.execution_settings.ignore_incomplete = True
     settings = workflow.dag_settings
     settings.rerun_triggers = frozenset({RerunTrigger.MTIME})
-    settings.forcerun = {*settings.forcerun, UNFINISHED}
+    if workflow.is_rule(UNFINISHED):  # else Snakemake takes it for a file
+        settings.forcerun = {*settings.forcerun, UNFINISHED}
 
 
 def _end_with(*wrong: str) -> None:
