@@ -168,6 +168,16 @@ def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
         assert any(line.startswith(f"error: {option}: '{name}' is unknown; {meant[option]}") for line in lines), lines
 
 
+def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
+    """What follows from it is finished, and would be left as it is."""
+    status, lines = dry_run(tmp_path, "--forcerun", "results/plan.json")
+    assert status == 1
+    assert lines == [
+        "error: --forcerun: 'results/plan.json' is a file; allowed: rules. `python scripts/train_again.py RUN` lets a run "
+        "start anew"
+    ]
+
+
 def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dataset")
     assert status == 1

@@ -29,11 +29,15 @@ def unknown_targets(workflow: Any, known: Mapping[str, Collection[str]]) -> Iter
             yield from _of_no_rule(target, rules, allowed, known)
     for option, name in OPTIONS.items():
         for target in map(str, getattr(workflow.dag_settings, name, None) or ()):
-            if option == "--forcerun" and not workflow.is_rule(target):  # what follows from it is finished already
-                told = unknown(f"{option}: {show(target)} is no rule", target, [rule.name for rule in rules])
-                yield f"{told}; `python scripts/train_again.py RUN` lets a run start anew"
-            elif not workflow.is_rule(target) and not any(rule.is_producer(target) for rule in rules):
+            if workflow.is_rule(target):
+                continue
+            if not any(rule.is_producer(target) for rule in rules):
                 yield unknown(f"{option}: {show(target)} is unknown", target, [rule.name for rule in rules])
+            elif option == "--forcerun":  # what follows from the file may be finished, and would not be made again
+                yield (
+                    f"{option}: {show(target)} is a file; allowed: rules. `python scripts/train_again.py RUN` lets a run "
+                    "start anew"
+                )
 
 
 def _of_no_rule(
