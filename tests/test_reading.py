@@ -173,8 +173,8 @@ def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "--forcerun", "results/plan.json")
     assert status == 1
     assert lines == [
-        "error: --forcerun: 'results/plan.json' is a file; allowed: rules. `python scripts/train_again.py RUN` lets a run "
-        "start anew"
+        "error: --forcerun: 'results/plan.json' is a file; allowed: rules. `python scripts/train_again.py RUN` lets a "
+        "run start anew"
     ]
 
 
