@@ -142,7 +142,7 @@ def test_it_says_from_where_on_a_costlier_setting_pays(tree: Tree) -> None:
     assert (found.certainty, best(found)) == ("unclear", "one")
     assert words.certainty(found).startswith(
         "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.31 and 1.49). "
-        "Because it costs twice as much, I recommend it only from 1.40 on. "
+        "Because it costs twice as much, I recommend it only if it is at least 1.40 times as fast. "
     )
 
 
@@ -248,7 +248,7 @@ def test_what_pays_against_the_recommended_one_has_to_pay_against_cheaper_ones_t
     assert of(found, "gpus-4").against.row["setting"] == "gpus-1"
     assert "More than 2 GPUs do not pay. ddp (4 GPUs, resident) trains" in told(found)
     assert "gave 62 % of the ideal 4-fold speed of ddp (1 GPU, resident). Your limit is 70 %" in told(found)
-    assert "from 1.68 on" not in told(found)
+    assert "at least 1.68 times" not in told(found)
 
 
 def test_a_doubt_against_a_cheaper_one_says_from_where_on_it_pays(tree: Tree) -> None:
@@ -258,5 +258,5 @@ def test_a_doubt_against_a_cheaper_one_says_from_where_on_it_pays(tree: Tree) ->
         tree.setting("ddp", speeds, name=f"gpus-{count}", devices_per_node=count, **ON_GPU)
     found = answer_of(tree)
     assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "unclear", "unclear")
-    assert "I recommend it only from 1.68 on" in told(found)
+    assert "I recommend it only if it is at least 1.68 times as fast" in told(found)
     assert found.repeats is not None

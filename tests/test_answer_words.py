@@ -56,7 +56,7 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     assert found.startswith(
         "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.31 and 1.49) and ddp (2 "
         "procs, 1 thread, resident) 1.39 times (between 1.31 and 1.49). Because they cost twice as much, I recommend "
-        "them only from 1.40 on. "
+        "them only if they are at least 1.40 times as fast. "
     )
 
 
@@ -120,5 +120,5 @@ def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> Non
     tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
     tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
     told = words.certainty(answer_of(tree))
-    assert "Because it costs half as much, I would recommend it from 0.71 on." in told
-    assert "Repeats of cpu (1 proc, 1 thread, resident) are 18 times apart." in told
+    assert "Because it costs half as much, I recommend it if it is at least 0.71 times as fast." in told
+    assert "The fastest repeat of cpu (1 proc, 1 thread, resident) was 18 times as fast as its slowest." in told

@@ -77,13 +77,16 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     if left := sum(map(len, groups[MOST_NAMED:])):
         yield f"Of {left} more the measurements do not tell either."
     among = [best, *(each.other for each in answer.unclear)]
-    disturbed = bool(answer.neighbours) and max(map(_apart, among)) >= FAR_APART
-    if (count := answer.repeats) and not disturbed:
+    widest = max(among, key=_apart)
+    far_apart = _apart(widest) >= FAR_APART
+    if (count := answer.repeats) and not (answer.neighbours and far_apart):
+        if far_apart:
+            yield f"{_spread(widest)}."
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
         if answer.neighbours:
             yield f"Even then it is not certain, because {_others(answer)}."
     else:
-        yield from _repeats_will_not_help(answer, among)
+        yield from _repeats_will_hardly_help(answer, among, widest)
 
 
 def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -> Iterator[str]:
@@ -99,12 +102,9 @@ def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -
     if ratio == 1:
         yield f"{it.capitalize()} {costs} the same."
     else:
-        them, limit = "it" if len(found) == 1 else "them", f"{answer.turns_at(found[0]):.2f}"
-        told = f"I recommend {them} only from {limit} on" if ratio > 1 else f"I would recommend {them} from {limit} on"
-        yield f"Because {it} {costs} {_as_much(ratio)}, {told}."
-    for each in found[:MOST_NAMED]:
-        if (apart := _apart(each.other)) >= FAR_APART:
-            yield f"Repeats of {each.other.name} are {number(apart, 2)} times apart."
+        them, are = ("it", "it is") if len(found) == 1 else ("them", "they are")
+        only, limit = "only if" if ratio > 1 else "if", f"at least {answer.turns_at(found[0]):.2f} times as fast"
+        yield f"Because {it} {costs} {_as_much(ratio)}, I recommend {them} {only} {are} {limit}."
 
 
 def _apart(candidate: Candidate) -> float:
@@ -112,16 +112,20 @@ def _apart(candidate: Candidate) -> float:
     return max(candidate.speeds) / min(candidate.speeds)
 
 
+def _spread(candidate: Candidate) -> str:
+    return f"The fastest repeat of {candidate.name} was {number(_apart(candidate), 2)} times as fast as its slowest"
+
+
 def _as_much(ratio: float) -> str:
     return {2: "twice as much", 0.5: "half as much"}.get(ratio, f"{number(ratio, 2)} times as much")
 
 
-def _repeats_will_not_help(answer: Answer, among: Sequence[Candidate]) -> Iterator[str]:
+def _repeats_will_hardly_help(answer: Answer, among: Sequence[Candidate], widest: Candidate) -> Iterator[str]:
     """Why, and what to do instead."""
-    apart = max(map(_apart, among))
-    if apart >= DISTURBED:
-        known = _others(answer) or f"repeats of one setting are up to {number(apart, 2)} times apart"
-        yield f"More repeats will not help, because something disturbed the measurement: {known}."
+    if _apart(widest) >= DISTURBED:
+        yield f"More repeats will hardly help. {_spread(widest)}."
+        if answer.neighbours:
+            yield f"A likely reason: {_others(answer)}."
     else:
         yield f"More repeats will hardly help: even {MOST_REPEATS} of each would not tell."
     yield f"Use a quieter node, or {_choice(among)}."
