@@ -105,6 +105,9 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None
     found = answer_of(tree, partial=True)
     assert best(found) == "right"
     assert (found.left_out[0].category, "out of memory" in found.left_out[0].reason) == ("failed", True)
+    assert words.certainty(found).endswith(
+        "ddp (2 procs, 1 thread, resident) gave no result. It might have been better."
+    )
 
 
 def test_noisy_repeats_are_not_decided_and_the_repeats_that_would_tell_are_counted(tree: Tree) -> None:

@@ -25,7 +25,8 @@ def test_numbers_have_three_digits_that_mean_something(value: float | None, expe
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "expected"), [(98, 102.0408, "±2.0 %"), (50, 200, "-50/+100 %"), (None, None, "")]
+    ("low", "high", "expected"),
+    [(98, 102.0408, "±2.0 %"), (50, 200, "-50/+100 %"), (None, None, ""), (0.1, 1e6, "over +900 %")],
 )
 def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
     assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected

@@ -16,7 +16,7 @@ SAME = "even at the edges of the 95 % intervals the recommendation stays the sam
 
 def certainty_of(answer: Answer, best: Candidate) -> str:
     """How certain the recommendation of `best` is. It is never called certain where others may have slowed it down."""
-    return " ".join(_sentences(answer, best))
+    return " ".join([*_sentences(answer, best), *_unknown(answer)])
 
 
 def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
@@ -33,6 +33,14 @@ def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
         yield from _unclear(answer, best)
     else:
         yield _alone(answer)
+
+
+def _unknown(answer: Answer) -> Iterator[str]:
+    """Settings that were to be compared, and could not be: one of them might have been better."""
+    lost = [each.name for each in answer.left_out if each.category in ("failed", "not timed")]
+    if lost:
+        how = "gave no result. It" if len(lost) == 1 else "gave no results. They"
+        yield f"{listing(some(lost))} {how} might have been better."
 
 
 def _others(answer: Answer) -> str:

@@ -14,6 +14,7 @@ MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
 LEAST_HOURS = 1e-9  # less is rounding
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
+USELESS = 10  # a factor: an interval as wide says nothing, and its own figures would look like knowledge
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -49,6 +50,8 @@ def spread(row: Mapping[str, Any]) -> str:
         return ""
     # The interval is symmetric in the logarithm: narrow, it is as good as symmetric.
     factor = math.sqrt(high / low)
+    if factor > USELESS:
+        return f"over +{number(100 * (USELESS - 1))} %"
     less, more = (number(100 * abs(edge - 1), 2) for edge in (1 / factor, factor))
     return f"±{more} %" if factor < WIDE else f"-{less}/+{more} %"
 
@@ -75,8 +78,11 @@ def as_fast(ratio: Estimate) -> str:
 
 def between(ratio: Estimate) -> str:
     """Its 95 % interval, such as ' (between 0.84 and 0.88)', to stand behind it; '' where there is none."""
-    known = ratio.low is not None and ratio.high is not None
-    return f" (between {_factor(ratio.low or 0)} and {_factor(ratio.high or 0)})" if known else ""
+    if not ratio.low or not ratio.high:
+        return ""
+    if ratio.high / ratio.low > USELESS**2:
+        return " (perhaps a tenth, perhaps ten times of that)"
+    return f" (between {_factor(ratio.low)} and {_factor(ratio.high)})"
 
 
 def _factor(value: float) -> str:
