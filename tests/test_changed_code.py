@@ -48,11 +48,11 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
     (line,) = told(chain)
     assert line == (
         f"strategy mine: its code has changed. run run-1 goes on from step {saved} with the code that it began with. "
-        "To train with today's code from the start: rm -r results/runs/run-1"
+        "To train with today's code from the start: python scripts/train_again.py run-1"
     )
     ended = chain.forked()
     assert ended.status in (0, 1)  # it counts its steps anew, and fails again where enough are left
-    assert f"`rm -r {chain.declared}` lets it start anew with today's" in ended.errors
+    assert f"`python scripts/train_again.py {chain.declared.name}` lets it start anew with today's" in ended.errors
     assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
 
 
@@ -65,7 +65,7 @@ def test_a_finished_run_says_that_it_is_of_other_code(bench: Bench) -> None:
     bench.strategy("mine", "self.mended = True")
     (line,) = told(chain)
     assert "run run-1, finished before, will not be trained again" in line
-    assert line.endswith("rm -r results/runs/run-1")
+    assert line.endswith("python scripts/train_again.py run-1")
 
 
 def test_a_comment_is_no_other_code(bench: Bench) -> None:
@@ -77,7 +77,7 @@ def test_a_comment_is_no_other_code(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "anew"), [(2, "rm -r results/runs/run-0 results/runs/run-1"), (9, "snakemake mine --forcerun start")]
+    ("count", "anew"), [(2, "python scripts/train_again.py run-0 run-1"), (9, "python scripts/train_again.py mine")]
 )
 def test_many_runs_of_a_strategy_are_one_line(bench: Bench, count: int, anew: str) -> None:
     first = bench.chain("results", **bench.strategy("mine"))

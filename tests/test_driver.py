@@ -275,7 +275,10 @@ def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
             break
     second.send_signal(signal.SIGINT)
     printed, _ = second.communicate(timeout=30)
-    assert (second.returncode, printed) == (1, "Stopped and saved. Give the same command again to continue.\n")
+    assert (second.returncode, printed) == (
+        1,
+        "Stopped. What is finished or saved is kept. Give the same command again to continue.\n",
+    )
     assert len(place.left()) == 3
 
 

@@ -59,4 +59,4 @@ def test_a_call_tells_which_runs_are_of_other_code_than_today(tmp_path: Path) ->
     status, printed = driver.call("-n", driver.trained)
     assert status == 0
     (line,) = [line for line in printed.splitlines() if line.startswith("warning: strategy cpu: its code has changed.")]
-    assert line.endswith(f"To train with today's code from the start: rm -r results/runs/{driver.run.id}")
+    assert line.endswith(f"To train with today's code from the start: python scripts/train_again.py {driver.run.id}")

@@ -42,6 +42,8 @@ MISTAKES = {
     "--directory mine.yaml": "--directory: 'mine.yaml' is a file; allowed: a folder",
     "--cores two": "--cores: Error parsing number of cores",
     "--cores": "argument --cores/-c: expected one argument",
+    "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
+    "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
     "--set-resources x": f"--set-resources: not enough values to unpack (expected 2, got 1); {HELP}",
     "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",
     "--cofigfile mine.yaml": f"option --cofigfile is unknown; did you mean '--configfile'? {HELP}",

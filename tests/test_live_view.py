@@ -234,7 +234,7 @@ def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
         left = screen(seen)
         assert process.returncode == 1, left
         assert any(line.startswith(f"{number.name}: the jobs save and end") for line in left), left
-        assert left[-2:] == ["Stopped and saved. Give the same command again to continue.", ""]
+        assert left[-2:] == ["Stopped. What is finished or saved is kept. Give the same command again to continue.", ""]
     finally:
         os.close(ours)
         driver.end()

@@ -68,7 +68,7 @@ def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, conf
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 1, printed
     assert f"{signal.Signals(number).name}: the jobs save and end" in printed
-    assert printed.endswith("Stopped and saved. Give the same command again to continue.\n")
+    assert printed.endswith("Stopped. What is finished or saved is kept. Give the same command again to continue.\n")
     assert "Traceback" not in printed
     assert "stopped at step" in driver.log()
     assert driver.steps(), driver.log()

@@ -54,6 +54,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"{_option_of(error)}: {_joined(str(getattr(error, 'msg', error)))}; {SEEN}") from None
     if given.directory and Path(given.directory).exists() and not Path(given.directory).is_dir():
         raise UserError(f"--directory: {show(str(given.directory))} is a file; allowed: a folder")
+    if given.touch:
+        raise UserError(
+            "--touch: is not allowed, because results are judged by what they hold; their times do not matter"
+        )
+    for rule, threads in (given.set_threads or {}).items():
+        if not str(threads.raw).isdecimal() or not int(threads.raw):
+            raise UserError(f"--set-threads: {rule}={threads.raw} is not allowed; allowed: a whole number from 1 on")
     check_arguments(given.configfile or [], given.config or [])
     return given
 

@@ -131,7 +131,7 @@ class _Guarded:
         except (KeyboardInterrupt, Exception) as error:
             if not (interrupted() or isinstance(error, KeyboardInterrupt)):
                 raise
-            sys.exit("Stopped and saved. Give the same command again to continue.")
+            sys.exit("Stopped. What is finished or saved is kept. Give the same command again to continue.")
 
     def _run_alone(
         self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None

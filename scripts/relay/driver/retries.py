@@ -7,8 +7,6 @@ ends with the reason.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +16,7 @@ from typing import Any
 from snakemake.jobs import Job
 from snakemake.logging import logger
 
-from relay.base import ending, killed_for_memory, lock
+from relay.base import ending, killed_for_memory, lock, room
 from relay.base.ending import Ending
 from relay.driver.terminal import SEGMENT, Terminal
 from relay.run_folder import sealed
@@ -104,7 +102,7 @@ class Retries:
         """What the job said of its end; else what can be found out."""
         if told := log and ending.read(log):
             return told
-        if error := _unwritable():
+        if (error := room.refused(RESULTS)) and ending.remedy_of(error):
             return Ending(ending.FAULT, f"{RESULTS.resolve()}: {error.strerror}", ending.remedy_of(error))
         what = self.terminal.said_of.get(job.jobid) or NO_WORD
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:] if log and log.is_file() else []
@@ -174,15 +172,3 @@ def _keep(log: Path) -> None:
     """Put an attempt's log aside: Snakemake removes the log before the next attempt."""
     if log.is_file():
         log.rename(log.with_suffix(f".attempt-{len(list(log.parent.glob(f'{log.stem}.attempt-*'))) + 1}.log"))
-
-
-def _unwritable() -> OSError | None:
-    """What is wrong where the results take no writing: no space left, or read-only; None where nothing is known."""
-    try:
-        with tempfile.TemporaryFile(dir=RESULTS) as stream:
-            stream.write(bytes(2**16))
-            os.fsync(stream.fileno())
-    except OSError as error:
-        if ending.remedy_of(error):
-            return error
-    return None

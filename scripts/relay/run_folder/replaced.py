@@ -35,6 +35,11 @@ class _Aside(Places):
         return super().work.parent / FOLDER / self.run_id
 
 
+def how_anew(*names: str) -> str:
+    """The command after which the next call trains these runs, or all of these strategies', from the start."""
+    return f"python scripts/train_again.py {' '.join(names)}"
+
+
 def trained(places: Places) -> str:
     """What there is of a run's training, in words; '' where there is nothing that a new start would replace."""
     if (places.run / "summary.json").exists():

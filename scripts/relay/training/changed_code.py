@@ -12,6 +12,7 @@ from relay.base.errors import UserError
 from relay.base.files import read_json_or
 from relay.run_folder import chain
 from relay.run_folder.places import Places
+from relay.run_folder.replaced import how_anew
 from relay.run_folder.sealed import complete
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
 from relay.spec.run import Run
@@ -67,13 +68,8 @@ def edited_since(run: Run, places: Places) -> str:
         return ""
     return (
         f"{' and '.join(edited)} changed after the run had begun, which may be the reason; to train it with today's: "
-        f"{how_anew(places)}"
+        f"{how_anew(places.run_id)}"
     )
-
-
-def how_anew(places: Places) -> str:
-    """The command after which the next call trains the run from the start."""
-    return f"rm -r {places.run}"
 
 
 def may_change(work: Path) -> bool:
@@ -103,6 +99,5 @@ def _line(strategy: str, finished: bool, group: list[Kept]) -> str:
         becomes = f"{whose} goes on from step {group[0].step} with the code that it began with"
     else:
         becomes = f"{whose} go on from their checkpoints with the code that they began with"
-    folders = " ".join(f"results/runs/{kept.run.id}" for kept in group)
-    anew = f"rm -r {folders}" if len(group) <= NAMED else f"snakemake {strategy} --forcerun start"
+    anew = how_anew(*(kept.run.id for kept in group) if len(group) <= NAMED else [strategy])
     return f"strategy {strategy}: its code has changed. {becomes}. To train with today's code from the start: {anew}"

@@ -30,7 +30,7 @@ from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import how_anew, may_change, source_today, training_source
+from relay.training.changed_code import may_change, source_today, training_source
 from relay.training.job_start import job_start
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
@@ -126,7 +126,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
     if source_today(run) not in (None, known["strategy_source"]):
         print(
             f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
-            f"`{how_anew(places)}` lets it start anew with today's",
+            f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
             file=sys.stderr,
         )
     return known

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.run_folder.attempts import not_finite
+from relay.run_folder.replaced import how_anew
 from relay.spec.run import Training
 
 # Batches differ, so that the losses of so many steps differ too, even where nothing is learnt.
 MOST_EQUAL_LOSSES = 10
-ANEW = "`rm -r results/runs/{}` lets it train anew"
 
 
 def no_result(
@@ -27,11 +27,11 @@ def no_result(
 def _faults(
     run: Training, losses: Sequence[tuple[int, float]], evaluations: Sequence[Mapping[str, Any]], began: int
 ) -> Iterator[str]:
-    total = run.length.total_steps
+    total, anew = run.length.total_steps, f"`{how_anew(run.id)}` lets it train anew"
     recorded = {step for step, _ in losses}
     if missing := [step for step in range(began + 1, total + 1) if step not in recorded]:
         count = f"{len(missing)} of {total - began} steps have no training loss in its records"
-        yield f"{count}, the first is {missing[0]}; {ANEW.format(run.id)}"
+        yield f"{count}, the first is {missing[0]}; {anew}"
     if len(losses) >= MOST_EQUAL_LOSSES and len({loss for _, loss in losses}) == 1:
         yield (
             f"the training loss is {losses[0][1]:.6g} at every step: it cannot be that of its batches; "
@@ -39,10 +39,10 @@ def _faults(
         )
     at_the_end = [evaluation for evaluation in evaluations if evaluation["step"] == total]
     if not at_the_end:
-        yield f"the evaluation after the last step, {total}, is missing in its records; {ANEW.format(run.id)}"
+        yield f"the evaluation after the last step, {total}, is missing in its records; {anew}"
     for evaluation in at_the_end:
         accuracy = evaluation["test_accuracy"]
         if accuracy is None and run.dataset.classes is not None:
-            yield f"the test accuracy of step {total} is missing in its records; {ANEW.format(run.id)}"
+            yield f"the test accuracy of step {total} is missing in its records; {anew}"
         if accuracy is not None and not 0 <= accuracy <= 1:  # also where it is no number
             yield f"the test accuracy of step {total} is {accuracy:.4g}; allowed: from 0 to 1. Look at `predict`"

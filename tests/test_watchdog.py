@@ -1,0 +1,204 @@
+"""A hang of NCCL, which torch's watchdog ends by SIGABRT: told apart from processes that were killed, and named.
+
+No NCCL is here. Flight Recorder's dumps are real ones, of gloo, which writes the same; the log's words are people's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import preloaded
+from relay.base import ending
+from relay.process.ranks import Ranks
+from relay.run_folder import attempt_name, faults, watchdog
+
+SCRIPTS = Path(watchdog.__file__).resolve().parents[2]
+# https://github.com/deepseek-ai/DeepSeek-MoE/issues/47
+LAUNCH_FAILURE = """\
+[rank1]:[E410 01:50:33.889423318 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog \
+thread terminated with exception: CUDA error: unspecified launch failure
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+Exception raised from c10_cuda_check_implementation at /pytorch/c10/cuda/CUDAException.cpp:43 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7ef4bb3161b6 in libc10.so)
+"""
+# https://github.com/arrival-ltd/catalyst-rl-tutorial/issues/15
+TIMEOUT = """\
+[rank1]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire process down.
+[rank1]:[E ProcessGroupNCCL.cpp:1182] [Rank 1] NCCL watchdog thread terminated with exception: [Rank 1] Watchdog caught \
+collective operation timeout: WorkNCCL(SeqNum=880, OpType=BROADCAST, NumelIn=131137536, NumelOut=131137536, \
+Timeout(ms)=1800000) ran for 1800695 milliseconds before timing out.
+Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:525 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f42a68f3d87 in libc10.so)
+"""
+
+
+def hang(ranks: Ranks, folder: str) -> None:
+    """Rank 1 does not come to the third collective; then all write what Flight Recorder has, as on NCCL."""
+    from datetime import timedelta
+
+    import torch
+    from torch._C._distributed_c10d import _dump_fr_trace
+
+    group = dist.new_group(timeout=timedelta(seconds=2))
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3), group=group)
+    if ranks.rank != 1:
+        with pytest.raises(RuntimeError, match="Timed out waiting 2000ms"):
+            dist.all_reduce(torch.ones(7), group=group)
+    else:
+        ranks.control.barrier  # noqa: B018  # it does something else meanwhile
+        import time
+
+        time.sleep(2.5)
+    (Path(folder) / f"flight-{attempt_name.name()}-{ranks.rank}").write_bytes(_dump_fr_trace(includeStackTraces=False))
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> dict[int, bytes]:
+    """What two ranks have left of a hang, by rank."""
+    folder = tmp_path_factory.mktemp("hang")
+    preloaded.spawned(hang, 2, str(folder))
+    return {int(path.name[-1]): path.read_bytes() for path in sorted(folder.glob("flight-*"))}
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A job's folder, in which an attempt has begun."""
+    monkeypatch.setenv(ending.LOG, str(tmp_path / "job.log"))
+    faults.forget(tmp_path)
+    return tmp_path
+
+
+def leave(work: Path, flights: dict[int, bytes]) -> None:
+    for rank, dump in flights.items():
+        (work / f"flight-{attempt_name.name()}-{rank}").write_bytes(dump)
+
+
+def test_a_hang_is_named_and_not_tried_again(work: Path, flights: dict[int, bytes]) -> None:
+    leave(work, flights)
+    assert faults.concluded(work, "run r", -6) == ending.FAULT
+    told = ending.read(work / "job.log")
+    assert told is not None
+    assert "rank 0 waited 2 s in gloo:all_reduce number 3 of group" in told.what
+    assert "Float [7]; rank 1 had come to gloo:all_reduce number 2" in told.what
+    assert "the log shows where each rank was" in told.remedy
+    assert faults.begin(work, "run r", 2) == ending.FAULT
+
+
+def test_a_training_that_came_further_goes_on_after_a_hang(work: Path, flights: dict[int, bytes]) -> None:
+    leave(work, flights)
+    assert faults.concluded(work, "run r", -6, came_further=True) == ending.INTERRUPTED
+    told = ending.read(work / "job.log")
+    assert told is not None
+    assert "rank 0 waited 2 s" in told.what
+    assert faults.begin(work, "run r", 2) is None
+    assert not list(work.glob("flight-*"))  # they are of an attempt that is over
+
+
+def test_ranks_that_wait_for_one_that_was_killed_hang_by_no_fault_of_theirs(
+    work: Path, flights: dict[int, bytes]
+) -> None:
+    leave(work, {0: flights[0]})
+    assert faults.concluded(work, "run r", -9) == ending.INTERRUPTED
+    told = ending.read(work / "job.log")
+    assert told is not None
+    assert "ended without a word (status -9)" in told.what
+
+
+def test_a_dump_whose_collectives_were_not_over_their_time_is_no_hang(work: Path, flights: dict[int, bytes]) -> None:
+    """A process also writes one where a peer, or its GPU, has failed."""
+    leave(work, {1: flights[1]})
+    assert watchdog.hang(watchdog.dumps(work)) is None
+    leave(work, flights)
+    for path in work.glob("flight-*"):
+        os.utime(path, (1, 1))
+    assert watchdog.hang(watchdog.dumps(work)) is None
+
+
+class Runs:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch ran",)
+
+
+@pytest.mark.parametrize("damage", ["cut", "code", "other"])
+def test_a_damaged_dump_is_left_out_and_runs_nothing(
+    work: Path, flights: dict[int, bytes], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    texts = {"cut": flights[0][:100], "code": pickle.dumps({"entries": [Runs()]}), "other": pickle.dumps([1])}
+    leave(work, {0: texts[damage], 1: flights[1]})
+    assert set(watchdog.dumps(work)) == {1}
+    assert not (work / "ran").exists()
+
+
+def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that fails is first seen by the watchdog, which ends the process. The job of one node knows the node."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    monkeypatch.setenv("SLURMD_NODENAME", "g2")
+    (work / "job.log").write_text(LAUNCH_FAILURE)
+    assert faults.concluded(work, "run r", -6) == ending.INTERRUPTED
+    told = ending.read(work / "job.log")
+    assert told is not None
+    assert told.node == "g2"
+    assert told.what == (
+        "run r failed: DistBackendError: CUDA error: unspecified launch failure (rank 1 on g2)"
+    )
+
+
+def test_a_hang_is_also_known_by_the_watchdogs_words(work: Path) -> None:
+    (work / "job.log").write_text(TIMEOUT)
+    assert faults.concluded(work, "run r", -6) == ending.FAULT
+    told = ending.read(work / "job.log")
+    assert told is not None
+    assert "WorkNCCL(SeqNum=880, OpType=BROADCAST" in told.what
+    assert told.what.endswith("(rank 1)")
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_process_that_aborts_says_where_and_leaves_no_core_file_unless_asked(tmp_path: Path, asked: bool) -> None:
+    """In the log are its stacks, and in its environment is where Flight Recorder writes."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    if most == 0:
+        pytest.skip("NOT RUN: this system allows no core files at all")
+    program = (
+        "import json, os, resource; from pathlib import Path; from relay.launch import worker\n"
+        f"resource.setrlimit(resource.RLIMIT_CORE, ({most}, {most}))\n"
+        f"worker._tell_of_aborts(Path({str(tmp_path)!r}))\n"
+        "names = [name for name in os.environ if name.startswith(('TORCH_FR', 'TORCH_NCCL'))]\n"
+        "print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE)[0], {name: os.environ[name] for name in names}]))\n"
+        "import sys; sys.stdout.flush()\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"  # this very test leaves none
+        "os.abort()\n"
+    )
+    mine = {"TORCH_FR_BUFFER_SIZE": "7"} | ({"TORCH_RELAY_CORE_FILES": "1"} if asked else {})
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS)} | mine,
+    )
+    limit, variables = json.loads(done.stdout)
+    assert limit == (most if asked else 0)
+    assert variables == {
+        "TORCH_FR_BUFFER_SIZE": "7",  # the user's own
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/flight-by-hand-",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    assert done.returncode == -6
+    assert "Fatal Python error: Aborted" in done.stderr
