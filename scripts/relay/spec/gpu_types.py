@@ -1,0 +1,29 @@
+"""The compute capability of NVIDIA's GPUs, by the names that clusters give to them.
+
+Source: https://developer.nvidia.com/cuda/gpus, and https://developer.nvidia.com/cuda/gpus/legacy for the older ones.
+"""
+
+from __future__ import annotations
+
+import re
+
+# In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
+COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
+    "p100": (6, 0),
+    **dict.fromkeys(("p40", "p4", "titanxp", "gtx1080ti"), (6, 1)),
+    **dict.fromkeys(("v100", "v100s", "v100l"), (7, 0)),
+    **dict.fromkeys(("t4", "rtx6000", "rtx8000", "rtx2080ti"), (7, 5)),
+    **dict.fromkeys(("a100", "a100l", "a30"), (8, 0)),
+    **dict.fromkeys(("a40", "a16", "a10", "a2", "a6000", "a5000", "rtx3090"), (8, 6)),
+    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), (8, 9)),
+    **dict.fromkeys(("h100", "h200", "gh200"), (9, 0)),
+    **dict.fromkeys(("b100", "b200", "gb200"), (10, 0)),
+    **dict.fromkeys(("b300", "gb300"), (10, 3)),
+    "rtx5090": (12, 0),
+}
+
+
+def compute_capability(gpu_name: str | None) -> tuple[int, int] | None:
+    """The compute capability, (major, minor), of a GPU by its name on a cluster; None where the name does not tell."""
+    words = re.findall(r"[a-z0-9]+", (gpu_name or "").lower())
+    return next((COMPUTE_CAPABILITY[word] for word in words if word in COMPUTE_CAPABILITY), None)
