@@ -6,11 +6,11 @@ releases are compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's buil
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from relay.spec.gpu_types import compute_capability
 from relay.spec.versions import release
 
 Generation = Literal["pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"]
@@ -19,16 +19,11 @@ GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # The oldest torch whose builds have code for a generation, where it is above what strategies need anyway.
 OLDEST_TORCH: dict[str, str] = {"hopper": "2.3", "blackwell": "2.7"}
-# In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
-NAMED: dict[str, Generation] = {
-    **dict.fromkeys(("p100", "p40", "p4", "titanxp"), "pascal"),
-    **dict.fromkeys(("v100", "v100s", "v100l"), "volta"),
-    **dict.fromkeys(("t4", "rtx6000", "rtx8000", "rtx2080ti"), "turing"),
-    **dict.fromkeys(("a100", "a100l", "a30", "a40", "a10", "a6000", "a5000", "rtx3090"), "ampere"),
-    **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), "ada"),
-    **dict.fromkeys(("h100", "h200", "gh200"), "hopper"),
-    **dict.fromkeys(("b100", "b200", "gb200", "b300", "rtx5090"), "blackwell"),
-}
+# By the first figure of the compute capability, or by both where that does not tell.
+_BY_CAPABILITY: dict[tuple[int, ...], Generation] = {
+    (6,): "pascal", (7, 0): "volta", (7, 5): "turing", (8, 9): "ada", (8,): "ampere", (9,): "hopper",
+    (10,): "blackwell", (12,): "blackwell",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,8 +62,10 @@ def index(build: str) -> str:
 
 def generation_of(gpu_name: str | None) -> Generation | None:
     """The generation of a GPU by its name on a cluster; None where the name does not tell."""
-    words = re.findall(r"[a-z0-9]+", (gpu_name or "").lower())
-    return next((NAMED[word] for word in words if word in NAMED), None)
+    capability = compute_capability(gpu_name)
+    if capability is None:
+        return None
+    return _BY_CAPABILITY.get(capability) or _BY_CAPABILITY[capability[:1]]
 
 
 def problem(build: str, generation: str | None, driver: str | None) -> str | None:
