@@ -10,11 +10,12 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.datasets.mnist import MNIST as MNIST_FILES
-from relay.planning import here
+from relay.planning import gpus, here
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.site import Site, load_site
+from support.fake_cuda import driver_of_gpus
 
 ROOT = Path(__file__).resolve().parents[1]
 MNIST = {"task": "princeton-mnist", "repeats": 1, "comparisons": [{"strategy": "cpu"}]}
@@ -67,21 +68,46 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> None:
 
 def test_a_gpu_that_is_asked_for_has_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned({"device": "cuda", "comparisons": [{"strategy": "single_gpu"}]})
-    monkeypatch.setattr(here, "count_gpus", lambda: 0)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    driver_of_gpus(tmp_path, monkeypatch, 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
     assert refusal(made, tmp_path) == (
-        "config: device: 'cuda' is not allowed: this machine has no NVIDIA GPU; allowed: auto, cpu"
+        "config: device: 'cuda' is not allowed: this machine has no usable GPU: NVIDIA's driver says: no CUDA-capable "
+        "device is detected (CUDA_VISIBLE_DEVICES is 'NoDevFiles'); allowed: auto, cpu"
     )
-    nvidia_smi = tmp_path / "nvidia-smi"  # as on WSL, which has no device node
-    nvidia_smi.write_text('#!/bin/sh\necho "GPU 0: NVIDIA RTX (UUID: GPU-0)"\n')
-    nvidia_smi.chmod(0o755)
+    driver_of_gpus(tmp_path, monkeypatch, 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     here.check(made, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "count"),
+    [(None, 8), ("2,5", 2), ("GPU-0b1c,GPU-77aa,GPU-9", 3), ("MIG-4f", 1), ("", 0), ("-1", 0), ("1,-1,2", 1)],
+)
+def test_gpus_are_those_that_cuda_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str | None, count: int
+) -> None:
+    """What a list means is the driver's to say; that it is asked, and with the list, is what is tested here."""
+    driver_of_gpus(tmp_path, monkeypatch, 8)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert gpus.count_gpus() == count
+    if count == 2:
+        made = plan(load({"comparisons": [{"strategy": "ddp", "devices_per_node": [2, 8]}]}))
+        assert [each.setting.shape.devices for each in made.settings] == [2]
+        assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
+
+
+def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert gpus.usable() == (0, "NVIDIA's driver cannot be asked")
+    assert gpus.count_gpus() == 0
 
 
 def test_more_gpus_than_are_here_are_skipped_where_cuda_is_named() -> None:
     config = load({"device": "cuda", "comparisons": [{"strategy": "ddp", "devices_per_node": [2, 4]}]})
     (skipped,) = plan(config, gpus=2).skipped
-    assert skipped.reasons == ("devices_per_node is 4, this machine has 2 GPUs",)
+    assert skipped.reasons == ("devices_per_node is 4, 2 GPUs can be used here",)
 
 
 def test_a_site_without_partitions_is_one_line(tmp_path: Path) -> None:

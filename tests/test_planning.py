@@ -148,7 +148,7 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
     }
     assert ["; ".join(skipped.reasons) for skipped in found.skipped] == [
         "single_gpu uses one device, devices_per_node is 2",
-        "devices_per_node is 4, this machine has 2 GPUs",
+        "devices_per_node is 4, 2 GPUs can be used here",
     ]
 
 

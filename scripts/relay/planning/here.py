@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from relay.datasets import catalogue
 from relay.datasets.files import check_root, folder_of
 from relay.datasets.manifest import MANIFEST
 from relay.datasets.sources import Source
-from relay.planning.settings import count_gpus
+from relay.planning import gpus
 
 if TYPE_CHECKING:
     from relay.planning.plan import Plan
@@ -46,22 +44,10 @@ def _partitions(plan: Plan) -> Iterator[str]:
 
 def _gpus(plan: Plan) -> Iterator[str]:
     asked = any(planned.setting.shape.device == "cuda" for planned in plan.settings)
-    if plan.site is None and plan.config.device == "cuda" and asked and not has_gpu():
-        yield "config: device: 'cuda' is not allowed: this machine has no NVIDIA GPU; allowed: auto, cpu"
-
-
-def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU: its device node, or a GPU that `nvidia-smi` lists (WSL has no node)."""
-    if count_gpus():
-        return True
-    nvidia_smi = shutil.which("nvidia-smi")
-    if nvidia_smi is None:
-        return False
-    try:
-        listing = subprocess.run([nvidia_smi, "-L"], check=False, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return listing.returncode == 0 and "GPU " in listing.stdout
+    if plan.site is None and plan.config.device == "cuda" and asked:
+        count, why = gpus.usable()
+        if not count:
+            yield f"config: device: 'cuda' is not allowed: this machine has no usable GPU: {why}; allowed: auto, cpu"
 
 
 def _data(plan: Plan, results: Path) -> Iterator[str]:

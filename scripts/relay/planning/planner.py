@@ -32,6 +32,7 @@ from relay.planning import (
 )
 from relay.planning.cautions import cautions, of_unused_keys
 from relay.planning.config import Config
+from relay.planning.gpus import count_gpus
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.right_size import Requests
 from relay.planning.settings import Here, StrategyFile
@@ -49,7 +50,7 @@ def plan(
     config: Config,
     *,
     root: Path = ROOT,
-    gpus: Callable[[], int] | int = settings.count_gpus,
+    gpus: Callable[[], int] | int = count_gpus,
     cpus: int | None = None,
     speeds: Path = SPEEDS,
     site: Site | None = None,
@@ -102,7 +103,7 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     if device == "cpu":
         return Here(device=device, gpus=None, cpus=cpus)
     count = gpus if isinstance(gpus, int) else gpus()
-    if device == "cuda":  # accepted even if no GPU was counted, because `here.check` also asks nvidia-smi
+    if device == "cuda":  # accepted without a GPU: `here.check` tells the driver why there is none
         return Here(device=device, gpus=count or None, cpus=cpus)
     return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
 

@@ -85,11 +85,6 @@ class Here:
     site: Site | None = None
 
 
-def count_gpus() -> int:
-    """The number of NVIDIA GPUs of this machine, counted in /dev without torch or NVIDIA's libraries."""
-    return sum(p.name.removeprefix("nvidia").isdigit() for p in Path("/dev").glob("nvidia*"))
-
-
 def expand(comparisons: Sequence[Comparison]) -> Iterator[Asked]:
     """Every combination of each comparison's axes and options, in the config's order."""
     for index, comparison in enumerate(comparisons):

@@ -48,7 +48,7 @@ def _device_problems(setting: Setting, needs: Requirements, here: Here) -> Itera
         remedy = "; give cpus_per_task instead" if shape.device == "cpu" else ""
         yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"
     if shape.device == "cuda" and here.gpus is not None and per_node > here.gpus:
-        yield f"devices_per_node is {per_node}, this machine has {here.gpus} GPU{'s' * (here.gpus > 1)}"
+        yield f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
     if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
         yield f"{strategy} needs libaio, and this machine has no libaio.h (Debian: libaio-dev)"
     if shape.backend is None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.process import cpus
+from relay.process import cpus, gpus
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
 from relay.spec.run import Specification
@@ -60,9 +60,7 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
     if run.shape.threads > own:
         raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
     if run.shape.device == "cuda":
-        visible, needed = torch.cuda.device_count(), run.shape.devices_per_node
-        if visible < needed or (job and job.confined and visible > needed):
-            raise UserError(f"run {run.id}: devices_per_node is {needed}, but {visible} GPUs are visible")
+        _check_gpus(run, ranks, confined=job is not None and job.confined)
     if job and job.confined:
         if own < run.shape.cpus_per_task:  # more is no error, because Slurm grants whole cores
             raise UserError(
@@ -73,6 +71,29 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
             raise UserError(
                 f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
             )
+
+
+def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
+    """Raise UserError where the node's ranks see, or compute on, another number of GPUs than declared. Collective.
+
+    Slurm may show each rank all GPUs of the node or one alone (--gpus-per-task, --gpu-bind), and each rank counts its
+    own from 0. So what the ranks of a node see is put together, by the GPUs' UUIDs.
+    """
+    all_visible = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    told = ranks.gather((socket.gethostname(), gpus.uuids(all_visible), gpus.uuids(ranks.devices)))
+    if not all(seen and len({*seen}) == len(seen) for _, seen, _ in told):  # a torch that tells no UUIDs
+        visible = used_here = len(all_visible)
+    else:
+        here = [(seen, used) for host, seen, used in told if host == socket.gethostname()]
+        visible, used_here = (len({uuid for of_rank in kind for uuid in of_rank}) for kind in zip(*here, strict=True))
+    needed, node = run.shape.devices_per_node, f"on node {socket.gethostname()}"
+    if visible < needed or (confined and visible > needed):
+        raise UserError(f"run {run.id}: devices_per_node is {needed}, but {visible} GPUs are visible {node}")
+    if used_here < needed:
+        raise UserError(
+            f"run {run.id}: devices_per_node is {needed}, but its processes {node} compute on {used_here} GPUs, which "
+            "they share; ask for GPUs with --gpus-per-node, and bind none to tasks"
+        )
 
 
 def check_threads(what: str, declared: int) -> None:

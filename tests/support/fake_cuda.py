@@ -1,0 +1,42 @@
+"""A stand-in for NVIDIA's driver, `libcuda.so.1`, with the functions that count GPUs. It is no driver.
+
+It takes CUDA_VISIBLE_DEVICES as NVIDIA documents it, so far: it counts the entries before the first that is -1.
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = """
+#include <stdlib.h>
+#include <string.h>
+int cuInit(unsigned flags) { (void)flags; return 0; }
+int cuDeviceGetCount(int *count) {
+    char *shown = getenv("CUDA_VISIBLE_DEVICES"), list[200];
+    *count = GPUS;
+    if (shown) {
+        *count = 0;
+        strcpy(list, strcmp(shown, "NoDevFiles") ? shown : "");
+        for (char *one = strtok(list, ","); one && strcmp(one, "-1"); one = strtok(NULL, ",")) ++*count;
+    }
+    return *count ? 0 : 100;  /* CUDA_ERROR_NO_DEVICE */
+}
+int cuGetErrorString(int status, const char **text) {
+    (void)status;
+    *text = "no CUDA-capable device is detected";
+    return 0;
+}
+"""
+
+
+def driver_of_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    """Have every program that this test starts find the stand-in, of a machine with so many GPUs."""
+    library = folder / "libcuda.so.1"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", f"-DGPUS={gpus}", "-o", str(library), "-"]
+    subprocess.run(command, input=SOURCE, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
