@@ -119,6 +119,13 @@ def test_an_idle_gpu_where_utilisation_is_recorded(tree: Tree) -> None:
     assert (found.kind, found.figure) == ("idle GPU", "the GPUs were busy 6 % of the time")
 
 
+def test_a_gpu_of_which_nothing_was_recorded(tree: Tree) -> None:
+    tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl")
+    found = only(tree, "x")
+    assert found.kind == "GPUs not looked at"
+    assert "install nvidia-ml-py into the jobs' environment" in found.advice
+
+
 def test_what_the_table_warns_of_is_among_them(tree: Tree) -> None:
     tree.setting("cpu", STEADY, name="x", accuracies=[0.9, 0.9, 0.9])
     tree.setting("ddp", STEADY, name="y", devices_per_node=2, accuracies=[0.9, 0.9, 0.9])

@@ -72,6 +72,7 @@ def test_without_nvml_there_are_no_figures_and_no_error(missing: str, monkeypatc
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     gpus = Gpus(["a"])
     assert (gpus.look(), gpus.names) == ([], [])
+    assert {"the module": "pip install nvidia-ml-py", "the driver": "(Not Supported)"}[missing] in gpus.unknown
     gpus.close()
 
 

@@ -130,6 +130,18 @@ def test_a_job_that_alone_exceeds_a_limit_is_skipped_with_the_numbers(planned: P
     assert skipped.reasons[0].endswith("partition cpus: 4 nodes of a user's 2")
 
 
+def test_a_limit_that_is_not_confirmed_is_a_warning(planned: Planned) -> None:
+    said = {"gpus": 2, "cpus": 32, "confirmed": False}
+    limited = {"partitions": [CPU_NODES, GPU_NODES | {"limits": said}]}
+    found = planned(DDP | {"devices_per_node": [2, 4]}, site=limited)
+    assert {run.shape.devices for run in found.runs} == {2, 4}
+    (warning,) = [line for line in found.warnings if "of a user's" in line]
+    assert "takes 4 GPUs of a user's 2, 48 CPUs of a user's 32 in partition gpus" in warning
+    assert "then set confirmed: true" in warning
+    assert found.site
+    assert not all_counters(found.site)  # Slurm holds back what it does not allow
+
+
 def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Planned) -> None:
     site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 8}}], "limits": {"jobs": 9, "cpus": 99}}
     found = planned(DDP | {"nodes": 2}, site=site)

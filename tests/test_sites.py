@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from relay.base.errors import UserError
+from relay.planning.config import load
+from relay.planning.planner import plan
 from relay.spec.site import Site, load_site, names
 from site_clusters import filled_in
 
@@ -141,7 +143,7 @@ REFUSED = {
     "partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: 'a:2 --x'}]": "partitions[0].gpu_name",
     "gpu_request: gpus": "gpu_request: 'gpus' is not allowed; allowed: gpus-per-node, gres",
     "limits: {gpus: 0}": "limits.gpus: 0 is not allowed; allowed: a whole number of at least 1 or null",
-    "limits: {gpu: 1}": "limits.gpu: 1 has an unknown key; did you mean 'gpus'? allowed: cpus, gpus, jobs, nodes",
+    "limits: {gpu: 1}": "limits.gpu: 1 has an unknown key; did you mean 'gpus'? allowed: confirmed, cpus, gpus, jobs",
     "min_minutes: 0": "min_minutes: 0 is not allowed; allowed: a whole number of at least 1 or null",
     (
         "{gpu_request: gres, partitions: [{device: cuda, cpus_per_node: 1, gpus_per_node: 1, gpu_name: h100-nvl}]}"
@@ -241,3 +243,29 @@ def test_what_must_be_filled_in_is_a_line_each(tmp_path: Path) -> None:
         f"config: runtime_minutes: 700 is over the 600 of partition cores; lower it, or use another partition "
         f"({tmp_path}/mine.yaml)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "comparison", "batch"),
+    [
+        # four GPUs, and two nodes of four, each with a batch of 1024 of 2048 samples (document 004)
+        ("engaging", "linear-random20", {"devices_per_node": 4, "batch_per_device": 1024}, 2048),
+        ("engaging", "linear-random20", {"nodes": 2, "devices_per_node": 4, "batch_per_device": 1024}, 2048),
+        ("della", "princeton-mnist", {"nodes": 3, "devices_per_node": 2, "cpus_per_task": 8}, 384),
+        ("della", "princeton-mnist", {"devices_per_node": 4}, 256),
+        ("zurada", "lenet-cifar10", {"nodes": 2, "devices_per_node": 2, "cpus_per_task": 8}, 256),
+        ("arc", "lenet-cifar10", {"devices_per_node": 2}, 128),
+        ("cedar", "lenet-cifar10", {"nodes": 2, "devices_per_node": 4}, 512),
+    ],
+)
+def test_what_a_page_shows_is_planned(name: str, task: str, comparison: dict[str, Any], batch: int) -> None:
+    asked = {"strategy": "ddp", "batch_per_device": 64, **comparison}
+    config = {"task": task, "epochs": 100, "runtime_minutes": 30, "comparisons": [asked]}
+    made = plan(load(config), site=load_site(name, ROOT))
+    assert [each.reasons for each in made.skipped] == []
+    (planned,) = made.settings
+    assert planned.setting.batch.global_batch_size == batch
+    if name == "engaging":
+        said = "\n".join(made.warnings)
+        assert re.search(r"takes [48] GPUs of a user's 2, \d+ CPUs of a user's 32 in partition mit_normal_gpu", said)
+        assert f"share the 2048 samples of random-20: each step takes {2048 // planned.setting.shape.devices}" in said

@@ -111,16 +111,14 @@ def test_a_framework_that_the_site_does_not_name_is_told(tmp_path: Path, monkeyp
 
 def test_preflight_stops_where_the_environment_lacks_it() -> None:
     def found(**there: str | None) -> Any:
-        rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there}
+        rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there | {"numpy": "2.0"}}
         run = {"node_needs": ["package deepspeed==0.19.8", "node_disk"], "stack": "deepspeed-0123456789ab"}
         return packages(Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True}))
 
-    assert found(deepspeed="0.19.8").found == "deepspeed 0.19.8"
+    assert found(deepspeed="0.19.8").found == "numpy 2.0, deepspeed 0.19.8"
     stopped = found(deepspeed=None)
     assert stopped.severity == "stop"
-    assert stopped.found == (
-        "a strategy of this check needs deepspeed 0.19.8, has none (rank 0 on n1, /env/bin/python)"
-    )
+    assert stopped.found == ("a run of this check needs deepspeed 0.19.8, has none (rank 0 on n1, /env/bin/python)")
     assert "environment of stack deepspeed" in stopped.remedy
 
 

@@ -144,7 +144,7 @@ def shared_cpus(each: SettingResult) -> Iterator[Warned]:
 
 
 def idle_gpu(each: SettingResult) -> Iterator[Warned]:
-    """The GPUs had little to do, where their utilisation was recorded."""
+    """The GPUs had little to do; or what they did was not recorded."""
     known = [s["gpu_utilisation"] for s in each.summaries if s.get("gpu_utilisation") is not None]
     if known and (mean := sum(known) / len(known)) < BUSY:
         yield Warned(
@@ -152,6 +152,13 @@ def idle_gpu(each: SettingResult) -> Iterator[Warned]:
             each.name,
             f"the GPUs were busy {percent(mean, 0)} of the time",
             "use a larger batch, several processes on a GPU (strategy mps), or CPUs",
+        )
+    elif not known and each.run.shape.device == "cuda" and each.run.length.monitor_seconds:
+        yield Warned(
+            "GPUs not looked at",
+            each.name,
+            "no figure of its GPUs was recorded",
+            "install nvidia-ml-py into the jobs' environment; the log of each job says what was missing",
         )
 
 

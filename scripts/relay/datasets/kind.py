@@ -70,8 +70,9 @@ class Kind:
     """What datasets of a kind have in common: a file in `kinds/`, named as the kind, derives one class from it.
 
     `unit` is what a speed counts, in the plural. `dimensions` names those of a sample. `inputs` and `targets` are the
-    stored types. `channels_last`: whether a batch has channels that can be stored last. `reader` turns samples into a
-    network's inputs. `datasets` are the known ones of this kind.
+    stored types. `channels_last`: whether a batch has channels that can be stored last. `loader_packages`: what the
+    reader's `sampler` imports beside torch and numpy. `reader` turns samples into a network's inputs. `datasets` are
+    the known ones of this kind.
     """
 
     unit: ClassVar[str] = "samples"
@@ -79,6 +80,7 @@ class Kind:
     inputs: ClassVar[str]
     targets: ClassVar[str]
     channels_last: ClassVar[bool] = False
+    loader_packages: ClassVar[tuple[str, ...]] = ()
     reader: ClassVar[type[Reader]] = Reader
     datasets: ClassVar[Sequence[Known]] = ()
 

@@ -14,7 +14,7 @@ from relay.spec.labels import counted
 from relay.spec.setting import Shape
 from relay.spec.tasks import TASKS
 
-STEP_EPOCHS = "learning_rate_step_epochs"  # an axis
+STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 
 
 def cautions(
@@ -27,6 +27,7 @@ def cautions(
     shape = planned.setting.shape
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
     yield from _never_stepped(planned, config)
+    yield from _more_than_the_set(planned, config)
     yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
 
 
@@ -55,6 +56,19 @@ def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:
         )
 
 
+def _more_than_the_set(planned: PlannedSetting, config: Config) -> Iterator[str]:
+    """Warn of a device's batch beyond its share of the set: a step then takes the set, as a DataLoader does."""
+    setting = planned.setting
+    devices, count = setting.shape.devices, setting.dataset.train_count
+    named: list[int | None] = getattr(config.comparisons[planned.comparison], PER_DEVICE)
+    for asked in filter(None, named):
+        if asked * devices > count and setting.batch.global_batch_size == count // devices * devices:
+            yield (
+                f"has {PER_DEVICE} {asked}, and {devices} devices share the {count} samples of "
+                f"{setting.dataset.name}: each step takes {count // devices} on each device"
+            )
+
+
 def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: float | None) -> Iterator[str]:
     """Warn of jobs that are expected to be shorter than the cluster wants: as asked for, or by the measured speed."""
     least = here.site.min_minutes if here.site else None
@@ -78,8 +92,10 @@ def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: fl
 
 
 def _of_the_partition(shape: Shape, config: Config, here: Here) -> Iterator[str]:
-    """Warn of nodes that a job has alone and does not fill, and of memory that cannot be asked for."""
-    partition = shapes.partition_for(shape, here.site, config)[0] if here.site else None
+    """Warn of nodes that a job has alone and does not fill, of memory that is not asked for, of doubtful limits."""
+    if here.site is None:
+        return
+    partition, _ = shapes.partition_for(shape, here.site, config)
     if partition is None:
         return
     if config.memory_mb_per_node and not partition.asks_memory:
@@ -87,6 +103,13 @@ def _of_the_partition(shape: Shape, config: Config, here: Here) -> Iterator[str]
             f"gets what memory {partition.shown} gives: memory_mb_per_node {config.memory_mb_per_node} is not asked "
             "for there (asks_memory: false)"
         )
+    taken = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
+    for limits, where in ((here.site.limits, "the cluster"), (partition.limits, partition.shown)):
+        if not limits.confirmed and (over := limits.exceeded(taken)):
+            yield (
+                f"takes {', '.join(over)} in {where}, as is said of it ({here.site.file}, limits): Slurm may never "
+                "start it; ask your centre, then set confirmed: true, or correct the limits"
+            )
     used = {"GPUs": (shape.gpus_per_node, partition.gpus_per_node)}
     used |= {"CPUs": (shape.cpus_per_node, partition.cpus_per_node)}
     partly = [f"{some} of the {all_} {what}" for what, (some, all_) in used.items() if some < all_]

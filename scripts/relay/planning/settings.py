@@ -199,7 +199,8 @@ def resolve(
     axes = asked.axes
     batch = axes["global_batch_size"]
     if batch is None and axes["batch_per_device"] is not None:
-        batch = axes["batch_per_device"] * shape.devices
+        # No more than the set has: a page's batch size is often the DataLoader's, which then takes what there is.
+        batch = min(axes["batch_per_device"], max(1, dataset.train_count // shape.devices)) * shape.devices
     batch = batch or config.global_batch_size or task.global_batch_size
     scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
     options = {
@@ -207,6 +208,7 @@ def resolve(
     }
     options = {**needs.options, **options}
     trained = optimization.applied(scaled(task, scaling, batch), axes)
+    loaded = dataset_kinds.load(dataset.kind).loader_packages if axes["loader"] == "dataloader" else ()
     return Setting(
         task=trained,
         dataset=dataset,
@@ -218,7 +220,7 @@ def resolve(
             divides=tuple(needs.divides),
             node_needs=(
                 *needs.node_needs.get(shape.device, ()),
-                *versions.needed(needs.least_torch, needs.least_python, needs.packages),
+                *versions.needed(needs.least_torch, needs.least_python, (*needs.packages, *loaded)),
             ),
             lossy=needs.lossy_options(options),
         ),

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from relay.environments.locks import base
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
-from relay.spec.versions import NAMES, lacking, least_of, packages_of, too_old
+from relay.spec.versions import EVERY_JOB, NAMES, NVML, lacking, least_of, names_in, packages_of, too_old
 
 NETWORK = re.compile(
     r"(nfs|lustre|gpfs|beegfs|ceph|cifs|smb|panfs|pvfs|orangefs|wekafs|afs|9p|fuse\.(sshfs|gluster|ceph))"
@@ -167,20 +167,36 @@ def least_versions(facts: Facts) -> Outcome | None:
     return None
 
 
-@check("packages that the strategies need")
+@check("packages that the jobs need")
 def packages(facts: Facts) -> Outcome | None:
-    """An environment without the strategy's framework, or with a version that the strategy does not know."""
-    wanted = packages_of(facts.needs)
+    """An environment without numpy, a loader's packages or the strategy's framework, or with an unknown version."""
+    wanted = [*EVERY_JOB, *packages_of(facts.needs)]
     for rank in facts.ranks:
         for problem in lacking(wanted, rank["packages"]) if "packages" in rank else ():
             return stop(
-                f"a strategy of this check {problem} ({who(rank)}, {rank['python']})",
+                f"a run of this check {problem} ({who(rank)}, {rank['python']})",
                 f"install it into the environment of stack {base(facts.run['stack'])}, or name another one in the "
-                "site's file (`environment`), or leave the strategy out",
+                "site's file (`environment`), or leave out what needs it: a strategy, or loader: dataloader",
             )
     found = facts.ranks[0].get("packages", {}) if facts.ranks else {}
-    there = [f"{name} {version}" for name, version in found.items() if version]
+    there = [f"{name} {found[name]}" for name in names_in(wanted) if found.get(name)]
     return fine(listed(there)) if there else None
+
+
+@check("figures of GPUs")
+def gpu_figures(facts: Facts) -> Outcome | None:
+    """An environment without NVIDIA's package for NVML: how busy GPUs are stays unknown."""
+    if facts.run["device"] != "cuda":
+        return None
+    for rank in facts.ranks:
+        if "packages" in rank and any(lacking([NVML], rank["packages"])):
+            return warn(
+                f"nvidia-ml-py is not in the environment of {who(rank)}: how busy the GPUs are, and their memory, "
+                "power and clocks, will not be recorded",
+                f"install it there (`pip install nvidia-ml-py`; where wheels are listed: environment.packages."
+                f"{base(facts.run['stack'])} of the site's file). Runs need it for nothing else",
+            )
+    return fine("nvidia-ml-py is there")
 
 
 @check("torch on all nodes")

@@ -1,7 +1,7 @@
 """GPUs as NVIDIA's driver sees them, by NVML: how busy they are, their memory, power, clocks and energy.
 
-`nvidia-ml-py` (the module `pynvml`) is part of the stacks for CUDA alone. Where it, the driver or a reading is missing,
-there is no figure, and never an error.
+`nvidia-ml-py` (the module `pynvml`) is part of the stacks for CUDA alone; a cluster's own environment may be without
+it. Where it, the driver or a reading is missing, there is no figure, and never an error.
 """
 
 from __future__ import annotations
@@ -27,10 +27,16 @@ def uuids(devices: Sequence[torch.device]) -> list[str]:
 
 
 class Gpus:
-    """Some GPUs of this node. `close` it at the end; a GPU that NVML does not find is left out."""
+    """Some GPUs of this node. `close` it at the end; a GPU that NVML does not find is left out.
+
+    `unknown` says why none can be asked; '' where they can.
+    """
 
     def __init__(self, known: Sequence[str]) -> None:
-        self._nvml = _started() if known else None
+        self._nvml: Any = None
+        self.unknown = ""
+        if known:
+            self._nvml, self.unknown = _started()
         opened = [_Gpu.opened(self._nvml, uuid) for uuid in dict.fromkeys(known)] if self._nvml else []
         self._gpus = [gpu for gpu in opened if gpu is not None]
 
@@ -52,17 +58,17 @@ class Gpus:
                 self._nvml.nvmlShutdown()
 
 
-def _started() -> Any:
-    """The module `pynvml` with a connection to the driver; None where one of them is missing."""
+def _started() -> tuple[Any, str]:
+    """The module `pynvml` with a connection to the driver; or None, and why."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        return None
+        return None, "the package nvidia-ml-py is not in this environment; install it there (pip install nvidia-ml-py)"
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    return nvml
+    except nvml.NVMLError as error:
+        return None, f"NVIDIA's driver tells nothing ({error})"
+    return nvml, ""
 
 
 class _Gpu:

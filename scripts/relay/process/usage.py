@@ -1,12 +1,53 @@
-"""CPU time and memory of a node's processes, data-loader workers included, and the CPU time of all its programs."""
+"""CPU time and memory of a node's processes, data-loader workers included, and the CPU time of all its programs.
+
+The kernel tells them in /proc (https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html). A job's Python needs no
+package for that: a site's own environment often has torch and little else. Without Linux nothing is known.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-import psutil
+PROC = Path("/proc")
+KNOWN = (PROC / "self" / "stat").exists()
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+# In /proc/stat: user, nice, system, irq, softirq, steal; idle and iowait are left out. Guests' time is part of user.
+_BUSY = (0, 1, 2, 5, 6, 7)
 
-BUSY = ("nice", "irq", "softirq", "steal")  # beside `user` and `system`; guests' time is part of `user`
+
+class _Process(NamedTuple):
+    parent: int
+    cpu_seconds: float
+    resident_bytes: int
+    started_seconds: float  # since the node was started
+
+
+def _process(pid: int | str) -> _Process | None:
+    """What the kernel tells of a process; None where it is over, and of one that is dead and not waited for."""
+    try:
+        told = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = told.rpartition(")")[2].split()  # the name before it may have blanks; the third field is the first here
+    if fields[0] in "ZX":
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return _Process(int(fields[1]), ticks / _TICKS, int(fields[21]) * _PAGE, int(fields[19]) / _TICKS)
+
+
+def _of_node(name: str) -> list[int]:
+    """The numbers of a line of /proc/stat."""
+    lines = (PROC / "stat").read_text(encoding="utf-8").splitlines()
+    return next([int(word) for word in line.split()[1:]] for line in lines if line.split()[0] == name)
+
+
+def started() -> float | None:
+    """When this process was started, in seconds since 1970; None where it is not known."""
+    own = _process("self") if KNOWN else None
+    return own and _of_node("btime")[0] + own.started_seconds
 
 
 class Usage:
@@ -17,9 +58,8 @@ class Usage:
     """
 
     def __init__(self, processes: Sequence[int], workers: int = 0) -> None:
-        self._roots = [found for pid in processes if (found := _process(pid))]
-        self._workers = {root.pid: workers for root in self._roots}  # still to be found
-        self._held = {root.pid: root for root in self._roots}
+        self._workers = {pid: workers for pid in processes if _process(pid)}  # still to be found
+        self._held = set(self._workers)
         self._spent: dict[int, float] = {}  # by process; of one that has ended, what it had spent
 
     def look(self) -> tuple[float, int]:
@@ -29,15 +69,13 @@ class Usage:
         """
         self._find_workers()
         resident = 0
-        for pid, process in list(self._held.items()):
-            try:
-                with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info()
-            except psutil.Error:
-                del self._held[pid]
+        for pid in sorted(self._held):
+            process = _process(pid)
+            if process is None:
+                self._held.discard(pid)
                 continue
-            self._spent[pid] = times.user + times.system
-            resident += memory.rss
+            self._spent[pid] = process.cpu_seconds
+            resident += process.resident_bytes
         return sum(self._spent.values()), resident
 
     @staticmethod
@@ -46,24 +84,29 @@ class Usage:
 
         In a virtual machine these are also the seconds that the other machines took from it.
         """
-        times = psutil.cpu_times()
-        return float(times.user + times.system + sum(getattr(times, name, 0.0) for name in BUSY))
+        ticks = _of_node("cpu")
+        return sum(ticks[place] for place in _BUSY) / _TICKS
 
     def _find_workers(self) -> None:
-        for root in self._roots:
-            if self._workers[root.pid] <= 0:
-                continue
-            try:
-                for child in root.children(recursive=True):
-                    if child.pid not in self._spent and child.pid not in self._held:
-                        self._held[child.pid] = child
-                        self._workers[root.pid] -= 1
-            except psutil.Error:
-                self._workers[root.pid] = 0
+        searched = [root for root, missing in self._workers.items() if missing > 0]
+        if not searched:
+            return
+        parents = {int(entry.name): found.parent for entry in _entries() if (found := _process(entry.name))}
+        for pid in parents:
+            root = next((root for root in searched if root in _ancestors(pid, parents)), None)
+            if root is not None and pid not in self._spent and pid not in self._held:
+                self._held.add(pid)
+                self._workers[root] -= 1
 
 
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        return psutil.Process(pid)
-    except psutil.Error:
-        return None
+def _entries() -> list[Path]:
+    return [entry for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> list[int]:
+    """The processes above one, the nearest first."""
+    above: list[int] = []
+    while (parent := parents.get(pid)) and parent not in above:
+        above.append(parent)
+        pid = parent
+    return above

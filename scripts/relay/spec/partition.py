@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
@@ -23,17 +22,20 @@ class Limits(Block):
     nodes: Natural | None = Field(default=None, description="nodes of all jobs")
     gpus: Natural | None = Field(default=None, description="GPUs of all jobs")
     cpus: Natural | None = Field(default=None, description="CPUs of all jobs")
+    confirmed: bool = Field(
+        default=True,
+        description="whether they hold for you; false: others say so, and the plan only warns of larger jobs",
+    )
 
     @property
     def known(self) -> dict[str, int]:
-        """The limits that are known: `jobs`, `nodes`, `gpus`, `cpus`."""
-        return self.model_dump(exclude_none=True)
+        """The limits that are known, whether they hold for this user or not: `jobs`, `nodes`, `gpus`, `cpus`."""
+        return self.model_dump(exclude_none=True, exclude={"confirmed"})
 
-    def exceeded(self, taken: dict[str, int]) -> Iterator[str]:
+    def exceeded(self, taken: dict[str, int]) -> list[str]:
         """What a job that takes so much has beyond the limits, in words."""
-        for name, most in self.known.items():
-            if taken[name] > most:
-                yield f"{taken[name]} {COUNTED[name]} of a user's {most}"
+        over = {name: most for name, most in self.known.items() if taken[name] > most}
+        return [f"{taken[name]} {COUNTED[name]} of a user's {most}" for name, most in over.items()]
 
 
 class Partition(Block):
@@ -93,4 +95,5 @@ class Partition(Block):
             ("MB per node", memory_mb, self.memory_mb_per_node),
         )
         over = [f"{asked} {what} of {has}" for what, asked, has in compared if has is not None and asked > has]
-        return [*over, *self.limits.exceeded(self.taken(nodes, gpus_per_node, cpus_per_node))]
+        taken = self.taken(nodes, gpus_per_node, cpus_per_node)
+        return [*over, *(self.limits.exceeded(taken) if self.limits.confirmed else ())]

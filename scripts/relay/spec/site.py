@@ -193,7 +193,8 @@ class Site(Block):
     def _misfit(self, p: Partition, nodes: int, gpus_per_node: int, cpus_per_node: int, memory_mb: int) -> str:
         """What a job asks for beyond the partition and beyond a user's limits; '' where it fits."""
         over = p.misfit(nodes, gpus_per_node, cpus_per_node, memory_mb)
-        over += self.limits.exceeded(p.taken(nodes, gpus_per_node, cpus_per_node))
+        if self.limits.confirmed:
+            over += self.limits.exceeded(p.taken(nodes, gpus_per_node, cpus_per_node))
         return f"{p.shown}: {', '.join(dict.fromkeys(over))}" if over else ""
 
     def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:

@@ -29,10 +29,15 @@ class Counter:
 
 
 def counters(site: Site, partition: Partition) -> dict[str, Counter]:
-    """The counters that a job in the partition adds to, by name: those of the site, and of the partition."""
+    """The counters that a job in the partition adds to, by name: those of the site and of the partition."""
     same = [each.slurms for each in site.partitions].index(partition.slurms)
     scopes = (("user", "", site.limits), (f"user_{same}", f" in {partition.shown}", partition.limits))
-    return {f"{scope}_{w}": Counter(w, where, most) for scope, where, of in scopes for w, most in of.known.items()}
+    return {
+        f"{scope}_{w}": Counter(w, where, most)
+        for scope, where, of in scopes
+        if of.confirmed
+        for w, most in of.known.items()
+    }
 
 
 def all_counters(site: Site) -> dict[str, Counter]:

@@ -12,6 +12,8 @@ NAMES = {"torch": "torch", "python": "Python"}
 # A package that a strategy needs, perhaps in one version, or one of several: "deepspeed==0.19.8", "lightning|fabric".
 ONE_PACKAGE = r"[a-z0-9][a-z0-9-]*(==[0-9][0-9.]*)?"
 PACKAGE = rf"{ONE_PACKAGE}(\|{ONE_PACKAGE})*"
+EVERY_JOB = ("numpy",)  # beside torch
+NVML = "nvidia-ml-py|pynvml"  # either gives the module that reads what GPUs do
 PACKAGE_NEED = "package "  # begins what preflight reads of one
 
 

@@ -6,9 +6,8 @@ import os
 from contextlib import suppress
 from typing import Any
 
-import psutil
-
 from relay.base.errors import UserError
+from relay.process import usage
 from relay.slurm import commands
 from relay.spec.job import Job
 
@@ -19,7 +18,8 @@ def job_start(job: Job | None) -> dict[str, Any]:
     Slurm tells them of the run's own job. Elsewhere a job begins with this Python.
     """
     if job is None:
-        return {"job_started": psutil.Process().create_time()}
+        began = usage.started()
+        return {} if began is None else {"job_started": began}
     with suppress(UserError):  # a controller that is busy: it is only for the report
         shown = commands.show_job(os.environ.get("SLURM_JOB_ID", ""), tries=1)
         names = {"submitted": "submitted", "started": "job_started"}

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from relay.process import usage
 from relay.process.gpus import Gpus, uuids
 from relay.process.ranks import Ranks
 from relay.process.usage import Usage
@@ -31,6 +32,10 @@ END_SECONDS = 5.0  # how long the run waits at its end for a look that is under 
 def monitored(run: Training, ranks: Ranks, work: Path, attempt: int) -> Iterator[None]:
     """While this lasts, look at each node every `monitor_seconds`, and record what is seen. Collective."""
     seconds = run.length.monitor_seconds
+    if seconds and not usage.KNOWN:
+        if ranks.rank == 0:
+            print("note: what the run uses of its node is not recorded: this system has no /proc", flush=True)
+        seconds = 0.0
     told = ranks.gather((os.getpid(), uuids(ranks.devices))) if seconds else []
     if not seconds or ranks.local_rank != 0:
         yield
@@ -57,6 +62,8 @@ class Watch:
         self.path, self.usage, self.gpus, self.seconds = path, usage, gpus, seconds
         self._first = {"run": path.parents[1].name, "host": socket.gethostname(), "cpus": cpus, "seconds": seconds}
         self._first |= {"gpus": gpus.names}
+        if gpus.unknown:
+            print(f"note: how busy GPUs are is not recorded: {gpus.unknown}", flush=True)
         self._looks: list[list[Any]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)

@@ -147,6 +147,7 @@ class Images(Kind):
     dimensions = ("channels", "height", "width")
     inputs, targets = "uint8", "int64"
     channels_last = True
+    loader_packages = ("torchvision", "pillow")
     reader = ImageReader
     datasets = (
         _images("digits", (1, 8, 8), 1437, 360, write_digits),
