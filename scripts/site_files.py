@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from relay.environments import login_node
 from relay.spec.messages import describe
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
@@ -31,15 +30,6 @@ BLOCKS: dict[str, type[BaseModel]] = {
     "openmp": OpenMP,
     "environment": Environment,
 }
-
-DEPLOYMENT = """\
-# Snakemake loads the modules that the site's file names before a job's command. A site in mode conda needs [conda].
-software-deployment-method: [env-modules]
-"""
-WITH_CONDA = """\
-# Snakemake activates the site's conda environment before a job's command.
-software-deployment-method: [conda]
-"""
 
 README_HEAD = """\
 # Clusters
@@ -92,8 +82,6 @@ def profile(base: str, site: Site) -> str:
     settings = _replaced(base[_end_of_header(base) :], SITE_LINE.format(BASE_SITE), SITE_LINE.format(site.name))
     if most := site.limits.jobs:
         settings = re.sub(r"(?m)^jobs: (\d+)$", lambda jobs: f"jobs: {min(most, int(jobs[1]))}", settings)
-    if login_node.deployment_method(site) == "conda":
-        settings = _replaced(settings, DEPLOYMENT, WITH_CONDA)
     description = site.description[0].upper() + site.description[1:]
     return PROFILE_HEAD.format(description=description, name=site.name) + settings
 

@@ -19,7 +19,8 @@ import lock as lock_script
 import slurm_packages
 from mini_slurm import MiniSlurm
 from relay.base.errors import UserError
-from relay.environments import login_node, wheelhouse
+from relay.base.files import sha256
+from relay.environments import login_node, node, wheelhouse
 from relay.spec import cuda
 from stacks import of_stack
 from tiny_stack import ROOT, needs_root, prepared, told
@@ -62,34 +63,81 @@ def test_what_the_site_lacks_is_one_line() -> None:
 
 
 def test_what_rules_are_given() -> None:
-    assert login_node.modules_of(site("modules")) == ["a/1", "b/2"]
-    assert login_node.modules_of(site("conda")) == login_node.modules_of(None) == []
+    assert login_node.modules_of(site("modules")) == login_node.modules_of(site("conda")) == ["a/1", "b/2"]
+    assert login_node.modules_of(None) == []
+    assert login_node.conda_directive(site("conda", conda={"torch": "pytorch"}), "torch", ROOT) is None
     assert login_node.conda_of(None, "torch", ROOT) == str(ROOT / "envs/torch.yaml")
     assert login_node.conda_of(site("wheels"), "nothing", ROOT) is None
 
 
-def test_without_conda_it_is_planned_and_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    ours = site("conda", conda={"torch": "pytorch"})
+def test_an_environment_that_is_there_needs_no_conda_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert login_node.conda_directive(ours, "torch", ROOT) is None
-    (line,) = login_node.unready(ours)
-    assert "no such command on PATH; load the module that gives it (`module load a/1 b/2`)" in line
-    (tmp_path / "conda").touch(mode=0o755)
-    assert login_node.conda_directive(ours, "torch", ROOT) == "pytorch"
-    assert login_node.unready(ours) == login_node.unready(site("wheels")) == []
+    for declared, folder in (("pytorch", None), (str(tmp_path), str(tmp_path))):
+        ours = site("conda", conda={"torch": declared})
+        assert login_node.unready(ours) == []
+        assert login_node.asked(ours, "torch", ROOT)["conda_folder"] == folder
 
 
-def test_snakemake_has_to_be_told_to_load_modules_or_activate_conda() -> None:
+OLD_CONDA = """#!/bin/sh
+echo "conda $*" >> "$(dirname "$0")/calls"
+case "$1 $2" in
+    "env create") mkdir -p "$7/bin" && cp -P {python} "$7/bin/python" && test ! -e {broken} ;;
+    "--version "*) echo conda 4.10.1 ;;
+    "shell.posix activate")
+        case "$3" in /*) place="$3" ;; *) place="{prefix}/envs/$3" ;; esac
+        test -d "$place" || {{ echo "EnvironmentNameNotFound: $3" >&2; exit 1; }}
+        echo "PATH='$place/bin:$PATH'; export PATH; test -z \"\\$CONDA_SHLVL\" || PATH=; export CONDA_SHLVL=1" ;;
+    *) exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def old_conda(tmp_path: Path) -> Path:
+    """The folder of a stand-in for conda 4.10, which is older than what Snakemake asks for; conda's own is not here."""
+    prefix = tmp_path / "conda"
+    (prefix / "bin").mkdir(parents=True)
+    program = prefix / "bin/conda"
+    python = Path(wheelhouse.base_python()).resolve()
+    program.write_text(OLD_CONDA.format(prefix=prefix, python=python, broken=tmp_path / "broken"))
+    program.chmod(0o755)
+    return program.parent
+
+
+def test_a_file_creates_an_environment_once_on_the_login_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_conda: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, lock = site("conda", conda={"torch": "envs/torch-cu118.yaml"}), ROOT / "envs/torch.txt"
+    asked = login_node.asked(ours, "torch", ROOT)
+    file, folder = ROOT / "envs/torch-cu118.yaml", Path(asked["conda_folder"])
+    assert folder.parent == tmp_path / "results/conda"
+    assert folder.name == f"torch-cu118-{sha256(file)[:12]}"  # another file is another environment
+    with pytest.raises(UserError, match=r"-cu118\.yaml: this machine has no `conda` .* on a node: `conda env create"):
+        login_node.prepare(asked, lock)
+    monkeypatch.setenv("PATH", f"{old_conda}:{os.environ['PATH']}")
+    (tmp_path / "broken").touch()
+    with pytest.raises(UserError, match="conda could not create the environment"):
+        login_node.prepare(asked, lock)
+    with pytest.raises(UserError, match="has no bin/python"):
+        node.interpreter(asked | {"modules": [], "conda_folder": str(tmp_path)}, tmp_path)
+    (tmp_path / "broken").unlink()
+    for _ in range(2):
+        login_node.prepare(asked, lock)
+    calls = (old_conda / "calls").read_text().splitlines()
+    assert calls == [f"conda env create --quiet --file {file} --prefix {folder}"] * 2  # the broken one, and this one
+    assert node.interpreter(asked | {"modules": []}, tmp_path) == [f"{folder}/bin/python"]
+
+
+def test_snakemake_has_to_be_told_to_load_modules() -> None:
     """Else every job would fail; so nothing is submitted."""
     with_modules = "--software-deployment-method env-modules"
-    for mode in ("modules", "wheels", "current"):
+    for mode in ("modules", "wheels", "current", "conda"):
         (line,) = login_node.undeployed(site(mode), set())
         assert line.startswith("mine.yaml: modules: a/1, b/2: Snakemake has to load them, and was not told to; add ")
         assert line.endswith(with_modules)
         assert login_node.undeployed(site(mode), {"env-modules"}) == []
-    (line,) = login_node.undeployed(site("conda"), {"env-modules"})
-    assert "has to activate it, and was told to use env-modules alone; add --software-deployment-method conda" in line
-    assert login_node.undeployed(site("conda"), {"conda"}) == login_node.undeployed(None, set()) == []
+    assert login_node.undeployed(None, set()) == []
     without = site("current")
     without.modules = []
     assert login_node.undeployed(without, set()) == []
@@ -238,44 +286,38 @@ def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], clu
     assert workflow.found() == [str(workflow.folder / "theirs/python"), "torch/2.0:cuda/12.2", "c1"]
 
 
-STAND_IN = """#!/bin/sh
-echo "conda $*" >> {calls}
-case "$1" in
-    info) echo '{{"conda_prefix": "{prefix}", "platform": "linux-64"}}' ;;
-    config) echo '{{"get": {{"channel_priority": "strict"}}}}' ;;
-    --version) echo conda 24.7.1 ;;
-    env) [ "$2" = export ] && echo "name: pytorch" ;;
-    *) exit 1 ;;
-esac
-"""
-
-
 @pytest.mark.slow
-def test_conda_is_activated_by_name(workflow: Workflow) -> None:
-    """Conda's own is not to be had here: a stand-in tells what Snakemake asks of it."""
-    prefix = workflow.folder / "conda"
-    python = python_in(prefix / "envs/pytorch/bin")
-    (prefix / "bin").mkdir()
-    conda = prefix / "bin/conda"
-    conda.write_text(STAND_IN.format(calls=workflow.folder / "calls", prefix=prefix))
-    conda.chmod(0o755)
-    (prefix / "bin/activate").write_text(f'PATH="{prefix}/envs/$1/bin:$PATH"\n')
-    workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, ["miniforge3/1"])
-    path = {"PATH": f"{conda.parent}:{os.environ['PATH']}"}
-    status, printed = workflow.run("--software-deployment-method", "conda", **path)
+@pytest.mark.parametrize("by", ["name", "folder"])
+def test_conda_of_a_module_is_activated_on_the_node(
+    workflow: Workflow, modules: dict[str, str], old_conda: Path, by: str
+) -> None:
+    """The driver has no conda, and the node's is older than the one that Snakemake asks for."""
+    place = old_conda.parent / "envs/pytorch"
+    python = python_in(place / "bin")
+    (workflow.folder / "modulefiles/anaconda3").write_text(f"#%Module1.0\nprepend-path PATH {old_conda}\n")
+    workflow.site({"mode": "conda", "conda": {"torch": {"name": "pytorch", "folder": str(place)}[by]}}, ["anaconda3"])
+    # The driver's own environment may be active: it is not to be put in its place.
+    variables = modules | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "CONDA_SHLVL": "1"}
+    status, printed = workflow.run("--software-deployment-method", "env-modules", **variables)
     assert status == 0, printed
-    assert workflow.found()[:2] == [str(python), os.environ.get("LOADEDMODULES", "None")]
-    # An environment that is there is not made: Snakemake only asks.
-    calls = {line.split(" --")[0] for line in (workflow.folder / "calls").read_text().splitlines()}
-    assert calls <= {"conda info", "conda", "conda config", "conda env export"}
+    assert workflow.found()[:2] == [str(python), "anaconda3"]
+    named = "pytorch" if by == "name" else str(place)
+    assert (old_conda / "calls").read_text() == f"conda shell.posix activate {named}\n"  # Snakemake asks it nothing
 
 
 @pytest.mark.slow
-def test_conda_that_was_not_activated_stops_the_job(workflow: Workflow) -> None:
+def test_conda_that_was_not_activated_stops_the_job(
+    workflow: Workflow, modules: dict[str, str], old_conda: Path
+) -> None:
     workflow.site({"mode": "conda", "conda": {"torch": "pytorch"}}, [])
-    status, printed = workflow.run(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    status, printed = workflow.run(**path)
     assert status == 1
-    assert "is the driver's own: nothing was activated; use --software-deployment-method conda" in printed
+    assert "is the driver's own: nothing was activated; read what was printed above; " in printed
+    status, printed = workflow.run(PATH=f"{Path(sys.executable).parent}:{old_conda}:{os.environ['PATH']}")
+    assert status == 1
+    assert "EnvironmentNameNotFound: pytorch" in printed
+    assert "is the driver's own: nothing was activated" in printed
 
 
 @pytest.mark.slow

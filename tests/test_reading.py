@@ -122,13 +122,17 @@ def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path
         )
 
 
-def test_a_plan_that_only_calculates_needs_no_conda(tmp_path: Path) -> None:
-    profile = ["--profile", str(ROOT / "profiles/zurada")]
+@pytest.mark.parametrize(("profile", "target"), [("arc", "plan"), ("engaging", "--dry-run")])
+def test_a_site_of_conda_is_planned_without_conda(tmp_path: Path, profile: str, target: str) -> None:
+    """Or beside one that is older than Snakemake would ask for: it is asked for nothing."""
     folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "conda").exists()]
+    if profile == "engaging":
+        (tmp_path / "conda").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked; echo conda 24.3.0\n")
+        (tmp_path / "conda").chmod(0o755)
+        folders.insert(0, str(tmp_path))
     environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-    command = [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], *profile, "plan"]
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], "--profile", str(ROOT / "profiles" / profile), target],
         cwd=tmp_path,
         env=environment | {"PATH": ":".join(folders)},
         capture_output=True,
@@ -136,7 +140,8 @@ def test_a_plan_that_only_calculates_needs_no_conda(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "warning: conda: no such command on PATH" in done.stderr
+    assert "conda" not in done.stderr
+    assert not (tmp_path / "asked").exists()
 
 
 def test_a_misspelt_target_is_named(tmp_path: Path) -> None:

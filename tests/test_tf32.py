@@ -11,11 +11,16 @@ import pytest
 import torch
 
 from plans import CPU, planned, reasons
+from relay.base.errors import UserError
 from relay.equivalence.precision import OUTPUT_LIMITS
 from relay.equivalence.trials import GRADIENT_LIMITS, LOSS_LIMITS
+from relay.planning.config import load
+from relay.planning.planner import plan
 from relay.preflight import devices
-from relay.process.machine import set_precision
+from relay.process.machine import check_precision, set_precision
+from relay.spec.cuda import generation_of
 from relay.spec.setting import TF32, Precision
+from relay.spec.site import load_site, names
 from relay.spot_check import evaluated
 from relay.spot_check.figures import LOSS_FLOORS, STATE_FLOORS
 
@@ -85,3 +90,76 @@ def test_no_table_by_precision_knows_tf32_for_both_alone() -> None:
             names = {key.value for key in table.keys if isinstance(key, ast.Constant)}
             if {"tf32", "bf16"} <= names:
                 assert set(TF32) <= names, f"{path}, line {table.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("site", "precision", "said"),
+    [
+        ("cedar", "tf32", "precision tf32 would be fp32 (compute capability 6.0, it needs 8.0); use fp32"),
+        ("arc", "tf32_matmul", "precision tf32_matmul would be fp32 (compute capability 7.0, it needs 8.0); use fp32"),
+        ("arc", "tf32_convolution", "precision tf32_convolution would be fp32"),
+        ("narval", "tf32", None),
+        ("zurada", "tf32", None),
+        ("engaging", "tf32_matmul", None),
+        ("cedar", "fp32", None),
+    ],
+)
+def test_tf32_is_not_planned_on_gpus_that_have_none(site: str, precision: str, said: str | None) -> None:
+    made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
+    assert bool(made.settings) is (said is None)
+    assert not said or said in made.skipped[0].reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("site", "precision", "said"),
+    [
+        (
+            "arc",
+            "bf16",
+            "precision bf16 is emulated, slowly, and not for every operation (compute capability 7.0",
+        ),
+        ("cedar", "fp16", "precision fp16 is computed without tensor cores (compute capability 6.0, it needs 7.0)"),
+        ("arc", "fp16", None),
+        ("narval", "bf16", None),
+    ],
+)
+def test_other_precisions_of_newer_gpus_are_warned_of(site: str, precision: str, said: str | None) -> None:
+    made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
+    assert made.settings
+    told = [line for line in made.warnings if " where precision " in line]
+    assert len(told) == (said is not None)
+    assert not said or said in told[0]
+
+
+def test_the_real_gpu_is_asked_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run,) = planned(CPU).runs
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    for precision in TF32:
+        with pytest.raises(
+            UserError, match=rf"Tesla V100: precision {precision} would be fp32 .* it needs 8.0\); use fp32"
+        ):
+            check_precision(run, precision, gpu)
+        check_precision(run, precision, torch.device("cpu"))
+    check_precision(run, "fp16", gpu)
+    assert not capsys.readouterr().out
+    check_precision(run, "bf16", gpu)
+    assert "note: " in capsys.readouterr().out
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    for precision in get_args(Precision):
+        check_precision(run, precision, gpu)
+    assert not capsys.readouterr().out
+
+
+def test_every_gpu_that_a_site_names_has_a_known_capability() -> None:
+    for site in (load_site(name, ROOT) for name in names(ROOT)):
+        for partition in site.partitions:
+            assert (partition.device == "cuda") is (partition.capability is not None), f"{site.name}: {partition.shown}"
+            assert partition.gpu_name is None or generation_of(partition.gpu_name) == partition.generation
+    assert generation_of("nvidia_a10") == generation_of("a100_3g.20gb") == "ampere"
+    assert generation_of("l40s") == "ada"
+    assert generation_of("rtx5090") == "blackwell"
+    assert generation_of("mi300") is None

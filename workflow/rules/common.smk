@@ -141,7 +141,7 @@ MODULES = login_node.modules_of(SITE)
 
 
 class Load:
-    """The beginning of a job's command: it loads the modules of the job's stack after the site's own.
+    """The beginning of a job's command: it loads the modules of the job's stack after the site's own, or activates conda.
 
     `{LOAD:run {wildcards.run}}` names the specification; without such modules there is nothing. Snakemake's `envmodules`
     takes no function. A module that cannot be loaded stops the job later, with a line: its processes look for it.
@@ -164,7 +164,11 @@ class Load:
         ):  # what is built on the login node is built with what its jobs have
             return login_node.load_command(login_node.modules_of_build(SITE, id))
         job = PLAN.job(self.known[kind][id])
-        return login_node.load_command(job.environment["stack_modules"] if job else [])
+        if job is None:
+            return ""
+        return login_node.load_command(
+            job.environment["stack_modules"], job.environment
+        )
 
 
 LOAD = Load()
@@ -186,7 +190,7 @@ def more_memory(job, had_mb):
 
 
 def conda_of(specification_of):
-    """The conda environment of a job, where the profile deploys by conda. `specification_of`: a function of its wildcards."""
+    """The software of a job, which documents it for Snakemake. `specification_of`: a function of its wildcards."""
     return lambda wildcards: login_node.conda_directive(
         SITE, specification_of(wildcards).stack, Path(workflow.basedir)
     )

@@ -107,8 +107,6 @@ class _Guarded:
         by_content(workflow)
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
-        if only_reading:  # it starts no job, and so needs no conda
-            workflow.deployment_settings.deployment_method = frozenset()
         if settings.dryrun_exec:
             run()
             _say_all(*rules.notes, *warnings)  # at the end, where they are seen

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import platform
 import shlex
-import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
-from relay.environments import overlay, wheelhouse
+from relay.environments import conda, overlay, wheelhouse
 from relay.environments.locks import RECORDED, base, is_recorded, lock_of
 from relay.spec.identity import lock_lines
 
@@ -31,7 +30,8 @@ def asked(
     Both `prepare` and `relay.environments.node` read it. `site` is None for runs without a scheduler: they use the
     driver's own environment. `device` is the run's, cpu or cuda. `program`: what else the job runs, libtorch.
     Keys: mode, stack, build (of torch), python, overlay (of the driver's environment, for mode current), wheelhouse,
-    site_wheels, packages, conda, image, modules, stack_modules, nvidia, lock_sha256.
+    site_wheels, packages, conda (as declared), conda_folder (in mode conda; None for a name), image, modules,
+    stack_modules, nvidia, lock_sha256.
     Raises UserError where the site's file has no entry for this stack.
     """
     lock = lock_of(root, stack)
@@ -55,7 +55,9 @@ def asked(
         else:
             described["wheelhouse"] = str(wheelhouse.order(root, stack, site.torch_build, _own(declared.python)).folder)
     elif declared.mode == "conda":
-        described["conda"] = conda_of(site, stack, root)
+        described["conda"] = declared_conda = str(conda_of(site, stack, root))
+        folder = conda.folder_of(declared_conda)
+        described["conda_folder"] = str(folder) if folder else None
     elif declared.mode == "apptainer":
         described["image"] = _own(declared.image)
     return described
@@ -101,59 +103,31 @@ def conda_of(site: Site | None, stack: str, root: Path) -> str | None:
 
 
 def conda_directive(site: Site | None, stack: str, root: Path) -> str | None:
-    """The value of a rule's `conda:`, which is that of `conda_of`.
-
-    None where the site's mode is conda and this machine has no conda: with a value, Snakemake could not even plan. The
-    user learns of the missing command from `unready`, and in a job from `relay.environments.node.interpreter`.
-    """
-    return None if site and _lacks_conda(site) else conda_of(site, stack, root)
+    """The value of a rule's `conda:`, which documents the software. None in mode conda: Snakemake has no part in it."""
+    return None if site and site.environment.mode == "conda" else conda_of(site, stack, root)
 
 
 def unready(site: Site) -> list[str]:
     """What this machine lacks before jobs can use the site's environment, one line for each thing."""
-    if _lacks_conda(site):
-        module = f" (`module load {' '.join(site.modules)}`)" if site.modules else ""
-        return [f"conda: no such command on PATH; load the module that gives it{module} before Snakemake is started"]
     image = _own(site.environment.image) if site.environment.mode == "apptainer" else None
     if image and not Path(image).exists():
         return [f"{site.file}: environment.image: {image!r} is not there; pull it, to a disk that the nodes see"]
     return []
 
 
-def _lacks_conda(site: Site) -> bool:
-    return site.environment.mode == "conda" and shutil.which("conda") is None
-
-
-def deployment_method(site: Site) -> str | None:
-    """How Snakemake has to prepare a job of the site, as its option says it; None where nothing is to be done.
-
-    A conda site's modules give `conda` on the login node. Loaded in a job, they would hide the environment.
-    """
-    if site.environment.mode == "conda":
-        return "conda"
-    return "env-modules" if site.modules or any(site.stack_modules.values()) else None
-
-
 def undeployed(site: Site | None, methods: Collection[str]) -> list[str]:
     """What the jobs would be without, because Snakemake was told to use these methods alone; one line, or none."""
-    needed = deployment_method(site) if site else None
-    if site is None or needed is None or needed in methods:
+    needed = "env-modules"
+    if site is None or needed in methods or not (site.modules or any(site.stack_modules.values())):
         return []
-    if needed == "conda":
-        named, does = "environment.mode: 'conda'", "activate it"
-    else:
-        named, does = f"modules: {', '.join(site.modules) or 'of stacks'}", "load them"
+    named = f"modules: {', '.join(site.modules) or 'of stacks'}"
     told = f"was told to use {', '.join(sorted(methods))} alone" if methods else "was not told to"
-    return [f"{site.file}: {named}: Snakemake has to {does}, and {told}; add --software-deployment-method {needed}"]
+    return [f"{site.file}: {named}: Snakemake has to load them, and {told}; add --software-deployment-method {needed}"]
 
 
 def modules_of(site: Site | None) -> list[str]:
-    """The value of a rule's `envmodules:`. Empty in mode conda, where the user loads the modules before the driver.
-
-    Snakemake activates conda first, then purges all modules and loads the rule's. A module that provides conda would
-    be loaded too late, and loading it would undo the activation.
-    """
-    return [] if site is None or site.environment.mode == "conda" else list(site.modules)
+    """The value of a rule's `envmodules:`."""
+    return list(site.modules) if site else []
 
 
 def stack_modules(site: Site | None, stack: str, program: str | None = None) -> list[str]:
@@ -163,17 +137,23 @@ def stack_modules(site: Site | None, stack: str, program: str | None = None) -> 
     return list(dict.fromkeys(named))
 
 
-def load_command(modules: Sequence[str]) -> str:
-    """The beginning of a shell's command that loads modules; it goes on without those that cannot be loaded.
+def load_command(modules: Sequence[str], environment: Mapping[str, Any] | None = None) -> str:
+    """The beginning of a shell's command that loads modules, then activates the conda environment of a job.
 
-    The job's processes find out which are not loaded (`relay.environments.node`), and say so in one line.
+    It goes on without what cannot be had. The job's processes find out (`relay.environments.node`), and say so in one
+    line. `environment` is that of `asked`.
     """
-    return f"set +u; module load {shlex.join(modules)} || true; set -u; " if modules else ""
+    steps = [f"module load {shlex.join(modules)}"] if modules else []
+    if environment and environment["mode"] == "conda":
+        steps.append(conda.activation(environment["conda_folder"] or environment["conda"]))
+    return f"set +u; {' || true; '.join([*steps, 'set -u; '])}" if steps else ""
 
 
 def modules_of_build(site: Site | None, stack: str) -> list[str]:
     """The modules with which the login node builds a stack's packages: all of its jobs, if it has its own."""
     own = stack_modules(site, stack)
+    if site is not None and site.environment.mode == "conda":
+        return modules_of(site)  # they give conda, by which an environment may have to be created
     if site is None or not own or site.environment.mode not in ("wheels", "current"):
         return []  # nothing is built
     return list(dict.fromkeys([*modules_of(site), *own]))
@@ -189,9 +169,11 @@ def _of_stack(site: Site, key: str, stack: str) -> Any:
 def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     """Prepare an environment on the login node, and return a record of it.
 
-    Mode `wheels` fetches the wheels. Mode `current` compares the driver's own environment with the lock. The other
-    modes need no preparation: the site provides the software, and each job records the versions that it finds.
-    Raises UserError for wheels that cannot be fetched, and for packages that the driver's environment lacks.
+    Mode `wheels` fetches the wheels. Mode `current` compares the driver's own environment with the lock. Mode `conda`
+    creates an environment that a file declares. Else nothing is prepared: the site provides the software, and each job
+    records the versions that it finds.
+    Raises UserError for wheels that cannot be fetched, for packages that the driver's environment lacks, and where
+    conda fails.
     """
     record: dict[str, Any] = {"asked": environment, "lock": lock.name, "lock_sha256": sha256(lock)}
     if environment["mode"] == "current":
@@ -201,6 +183,9 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
         wanted = wheelhouse.order(root, environment["stack"], environment["build"], environment["python"])
         place = wheelhouse.fetch(wanted)
         return record | {"wheels": sorted(wheel.name for wheel in place.glob("*.whl"))}
+    if environment["mode"] == "conda" and conda.creates(environment["conda"]):
+        conda.create(Path(environment["conda"]), Path(environment["conda_folder"]))
+        return record
     print(f"mode {environment['mode']}: nothing to fetch; each job records the versions that it finds")
     return record
 

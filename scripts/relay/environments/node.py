@@ -2,8 +2,8 @@
 
 `prepare` runs once on each node, in the driver's Python, and needs no network. After that, each rank calls
 `interpreter`. Both read the `environment` of a run's job, made by `relay.environments.login_node.asked`. Its keys used
-here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `image`, `modules`,
-`stack_modules` and `nvidia`.
+here are `mode`, `stack`, `python`, `overlay`, `wheelhouse`, `site_wheels`, `packages`, `conda_folder`, `image`,
+`modules`, `stack_modules` and `nvidia`.
 This module does not import torch, because torch need not be installed where it runs.
 """
 
@@ -65,6 +65,8 @@ def interpreter(environment: Mapping[str, Any], disk: Path) -> list[str]:
         if version is None or not (version / MARKER).exists():
             raise UserError(f"no environment at {place} on node {os.uname().nodename}: it was not prepared there")
         return [str(version / "bin" / "python")]
+    if mode == "conda" and (folder := environment.get("conda_folder")):
+        return [_in_folder(Path(folder))]
     if mode in ("conda", "modules"):
         return [_on_path(mode)]
     if mode == "apptainer":
@@ -108,12 +110,8 @@ def _make(environment: Mapping[str, Any], place: Path, lock: int) -> None:
 
 
 def _check_modules(environment: Mapping[str, Any]) -> None:
-    """Raise UserError where a module of the site is not loaded: Snakemake does not stop when `module load` fails.
-
-    The site's modules are left out in mode conda, because they are loaded before Snakemake is started.
-    """
-    wanted = list(environment.get("modules", []) if environment["mode"] != "conda" else [])
-    wanted += environment.get("stack_modules", [])
+    """Raise UserError where a module of the site is not loaded: Snakemake does not stop when `module load` fails."""
+    wanted = [*environment.get("modules", []), *environment.get("stack_modules", [])]
     loaded = [name for name in os.environ.get("LOADEDMODULES", "").split(":") if name]
     for name in wanted:
         if not any(f"{module}/".startswith(f"{name}/") for module in loaded):
@@ -188,6 +186,15 @@ def _check_python(environment: Mapping[str, Any]) -> None:
         raise UserError(f"environment.python: {python} is Python {version}, the wheelhouse is for {fits[0]}; {remedy}")
 
 
+def _in_folder(folder: Path) -> str:
+    """The Python of a conda environment's folder. It works without conda, too. Raises UserError where there is none."""
+    python = folder / "bin" / "python"
+    if not os.access(python, os.X_OK):
+        where = f"environment.mode: 'conda' on node {os.uname().nodename}"
+        raise UserError(f"{where}: {folder} has no bin/python; create it, on a disk that the nodes see")
+    return str(python)
+
+
 def _on_path(mode: str) -> str:
     """The first Python on the PATH, where conda or a module has put it.
 
@@ -198,10 +205,13 @@ def _on_path(mode: str) -> str:
     if python is None:
         raise UserError(f"{where}: no python is on the PATH; name the site's modules or its conda environment")
     if Path(python).parent.resolve() == Path(sys.executable).parent.resolve():
-        option = f"--software-deployment-method {'conda' if mode == 'conda' else 'env-modules'}"
-        raise UserError(
-            f"{where}: {python}, first on the PATH, is the driver's own: nothing was activated; use {option}"
-        )
+        remedy = "use --software-deployment-method env-modules"
+        if mode == "conda":
+            remedy = (
+                "read what was printed above; the node needs a `conda` (modules) and an environment of that name "
+                "(`conda env list`); or give its folder (environment.conda)"
+            )
+        raise UserError(f"{where}: {python}, first on the PATH, is the driver's own: nothing was activated; {remedy}")
     return python
 
 

@@ -10,7 +10,9 @@ from relay.planning.config import Config
 from relay.planning.config_blocks import Synthetic
 from relay.planning.plan import PlannedSetting
 from relay.planning.settings import Here
+from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.labels import counted
+from relay.spec.run import Setting
 from relay.spec.setting import Shape
 from relay.spec.tasks import TASKS
 
@@ -28,7 +30,7 @@ def cautions(
     yield from (*_short_jobs(planned, config), *_crowd(shape, here), *_idle(shape), *_spread(shape, config, here))
     yield from _never_stepped(planned, config)
     yield from _more_than_the_set(planned, config)
-    yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(shape, config, here))
+    yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(planned.setting, config, here))
 
 
 def of_unused_keys(config: Config) -> Iterator[str]:
@@ -91,10 +93,11 @@ def _under_min_minutes(planned: PlannedSetting, here: Here, seconds_per_step: fl
         )
 
 
-def _of_the_partition(shape: Shape, config: Config, here: Here) -> Iterator[str]:
-    """Warn of nodes that a job has alone and does not fill, of memory that is not asked for, of doubtful limits."""
+def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[str]:
+    """Warn of nodes that a job does not fill and has alone, memory not asked for, doubtful limits, slow precisions."""
     if here.site is None:
         return
+    shape = setting.shape
     partition, _ = shapes.partition_for(shape, here.site, config)
     if partition is None:
         return
@@ -103,6 +106,9 @@ def _of_the_partition(shape: Shape, config: Config, here: Here) -> Iterator[str]
             f"gets what memory {partition.shown} gives: memory_mb_per_node {config.memory_mb_per_node} is not asked "
             "for there (asks_memory: false)"
         )
+    precision, capability = setting.computation.precision, partition.capability
+    if shape.device == "cuda" and capability and (slow := without_tensor_cores(precision, capability)):
+        yield f"is for {partition.shown}, where {slow}"
     taken = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
     for limits, where in ((here.site.limits, "the cluster"), (partition.limits, partition.shown)):
         if not limits.confirmed and (over := limits.exceeded(taken)):

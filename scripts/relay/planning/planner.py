@@ -183,6 +183,7 @@ class _Planner:
             yield reason
         if partition is not None:
             yield from software.unfit(site, partition, torch)
+            yield from skips.of_gpus(setting, partition)
         try:
             login_node.asked(site, setting.strategy.stack, self.root, device=setting.shape.device)
         except UserError as error:

@@ -9,6 +9,8 @@ from relay.environments.built import has_header
 from relay.planning import batches, optimization
 from relay.planning.config import Config
 from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile, default_backend
+from relay.spec.gpu_types import without_tensor_cores
+from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
 from relay.spec.run import Setting
 from relay.spec.schedules import SCHEDULES
@@ -135,6 +137,13 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
         for name, values in needs.cross_entropy_only.items():
             if options[name] in values:
                 yield f"{name} is for cross entropy, the loss of {setting.task.name} is {loss}"
+
+
+def of_gpus(setting: Setting, partition: Partition) -> Iterator[str]:
+    """Why a partition's GPUs cannot compute as the setting's name says."""
+    precision, capability = setting.computation.precision, partition.capability
+    if precision in TF32 and capability and (problem := without_tensor_cores(precision, capability)):
+        yield f"{partition.shown}: {problem}; use fp32"
 
 
 def _group_problems(setting: Setting, strategy: StrategyFile) -> Iterator[str]:

@@ -34,6 +34,7 @@ def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ra
     with service(run):
         ranks = Ranks.join(run.shape.device, run.shape.backend, run.shape.devices_per_process)
         machine.check_granted(run, ranks, Job.read(specification))
+        machine.check_precision(run, run.computation.precision, ranks.device)
         with _not_ended_within():
             yield run, ranks
         ranks.barrier()  # after it, no process needs the service or a device any more

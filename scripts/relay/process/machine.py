@@ -17,6 +17,7 @@ import torch
 from relay.base.errors import UserError
 from relay.process import cpus, gpus
 from relay.process.ranks import Ranks
+from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.job import Job
 from relay.spec.run import Specification
 from relay.spec.setting import TF32
@@ -41,6 +42,18 @@ def set_precision(precision: str) -> None:
     in_tf32 = TF32.get(precision, frozenset())
     torch.backends.cuda.matmul.allow_tf32 = "matmul" in in_tf32
     torch.backends.cudnn.allow_tf32 = "convolution" in in_tf32
+
+
+def check_precision(run: Specification, precision: str, device: torch.device) -> None:
+    """Raise UserError where a GPU would silently compute in fp32 for TF32; say it where a precision is slow there."""
+    if device.type != "cuda":
+        return
+    problem = without_tensor_cores(precision, torch.cuda.get_device_capability(device))
+    told = f"{run.kind} {run.id}: {torch.cuda.get_device_name(device)}: {problem}"
+    if problem and precision in TF32:
+        raise UserError(f"{told}; use fp32")
+    if problem:
+        print(f"note: {told}", flush=True)
 
 
 def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> None:

@@ -92,14 +92,11 @@ def _quoted(path: Path) -> str:
 
 
 def _activation(job: Job) -> Iterator[str]:
-    """The lines that load modules and activate conda, which Snakemake does for its own jobs."""
+    """The lines that load modules and activate conda, as the workflow's own jobs do."""
     environment = job.environment
     if modules := list(dict.fromkeys([*environment.get("modules", ()), *environment.get("stack_modules", ())])):
         yield f"module load {shlex.join(modules)}"
     if environment["mode"] != "conda":
         return
-    conda = str(environment.get("conda") or "")
-    if conda.endswith((".yaml", ".yml")):
-        yield f': "${{CONDA_PREFIX:?activate an environment made from {conda}, then submit this again}}"'
-    else:
-        yield f'eval "$(conda shell.bash hook)"; conda activate {shlex.quote(conda)}'
+    conda = environment.get("conda_folder") or environment["conda"]
+    yield f'eval "$(conda shell.bash hook)"; conda activate {shlex.quote(conda)}'

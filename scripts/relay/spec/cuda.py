@@ -19,10 +19,10 @@ GENERATIONS: tuple[Generation, ...] = get_args(Generation)  # the oldest first
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # The oldest torch whose builds have code for a generation, where it is above what strategies need anyway.
 OLDEST_TORCH: dict[str, str] = {"hopper": "2.3", "blackwell": "2.7"}
-# By the first figure of the compute capability, or by both where that does not tell.
-_BY_CAPABILITY: dict[tuple[int, ...], Generation] = {
-    (6,): "pascal", (7, 0): "volta", (7, 5): "turing", (8, 9): "ada", (8,): "ampere", (9,): "hopper",
-    (10,): "blackwell", (12,): "blackwell",
+# The compute capability from which on a generation is counted.
+CAPABILITY: dict[Generation, tuple[int, int]] = {
+    "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
+    "blackwell": (10, 0),
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def generation_of(gpu_name: str | None) -> Generation | None:
     capability = compute_capability(gpu_name)
     if capability is None:
         return None
-    return _BY_CAPABILITY.get(capability) or _BY_CAPABILITY[capability[:1]]
+    return next(generation for generation in reversed(GENERATIONS) if CAPABILITY[generation] <= capability)
 
 
 def problem(build: str, generation: str | None, driver: str | None) -> str | None:

@@ -1,11 +1,14 @@
-"""The compute capability of NVIDIA's GPUs, by the names that clusters give to them.
+"""The compute capability of NVIDIA's GPUs, by the names that clusters give to them, and what precisions need of it.
 
-Source: https://developer.nvidia.com/cuda/gpus, and https://developer.nvidia.com/cuda/gpus/legacy for the older ones.
+Sources: https://developer.nvidia.com/cuda/gpus, and https://developer.nvidia.com/cuda/gpus/legacy for the older ones;
+https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities for what tensor cores compute in.
 """
 
 from __future__ import annotations
 
 import re
+
+from relay.spec.setting import TF32
 
 # In the names that clusters give to GPUs: a100, nvidia_h100_80gb_hbm3, h100_1g.10gb.
 COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
@@ -21,6 +24,19 @@ COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("b300", "gb300"), (10, 3)),
     "rtx5090": (12, 0),
 }
+# From which compute capability on tensor cores compute in a precision. Below, TF32 is silently fp32, bf16 is emulated,
+# and fp16 has no tensor cores; the latter two give the right results.
+TENSOR_CORES: dict[str, tuple[int, int]] = {**dict.fromkeys(TF32, (8, 0)), "bf16": (8, 0), "fp16": (7, 0)}
+
+
+def without_tensor_cores(precision: str, capability: tuple[int, int]) -> str | None:
+    """What a precision is on GPUs whose tensor cores do not have it; None where they do, or it needs none."""
+    least = TENSOR_CORES.get(precision)
+    if least is None or capability >= least:
+        return None
+    what = {"bf16": "is emulated, slowly, and not for every operation", "fp16": "is computed without tensor cores"}
+    has, wants = (".".join(map(str, each)) for each in (capability, least))
+    return f"precision {precision} {what.get(precision, 'would be fp32')} (compute capability {has}, it needs {wants})"
 
 
 def compute_capability(gpu_name: str | None) -> tuple[int, int] | None:

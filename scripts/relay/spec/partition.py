@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from relay.spec.blocks import Block, Natural, Text, Whole
-from relay.spec.cuda import Generation, generation_of
+from relay.spec.cuda import CAPABILITY, Generation, generation_of
+from relay.spec.gpu_types import compute_capability
 
 Device = Literal["cpu", "cuda"]
 
@@ -75,6 +76,11 @@ class Partition(Block):
     def generation(self) -> Generation | None:
         """The generation of its GPUs; None where it is not known."""
         return self.gpu_generation or generation_of(self.gpu_name)
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability of its GPUs, or the least of their generation; None where neither is known."""
+        return compute_capability(self.gpu_name) or (CAPABILITY[self.gpu_generation] if self.gpu_generation else None)
 
     @property
     def slurms(self) -> tuple[str, str]:

@@ -99,8 +99,7 @@ class Site(Block):
     openmp: OpenMP = Field(default=OpenMP(), description="placement of threads")
     modules: list[Text] = Field(
         default=[],
-        description="environment modules that jobs load, in this order; with mode: conda, the modules that provide "
-        "`conda`, which you load before you start Snakemake",
+        description="environment modules that jobs load, in this order; with mode: conda, those that provide `conda`",
     )
     stack_modules: dict[str, list[Text]] = Field(
         default={},

@@ -1,0 +1,61 @@
+"""Conda environments: created from a file where that is asked for, and activated in a job's shell.
+
+Snakemake could do both. It wants a conda that is newer than what several centres have, on the machine that plans, even
+for an environment that is there already. What is used here works with conda 4.6 and later, and only where it is needed:
+`conda env create` on the login node for a file, `conda shell.posix activate` on the node
+(https://docs.conda.io/projects/conda/en/stable/dev-guide/deep-dives/activation.html).
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.base.files import sha256
+
+CREATED = Path("results/conda")
+COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it
+
+
+def creates(conda: str) -> bool:
+    """Whether this is a file that creates an environment, and not a name or a folder of one that is there."""
+    return conda.endswith((".yaml", ".yml"))
+
+
+def folder_of(conda: str) -> Path | None:
+    """The folder of an environment, also of one that is still to be created; None for a name.
+
+    `conda` is a name, or the path of a folder or of a file that creates the environment.
+    """
+    if not creates(conda):
+        return Path(conda) if "/" in conda else None
+    file = Path(conda)
+    return CREATED.resolve() / f"{file.stem}-{sha256(file)[:12]}"
+
+
+def create(file: Path, folder: Path) -> None:
+    """Create the environment of a file in a folder, unless it is whole. Raises UserError where conda cannot."""
+    if (folder / COMPLETE).is_file():
+        print(f"environment: {folder} is there")
+        return
+    by_hand = f"conda env create --file {shlex.quote(str(file))} --name NAME"
+    remedy = f"where there is one, such as on a node: `{by_hand}`, and put the name under environment.conda"
+    if shutil.which("conda") is None:
+        raise UserError(f"{file}: this machine has no `conda` to create the environment with; create it {remedy}")
+    shutil.rmtree(folder, ignore_errors=True)  # of an interrupted creation
+    words = ["conda", "env", "create", "--quiet", "--file", str(file), "--prefix", str(folder)]
+    if subprocess.run(words, check=False).returncode != 0 or not (folder / "bin" / "python").exists():
+        raise UserError(f"{file}: conda could not create the environment (its words are above); or create it {remedy}")
+    (folder / COMPLETE).touch()
+
+
+def activation(conda: str) -> str:
+    """The shell's command that activates an environment, by its name or its folder.
+
+    Another environment that is active, such as the driver's, is forgotten: conda would put the new one into its place
+    on the PATH, perhaps behind the driver's Python.
+    """
+    return f'unset CONDA_SHLVL; eval "$(conda shell.posix activate {shlex.quote(conda)})"'
