@@ -147,6 +147,7 @@ if workflow.is_main_process:
                 )
             ),
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
+            leave_out=lambda job, node: leave_out(job, node),
             afterwards={
                 "plan": lambda: show_plan(),
                 "status": lambda: show_status(),

@@ -6,11 +6,9 @@ import time
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 from chain_runs import DDP, Bench, Ended
-from relay.base.errors import PeerFailed
-from relay.run_folder.faults import GRACE_SECONDS, LOOK_SECONDS, lost_peer
+from relay.run_folder.faults import GRACE_SECONDS
 
 pytest_plugins = ["chain_runs"]
 
@@ -81,16 +79,3 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
     assert "Is a directory" in fault["error"]
     assert time.time() - fault["time"] < 60
     assert chain.checkpoints() == []
-
-
-def test_whose_fault_an_error_is() -> None:
-    """What only says that a peer is gone is no fault, also where another error was made of it."""
-    gone = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    wrapped = RuntimeError("stage 1 failed")
-    wrapped.__cause__ = gone
-    assert lost_peer(gone)
-    assert lost_peer(wrapped)
-    assert lost_peer(PeerFailed("the checkpoint could not be saved"))
-    assert lost_peer(dist.DistBackendError("NCCL error"))
-    assert not lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert LOOK_SECONDS + GRACE_SECONDS < 30

@@ -19,7 +19,7 @@ from gate_runs import FEW_STEPS, Gates
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.run_folder.faults import lost_peer
+from relay.run_folder.known_faults import Kind, is_a
 from relay.spec import tasks
 from relay.strategies.horovod import buckets, interface
 from relay.task.task import Task
@@ -238,8 +238,9 @@ def test_a_killed_peer_ends_all_and_is_worth_a_retry(bench: Bench, launcher: str
 def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
     """Which of them a process gets depends on what it was waiting for."""
     told = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce"
-    assert lost_peer(RuntimeError(told))
-    assert not lost_peer(RuntimeError("Mismatched allreduce tensor shapes: One rank sent a tensor of shape [2]"))
+    assert is_a(Kind.LOST_PEER, RuntimeError(told))
+    mismatch = "Mismatched allreduce tensor shapes: One rank sent a tensor of shape [2]"
+    assert not is_a(Kind.LOST_PEER, RuntimeError(mismatch))
 
 
 @pytest.mark.slow

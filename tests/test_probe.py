@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def probe(results: Path) -> Callable[..., tuple[int, Any]]:
     """Probes a comparison with that much memory on the node: its job's status, and what it wrote."""
 
-    def run(comparison: dict[str, Any], memory_mb: int, **limits: Any) -> tuple[int, Any]:
-        ((name, asked),) = probes(planned(comparison)).items()
+    def run(
+        comparison: dict[str, Any], memory_mb: int, strategy_folders: Sequence[str] = (), **limits: Any
+    ) -> tuple[int, Any]:
+        ((name, asked),) = probes(planned(comparison, strategy_folders=[*strategy_folders])).items()
         spec, output = results / "probe" / f"{name}.run.json", results / "probe" / f"{name}.json"
         asked.probe.write(spec)
         output.unlink(missing_ok=True)
@@ -260,6 +262,39 @@ def test_a_strategy_that_fails_is_a_fault_and_no_batch(
     assert f"probe {asked.probe.id}: ValueError: no such layer" in capfd.readouterr().err
     assert run_probe(spec, results, output, asked.limits, attempt=2) == 1  # in words only
     assert "failed before, not tried again: ValueError: no such layer" in capfd.readouterr().err
+
+
+FULL = """
+import torch.distributed as dist
+from relay import strategies
+from relay.strategies.base import Requirements
+
+Base = strategies.load("fsdp")
+
+
+class Full(Base):
+    requirements = Requirements(least_devices=2)
+
+    def build(self):
+        super().build(True, False, False, 1)
+
+    def train_step(self, inputs, targets):
+        if self.ranks.rank == 1 and len(inputs) > 4:
+            raise dist.DistBackendError("ncclUnhandledCudaError: … Last error: Failed to CUDA calloc 6291456 bytes")
+        return super().train_step(inputs, targets)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_full_gpu_causes_is_a_size_that_does_not_fit(
+    probe: Callable[..., tuple[int, Any]], tmp_path: Path
+) -> None:
+    """Neither a fault of the strategy, nor processes that were killed, which would be tried again."""
+    (tmp_path / "full.py").write_text(FULL)
+    comparison = {"strategy": "full", "devices_per_node": 2}
+    status, found = probe(comparison, 100_000, first=4, most=5, strategy_folders=[str(tmp_path)])
+    assert (status, found["batch_per_device"], found["limited_by"]) == (0, 4, "memory")
+    assert [one["peak_memory_bytes"] is None for one in found["tried"]] == [False, True]
 
 
 @pytest.mark.long

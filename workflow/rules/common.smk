@@ -174,19 +174,28 @@ class Load:
 LOAD = Load()
 
 
-def more_memory(job, had_mb):
-    """What a job that was killed with so much memory asks for when it is tried again (`Plan.more_memory`)."""
+def specification_of(job):
+    """What a job of Snakemake's is the job of; None where it runs on this machine."""
     known, name = LOAD.known, job.rule.name
     of_rule = {"segment": "run", "probe_job": "probe"}
     of_rule |= {
         f"{kind}_job": kind for kind in ("preflight", "libtorch", "largest_model")
     }
     if name == "speed":
-        specification = UNMEASURED[job.wildcards.setting]
-    else:
-        kind = of_rule.get(name, name)
-        specification = known.get(kind, {}).get(job.wildcards[0])
+        return UNMEASURED[job.wildcards.setting]
+    return known.get(of_rule.get(name, name), {}).get(job.wildcards[0])
+
+
+def more_memory(job, had_mb):
+    """What a job that was killed with so much memory asks for when it is tried again (`Plan.more_memory`)."""
+    specification = specification_of(job)
     return specification and PLAN.more_memory(specification, had_mb)
+
+
+def leave_out(job, node):
+    """Has a job avoid a node whose hardware has failed, if it can (`Plan.leave_out`)."""
+    specification = specification_of(job)
+    return specification is not None and PLAN.leave_out(specification, node)
 
 
 def conda_of(specification_of):

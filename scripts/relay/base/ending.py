@@ -33,12 +33,14 @@ class Ending:
 
     status: FAULT, which a retry would only repeat, or INTERRUPTED. what: what happened, in a line or more.
     remedy: what the user can do. planned: the job stopped in time before its time limit, as it should.
+    node: Slurm's name of a node whose hardware failed, which another try should avoid; '' where there is none.
     """
 
     status: int
     what: str
     remedy: str = ""
     planned: bool = False
+    node: str = ""
 
 
 def beside(log: Path) -> Path:
@@ -55,15 +57,16 @@ def begin() -> None:
 
 def fault(what: str, remedy: str = "") -> int:
     """Say and record a fault that a retry would only repeat; the job's exit status."""
-    return _said(Ending(FAULT, what, remedy))
+    return say(Ending(FAULT, what, remedy))
 
 
 def interrupted(what: str, *, planned: bool = False) -> int:
     """Say and record an interruption, after which a retry goes on; the job's exit status."""
-    return _said(Ending(INTERRUPTED, what, planned=planned))
+    return say(Ending(INTERRUPTED, what, planned=planned))
 
 
-def _said(ending: Ending) -> int:
+def say(ending: Ending) -> int:
+    """Say and record how this job has ended; its exit status."""
     record(ending)
     with suppress(OSError):  # the log may be on the disk that is full
         print(ending.what, file=sys.stderr, flush=True)

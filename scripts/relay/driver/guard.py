@@ -49,6 +49,7 @@ class Rules:
     concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
     proving: whether references or gates are to be done that a warm server may serve: it is then started at once.
     more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
+    leave_out: has a job avoid a node whose hardware has failed (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
     poll_seconds: between two looks at the jobs of a killed driver.
@@ -65,6 +66,7 @@ class Rules:
     concluding: Callable[[Collection[str]], str] = lambda targets: ""
     proving: Callable[[], bool] = lambda: False
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+    leave_out: Callable[[Any, str], bool] = lambda job, node: False
     afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     view: View | None = None
     poll_seconds: float = POLL_SECONDS
@@ -143,7 +145,8 @@ class _Guarded:
         proofs = nullcontext(lambda: None) if submitting else serving(Path("results"))
         shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
         try:
-            with shown, decided_here(terminal, rules.more_memory), terminal.progress.shown(), proofs as warm_up:
+            retries = decided_here(terminal, rules.more_memory, rules.leave_out)
+            with shown, retries, terminal.progress.shown(), proofs as warm_up:
                 self.at_start.append(lambda: warm_up() if rules.proving() else None)
                 run()
         finally:

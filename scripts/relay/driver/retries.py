@@ -33,18 +33,21 @@ LOOK_AT_LOG = "the log says more; the same call tries again"
 
 @contextmanager
 def decided_here(
-    terminal: Terminal, more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+    terminal: Terminal,
+    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None,
+    leave_out: Callable[[Any, str], bool] = lambda job, node: False,
 ) -> Iterator[None]:
     """While this lasts, Snakemake asks `Retries` how often a job may be tried.
 
     `more_memory` has a job ask for more than the memory in MB that it had, when it is tried again. It gives what the
     job then asks for: as much as before where no node has more, None where none is asked for.
+    `leave_out` has a job avoid a node from now on; False where no other node could take it.
 
     Snakemake's rules have one number of retries for all failures: https://github.com/snakemake/snakemake/issues/2441.
     It reads `Job.restart_times` once after each failure, and tries again where that is at least the attempt's number.
     """
     usual = Job.restart_times
-    retries = Retries(terminal, more_memory)
+    retries = Retries(terminal, more_memory, leave_out)
     Job.restart_times = property(retries.times)
     try:
         yield
@@ -58,6 +61,7 @@ class Retries:
 
     terminal: Terminal
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
+    leave_out: Callable[[Any, str], bool] = lambda job, node: False
     enlarged: set[int] = field(default_factory=set)  # jobs that were tried again after they were killed for memory
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
@@ -88,6 +92,9 @@ class Retries:
             reason = self._no_progress(job)
         else:
             reason = "" if job.attempt > job.rule.restart_times else None
+        if told.node and reason is None:
+            reason = None if self.leave_out(job, told.node) else f"no other node than {told.node} can take it"
+            told = replace(told, what=f"{told.what}; node {told.node} is left out")
         if job.rule.restart_times and reason is None:
             logger.info(f"{_where(job)}\n  {told.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
             if log:

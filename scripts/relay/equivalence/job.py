@@ -70,8 +70,8 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
         if status == 0:  # nobody has killed them
             faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
         fault = faults.collect(output.parent)
-        if fault is None:
-            return ending.interrupted(f"gate {run.id}: its processes were killed, or ended badly (status {status})")
+        if fault is None or faults.again(fault):
+            return ending.say(faults.outcome(fault, f"gate {run.id}", status))
         if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
             return ending.fault(f"gate {run.id}: {fault['error']}")
         verdict = _failed(run, read_json(unfinished), fault["error"])

@@ -7,13 +7,27 @@ of the stack is recorded as a fault, too.
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import resource
 import sys
 from pathlib import Path
 
 from relay.base import lifeline
 from relay.launch.imports import imported
 from relay.process import cpus
-from relay.run_folder import faults
+from relay.run_folder import faults, watchdog
+
+
+def _tell_of_aborts(directory: Path) -> None:
+    """What C++ ends, such as torch's NCCL watchdog, leaves where it was in the log, and no image of its memory.
+
+    With TORCH_RELAY_CORE_FILES set, core files are written where the system allows them.
+    """
+    faulthandler.enable()
+    watchdog.prepare(directory)
+    if "TORCH_RELAY_CORE_FILES" not in os.environ:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def work(program: list[str]) -> None:
@@ -21,6 +35,7 @@ def work(program: list[str]) -> None:
     role, directory, *arguments = program
     lifeline.follow_launcher()
     cpus.settle()
+    _tell_of_aborts(Path(directory))
     faults.guarded(Path(directory), lambda: imported(role).main(arguments))
 
 

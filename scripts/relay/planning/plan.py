@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from relay.base.errors import UserError
+from relay.base.errors import NoNode, Unavailable, UserError
 from relay.environments import login_node
 from relay.planning import right_size, segments, shapes, starts
 from relay.planning.config import Config
@@ -24,6 +24,7 @@ from relay.planning.stacks import Stacks
 from relay.planning.starts import ExpectedStart
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
+from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck
 from relay.spec.setting import Shape
@@ -91,6 +92,7 @@ class Plan:
     dropped: dict[str, str] = field(default_factory=dict)
     _ends: dict[str, list[int]] = field(default_factory=dict, repr=False)
     _resources: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict, repr=False)
+    _left_out: dict[Shape, list[str]] = field(default_factory=dict, repr=False)
     _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def gate(self, run: Run) -> str:
@@ -134,7 +136,8 @@ class Plan:
             assert job is not None, "only jobs on a cluster have resources"
             assert self.site is not None
             counted = shapes.counted(specification.shape, self.site, self.config)
-            asked = shapes.resources(replace(job, memory_mb=self.requests.memory_mb(specification, job)), self.site)
+            job = replace(job, memory_mb=self.requests.memory_mb(specification, job))
+            asked = shapes.resources(job, self.site, self._left_out.get(specification.shape, ()))
             self._resources[known] = asked | counted
         return self._resources[known]
 
@@ -157,6 +160,26 @@ class Plan:
             # Not those of other repeats: they may be in the queue, with the memory that their files declare.
             self._write_specifications(only=specification)
         return max(more, had_mb)
+
+    def leave_out(self, specification: Specification, node: str) -> bool:
+        """Have jobs of this shape avoid a node for the rest of this call; False where no other nodes could take them.
+
+        Not those of other shapes: they may need all nodes that there are.
+        """
+        if self.site is None:
+            return False
+        job = self.job(specification)
+        assert job is not None
+        nodes = [*self._left_out.get(specification.shape, ()), node]
+        try:
+            commands.expected_start(shapes.sbatch_flags(job, self.site, nodes), job.partition)
+        except (NoNode, Unavailable):  # it waits in the queue until others are back, or nobody can tell
+            pass
+        except UserError:
+            return False
+        self._left_out[specification.shape] = nodes
+        self._resources.clear()
+        return True
 
     def _preflight_minutes(self, shape: Shape) -> int:
         """The time limit of a preflight: a few minutes, within the shortest and the longest that the cluster allows."""

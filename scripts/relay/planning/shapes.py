@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from relay.planning.config import Config
@@ -60,8 +61,8 @@ def job(shape: Shape, site: Site, config: Config, minutes: int, environment: dic
     )
 
 
-def resources(job: Job, site: Site) -> dict[str, Any]:
-    """The job as resources of a Snakemake rule, for the Slurm executor.
+def resources(job: Job, site: Site, left_out: Collection[str] = ()) -> dict[str, Any]:
+    """The job as resources of a Snakemake rule, for the Slurm executor. It is not to run on the nodes `left_out`.
 
     With an empty `mpi`, the executor runs the rule's shell once, on the first node, and the shell starts the job's
     steps. Without it, the executor would start the shell as a step of one task, in which no other step can start.
@@ -74,6 +75,7 @@ def resources(job: Job, site: Site) -> dict[str, Any]:
     gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
     extra += [job.job_gpus] if job.job_gpus and not gres else []
     extra += site_flags(site)
+    extra += [f"--exclude={','.join(left_out)}"] if left_out else []
     optional = {
         "slurm_partition": job.partition,
         "slurm_account": job.account,
@@ -101,9 +103,9 @@ def site_flags(site: Site) -> list[str]:
     return [*flags, *([f"--mail-user={site.mail_user}"] if site.mail_user else [])]
 
 
-def sbatch_flags(job: Job, site: Site) -> list[str]:
+def sbatch_flags(job: Job, site: Site, left_out: Collection[str] = ()) -> list[str]:
     """The job as flags of sbatch, for asking when it would start, and for batch scripts that this project submits."""
-    values = resources(job, site)
+    values = resources(job, site, left_out)
     flag_of = {"slurm_partition": "partition", "slurm_account": "account", "qos": "qos", "constraint": "constraint"}
     flags = [f"--{flag}={values[name]}" for name, flag in flag_of.items() if name in values]
     flags += [f"--nodes={job.nodes}", f"--ntasks={job.tasks}", f"--cpus-per-task={job.cpus_per_task}"]

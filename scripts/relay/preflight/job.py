@@ -15,6 +15,7 @@ from relay.preflight.checks import check_all, explain
 from relay.preflight.facts import gathered, rank_file, specification
 from relay.preflight.findings import Finding
 from relay.run_folder import faults
+from relay.run_folder.known_faults import Kind
 from relay.run_folder.snapshot import freeze
 
 COLLECTED, PROBLEMS = "collected.json", "problems.json"
@@ -32,6 +33,9 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     _forget(output)
     status = _launch(spec, results, folder)
     run, job = specification(spec)
+    broken = [fault for fault in faults.told(folder) if faults.is_a(Kind.HARDWARE, fault)]
+    if broken:  # another node may do
+        return ending.say(faults.outcome(broken[0], f"preflight {run.id}", status))
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
     if facts is None:
@@ -50,7 +54,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
         ending.record(Ending(ending.FAULT, "\n".join(problems)))
         return ending.FAULT
     if status != 0 or not complete:
-        return ending.interrupted(f"preflight {run.id}: its processes were killed (status {status})")
+        return ending.say(faults.outcome(None, f"preflight {run.id}", status))
     write_json(output, facts)
     print(f"preflight {run.id}: nothing stops training here")
     return 0
@@ -80,7 +84,6 @@ def _forget(output: Path) -> None:
 def _from_faults(folder: Path, facts: dict[str, Any], world_size: int) -> list[Finding]:
     """The processes' own errors, explained. The loss of a peer is none, unless all were there and none could join."""
     told = faults.told(folder)
-    # NCCL's complaints look like the loss of a peer: what is known explains itself.
     if explained := [finding for fault in told if (finding := explain(fault["error"]))]:
         return explained[:1]
     if fault := faults.collect(folder):

@@ -109,8 +109,8 @@ def search_in_job(
         outcome = look(run, Tries(run, job, work, results, limits, what))
     except UserError as error:
         return ending.fault(f"probe {run.id}: {error}")
-    except Interrupted as status:
-        return ending.interrupted(f"probe {run.id}: its processes were killed (status {status})")
+    except Interrupted as interrupted:
+        return ending.say(interrupted.ending)
     write_json(output, outcome.record | {"limits": asdict(limits)})
     print(f"probe {run.id}: {outcome.record['reason'] or f'{outcome.largest} {what}'}", flush=True)
     return 0

@@ -20,16 +20,11 @@ from relay.probe.tries import STEPS
 from relay.process import machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
+from relay.run_folder.known_faults import Kind, is_a
 from relay.spec.run import Training
 from relay.task.data import Split, batch_indices, feeder
 from relay.task.task import Task
 from relay.training.evaluation import Evaluation
-
-# What libraries say where memory is refused to them, in lower case: not all of it is an error of its own type.
-REFUSED = (
-    *("can't allocate memory", "cannot allocate memory", "out of memory", "alloc_failed", "bad_alloc"),
-    *("could not create a memory", "could not create a primitive", "unable to mmap", "new thread"),
-)
 
 
 def budget_bytes(run: Training, device: torch.device, fraction: float, node_memory_mb: int | None) -> int:
@@ -71,7 +66,7 @@ def refused(error: BaseException) -> bool:
     """Whether the error says that there was no memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, (RuntimeError, OSError)) and any(words in str(error).lower() for words in REFUSED)
+    return isinstance(error, (RuntimeError, OSError)) and is_a(Kind.MEMORY, error)
 
 
 def train(run: Training, ranks: Ranks, dataset: Path) -> float:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relay.base.ending import Ending
 from relay.base.errors import NoRoom, UserError
 from relay.base.files import read_json
 from relay.launch.launcher import launch
 from relay.run_folder import faults
+from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import freeze
 from relay.spec.job import Job
@@ -26,7 +28,11 @@ Start = Callable[[Path, str, Path, list[str], Path], int]
 
 
 class Interrupted(Exception):
-    """The processes ended without a word."""
+    """The processes were ended by something that passes, or is another node's: `ending` says what."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.what)
+        self.ending = ending
 
 
 class Tries:
@@ -71,9 +77,9 @@ class Tries:
         if found:
             return found
         fault = faults.collect(self.work)
-        if fault is None:
-            raise Interrupted(status)
-        if fault["kind"] != NoRoom.__name__:
+        if fault is None or faults.again(fault):
+            raise Interrupted(faults.outcome(fault, f"probe {self.run.id}", status))
+        if fault["kind"] != NoRoom.__name__ and not faults.is_a(Kind.MEMORY, fault):
             raise UserError(fault["error"])
         faults.forget(self.work)
         self.refusal = fault["error"]

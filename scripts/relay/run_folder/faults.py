@@ -18,34 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending, room
+from relay.base.ending import Ending
 from relay.base.errors import Busy, EndedItself, PeerFailed, UserError
 from relay.base.files import read_json_or
-from relay.run_folder import attempt_name
+from relay.run_folder import attempt_name, known_faults, watchdog
+from relay.run_folder.known_faults import Kind, Known
 from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
-MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "lost_peer": bool, "kind": str}
+MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "kind": str}
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
+WATCHDOG_TIMEOUT = "Watchdog caught collective operation timeout"  # torch's own words
 
 
 def _world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def lost_peer(error: BaseException) -> bool:
-    """Whether an error only says that another process is gone or silent.
-
-    gloo and Horovod raise plain RuntimeErrors for that: only their text tells.
-    """
-    distributed = type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError")
-    text = str(error)
-    told = isinstance(error, PeerFailed) or any(
-        words in text
-        for words in ("closed by peer", "reset by peer", "gloo/transport", "Broken pipe", "Horovod has been shut down")
-    )
-    return distributed or told or (error.__cause__ is not None and lost_peer(error.__cause__))
 
 
 def guarded(work: Path, main: Callable[[], None]) -> None:
@@ -63,7 +52,7 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
     except BaseException as error:  # torch's CheckpointException is no Exception
         with suppress(OSError):  # the log may be on the disk that is full
             record(work, error, rank)
-            if lost_peer(error) and (first := _first(_of_others(work, rank))):
+            if known_faults.is_a(Kind.LOST_PEER, error) and (first := _first(_of_others(work, rank))):
                 _tell_follower(rank, first)  # its own traceback would only hide the one that matters
             elif not isinstance(error, UserError) and _world_size() == 1:
                 traceback.print_exc()  # of several processes `collect` shows the first one's alone, once all have ended
@@ -73,11 +62,16 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
 
 
 def _end_with_peer(work: Path, rank: int) -> None:
-    """End this process some seconds after another rank's fault, wherever it waits."""
+    """End this process some seconds after another rank's fault, wherever it waits. It leaves word that it was alive."""
     while not (found := _of_others(work, rank)):
         time.sleep(LOOK_SECONDS)
     time.sleep(GRACE_SECONDS)
-    _tell_follower(rank, _first(found) or found[0])
+    first = _first(found) or found[0]
+    _tell_follower(rank, first)
+    if not (work / _file(rank)).exists():  # its own error may just have been recorded
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        with suppress(OSError):
+            record(work, PeerFailed(f"ended with rank {first['rank']}"), rank, "".join(traceback.format_stack(frame)))
     os._exit(1)
 
 
@@ -105,70 +99,132 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first fault that is more than the loss of a peer."""
-    own = [fault for fault in faults if not fault["lost_peer"]]
+    own = [fault for fault in faults if not is_a(Kind.LOST_PEER, fault)]
     return min(own, key=lambda fault: float(fault["time"]), default=None)
 
 
-def record(work: Path, error: BaseException, rank: int = 0) -> None:
-    """Write an error that is being handled down as this rank's fault."""
+def known(fault: dict[str, Any]) -> Known | None:
+    """What is known of such faults; None of a mistake, which speaks for itself, and of what nobody has met yet."""
+    return None if fault["mistake"] else known_faults.known(str(fault.get("text", fault["error"])))
+
+
+def is_a(kind: Kind, fault: dict[str, Any]) -> bool:
+    """Whether a recorded fault is of that kind."""
+    row = known(fault)
+    return row is not None and row.kind == kind
+
+
+def _file(rank: int) -> str:
+    return f"fault-{attempt_name.name()}-{rank}.json"
+
+
+def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> None:
+    """Write an error down as this rank's fault; `where` it was, by default that of the error that is being handled."""
     line = " ".join(str(error).split())
     fault = {
         "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,
         "world_size": _world_size(),
-        "traceback": traceback.format_exc(),
+        "traceback": where or traceback.format_exc(),
         "time": time.time(),
+        "node": os.environ.get("SLURMD_NODENAME", ""),
     }
-    fault |= {"lost_peer": lost_peer(error), "mistake": isinstance(error, UserError), "kind": type(error).__name__}
+    fault |= {
+        "text": known_faults.text_of(error),
+        "mistake": isinstance(error, UserError),
+        "kind": type(error).__name__,
+    }
     fault |= {"remedy": ending.remedy_of(error)}
-    room.write(work / f"fault-{attempt_name.name()}-{rank}.json", fault)
+    room.write(work / _file(rank), fault)
 
 
-def collect(work: Path) -> dict[str, Any] | None:
-    """The first fault of the ranks as `fault.json`; None where there is none but the loss of a peer.
+def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
+    """The first fault of the ranks, as `fault.json` where a retry would only repeat it; None where there is none.
 
     Of several processes, its traceback goes to stderr: each has kept its own to itself.
 
     A rank that was killed leaves no word of its own: the others' errors about it are an interruption, worth a retry.
-    They go to stderr, because nothing else says what happened.
+    They go to stderr, because nothing else says what happened. `came_further`: see `again`.
     """
-    known = told(work)
-    first = _first(known)
+    left = told(work)
+    flights = watchdog.dumps(work)
+    first = _first(left) or _first(_of_watchdog(flights))
+    if first and is_a(Kind.HANG, first) and not _all_alive(first, left, flights):
+        first = None  # they waited for one that was killed
     room.forget(work, f"fault-{attempt_name.name()}-*.json")
-    if first and passes(first):  # not kept: a retry may find the place free
-        return first
-    if first:
-        room.write(work / FAULT, first)
-        if first.get("world_size", 1) > 1 and not first["mistake"]:
-            print(first.get("traceback", ""), file=sys.stderr)
-    else:
-        for fault in known:
+    if first is None:
+        for fault in left:
             print(f"rank {fault['rank']} lost its peers: {fault['error']}", file=sys.stderr)
+        return None
+    if not again(first, came_further=came_further):  # else not kept: the retry may find another place, or this one free
+        room.write(work / FAULT, first)
+    if is_a(Kind.HANG, first):
+        for fault in left:
+            print(f"rank {fault['rank']} was here:\n{fault.get('traceback', '')}", file=sys.stderr)
+    elif first.get("world_size", 1) > 1 and not first["mistake"]:
+        print(first.get("traceback", ""), file=sys.stderr)
     return first
 
 
-def concluded(work: Path, what: str, status: int) -> int:
-    """The exit status of a job whose processes ended with `status` and left no result. `what` names the job.
+def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The faults of ranks that torch's NCCL watchdog has ended: they could record none themselves."""
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    same = {"world_size": watchdog.world_size(flights), "mistake": False, "kind": "Watchdog"}
+    same |= {"node": os.environ.get("SLURMD_NODENAME", "") if nodes == "1" else ""}
+    log = os.environ.get(ending.LOG)
+    found = [(rank, f"DistBackendError: {why}") for rank, why in watchdog.words(Path(log) if log else None)]
+    if hung := watchdog.hang(flights):
+        rank, why = hung
+        found.insert(0, (rank, f"{WATCHDOG_TIMEOUT}: {why}"))
+    return [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(found)]
 
-    It is an interruption where they were killed from outside, and else a fault of the program's own.
+
+def _all_alive(first: dict[str, Any], left: list[dict[str, Any]], flights: dict[int, dict[str, Any]]) -> bool:
+    """Whether every rank has left a word, or a dump."""
+    return len({fault["rank"] for fault in left} | set(flights)) >= first.get("world_size", 1)
+
+
+def again(fault: dict[str, Any], *, came_further: bool = False) -> bool:
+    """Whether the job is tried again after a fault: the table of `known_faults` says so.
+
+    `came_further`: a training has saved something newer than what it began with. It then also goes on after a hang.
     """
+    row = known(fault)
+    if row is None:
+        return bool(fault["kind"] == Busy.__name__)
+    return row.kind in known_faults.AGAIN or (row.kind == Kind.HANG and came_further)
+
+
+def outcome(fault: dict[str, Any] | None, what: str, status: int, *, came_further: bool = False) -> Ending:
+    """How a job ended whose processes left this fault, and no result, and ended with `status`. `what` names the job."""
+    if fault is None:
+        told = f"its processes ended without a word (status {status}): killed, a lost node, out of memory?"
+        return Ending(ending.INTERRUPTED, f"{what}: {told}")
+    if fault["kind"] == Busy.__name__:
+        return Ending(ending.INTERRUPTED, fault["error"])
+    node = str(fault.get("node", ""))
+    place = f"rank {fault['rank']}" + (f" on {node}" if node else "")
+    told = f"{what} failed: {fault['error']} ({place})"
+    if not again(fault, came_further=came_further):
+        return Ending(ending.FAULT, told, remedy(fault))
+    return Ending(ending.INTERRUPTED, told, remedy(fault), node=node if is_a(Kind.HARDWARE, fault) else "")
+
+
+def concluded(work: Path, what: str, status: int, *, came_further: bool = False) -> int:
+    """The exit status of a job whose processes ended with `status` and left no result; says and records the outcome."""
     if status == 0:  # nobody has killed them
         record(work, EndedItself("its processes ended by themselves in the middle of their work"))
-    fault = collect(work)
-    if fault is None:
-        return ending.interrupted(f"{what}: its processes were killed (status {status})")
-    return ending.fault(f"{what} failed: {fault['error']}", remedy(fault))
-
-
-def passes(fault: dict[str, Any]) -> bool:
-    """Whether a fault is no fault of this attempt's own, and passes: another job was at work there."""
-    return bool(fault["kind"] == Busy.__name__)
+    fault = collect(work, came_further=came_further)
+    return ending.say(outcome(fault, what, status, came_further=came_further))
 
 
 def remedy(fault: dict[str, Any]) -> str:
     """What the user can do about a recorded fault; '' where its own line says it."""
     if fault.get("remedy"):  # a run's frozen code may be older than this
         return str(fault["remedy"])
+    row = known(fault)
+    if row is not None and row.remedy:
+        return row.remedy
     return "" if fault["mistake"] else "the log has the traceback"
 
 
@@ -193,6 +249,7 @@ def forget(work: Path) -> None:
     """A new attempt begins, by a name of its own; what earlier ones left is removed."""
     attempt_name.begin()
     room.forget(work, FAULT)
+    watchdog.forget(work)
     for path in room.found(work, "fault-*.json"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base import ending
-from relay.base.errors import Busy, EndedItself, UserError
+from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
 from relay.datasets import verified
@@ -198,17 +198,8 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
     if reached and (reason := reached["stopped"]):
         what = f"run {run.id}: stopped at step {reached['end']} of {last} ({reason})"
         return ending.interrupted(what, planned=reason == "deadline")
-    if status == 0:  # nobody has killed them
-        faults.record(places.work, EndedItself("its processes ended by themselves in the middle of their work"))
-    fault = faults.collect(places.work)
-    if fault and faults.passes(fault):
-        return ending.interrupted(fault["error"])
-    if fault:
-        told = f"run {run.id} failed: {fault['error']} (rank {fault['rank']})"
-        return ending.fault(told, faults.remedy(fault))
-    return ending.interrupted(
-        f"run {run.id}: its processes ended without a word (status {status}): killed, a lost node, out of memory?"
-    )
+    came_further = bool(lines) and max(complete(places.work), default=0) > lines[0]["start"]
+    return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 
 def _write_state(places: Places, run: Run, last: int, known: dict[str, Any]) -> None:

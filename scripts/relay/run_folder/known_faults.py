@@ -1,0 +1,173 @@
+"""What an error's text says: of which kind it is, what the user can do, and whether another try is worthwhile.
+
+The one table for all who ask: the processes, their jobs, the probe, preflight. torch raises plain RuntimeErrors for
+most of this, and one type, DistBackendError, for everything that NCCL says: only the text tells them apart.
+`tests/known_faults.yaml` holds each row against messages that people have really met.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from relay.base.errors import UserError
+
+
+class Kind(StrEnum):
+    """What has happened. The comment says whether the job is tried again."""
+
+    LOST_PEER = "lost peer"  # yes: another process is gone or silent, and it has the reason
+    BUSY = "busy"  # yes: something else was at work there
+    HARDWARE = "hardware"  # yes, on another node
+    HANG = "hang"  # only where a training came further meanwhile: else each try would cost the group's timeout
+    MEMORY = "memory"  # no; to a probe it says that the size does not fit
+    SETUP = "setup"  # no: a retry would find the same
+
+
+AGAIN = (Kind.LOST_PEER, Kind.BUSY, Kind.HARDWARE)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A row: its kind, the thing that is wrong in a word or two, what the text has in it, and the remedy."""
+
+    kind: Kind
+    name: str
+    pattern: str
+    remedy: str
+
+
+_GPU_MEMORY = "take a smaller batch (`snakemake probe` finds the largest that fits) or a larger GPU"
+
+# The first row that fits counts: NCCL's texts often hold the words of several.
+TABLE = (
+    Known(
+        Kind.HARDWARE,
+        "GPU hardware",
+        r"[Uu]ncorrectable (ECC|NVLink) error|ECC_UNCORRECTABLE|fallen off the bus|GPU is lost|busy or unavailable|"
+        r"unspecified launch failure|[Hh]ardware [Ss]tack [Ee]rror|(CUDA error:|Cuda failure 999) '?unknown error|"
+        r"system not yet initialized|\bXid\b",
+        "tell your site the node and this line; `nvidia-smi -q` there shows its GPUs' errors",
+    ),
+    Known(
+        Kind.MEMORY,
+        "GPU memory",
+        r"(CUDA|CUDA error:|Cuda failure.{0,6}) '?out of memory|Failed to CUDA (host )?[cm]alloc|"
+        r"(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED|CUDNN_STATUS_\w*ALLOCATION_FAILED",
+        f"{_GPU_MEMORY}; if yours is small, another process holds the GPU's memory: see `nvidia-smi` on that node",
+    ),
+    Known(
+        Kind.MEMORY,
+        "GPU memory",
+        # Their handles and kernels need memory beside torch's own, and they have no other word for it
+        # (https://github.com/pytorch/pytorch/issues/81620).
+        r"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|unable to find an engine to exec|"
+        r"Unable to find a valid cuDNN algorithm",
+        f"mostly the GPU's memory is full: {_GPU_MEMORY}; if it is not, torch and its CUDA libraries do not fit",
+    ),
+    Known(
+        Kind.MEMORY,
+        "memory",
+        r"(?i)can't allocate memory|cannot allocate memory|out of memory|alloc_failed|bad_alloc|unable to mmap|"
+        r"could not create a (memory|primitive)|new thread",
+        "take a smaller batch or fewer data_workers, or ask for more memory (memory_mb_per_node)",
+    ),
+    Known(
+        Kind.SETUP, "one GPU for each rank", "Duplicate GPU detected", "take backend gloo, or ask for a GPU per process"
+    ),
+    Known(
+        Kind.SETUP,
+        "visible GPUs",
+        "invalid device ordinal",
+        "fewer GPUs are visible than the program counts on: ask for --gpus-per-node, bound to no task",
+    ),
+    Known(
+        Kind.SETUP,
+        "GPU architecture",
+        "no kernel image is available",
+        "install a build of torch whose torch.cuda.get_arch_list() has this GPU",
+    ),
+    Known(
+        Kind.SETUP,
+        "driver",
+        "driver on your system is too old|driver version is insufficient",
+        "install a build of torch for an older CUDA",
+    ),
+    Known(
+        Kind.BUSY,
+        "port",
+        "EADDRINUSE|[Aa]ddress already in use",
+        "another program has the port: on one node use torchrun --standalone, on several a port made from the job's id",
+    ),
+    Known(
+        Kind.SETUP,
+        "network interface",
+        "Unable to find address for|Unable to resolve hostname|find interface|no socket interface found|"
+        "address with family .* is neither AF_INET",
+        "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME (`network_interface` in the site's file) to one that is there",
+    ),
+    Known(
+        Kind.SETUP,
+        "shared memory",
+        r"shared memory segment|/dev/shm/nccl",
+        "/dev/shm is full or too small: enlarge it (a container's --shm-size), or set NCCL_SHM_DISABLE=1",
+    ),
+    Known(
+        Kind.SETUP,
+        "torchvision",
+        r"operator torchvision::\w+ does not exist",
+        "torchvision and torch do not fit: install both from one index",
+    ),
+    Known(
+        Kind.SETUP,
+        "environment",
+        "No module named 'torch'",
+        "the interpreter has no torch: see `environment` in the site's file",
+    ),
+    Known(
+        Kind.SETUP,
+        "environment",
+        "error while loading shared libraries|cannot open shared object file",
+        "a library is missing: load the modules that the environment was built with (`modules` in the site's file)",
+    ),
+    Known(
+        Kind.HANG,
+        "a collective that did not end",
+        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for \w+ operation|"
+        r"failed to pass monitoredBarrier",
+        "a rank did not come to it, came to another, or the network stands still: the log shows where each rank was",
+    ),
+    Known(
+        Kind.LOST_PEER,
+        "lost peer",
+        r"(closed|reset) by (remote )?peer|gloo/transport|[Bb]roken pipe|Horovod has been shut down|PeerFailed: |"
+        r"Dist(Network|Store)Error: |ncclRemoteError|remote process exited|NCCL communicator was aborted",
+        "",
+    ),
+    Known(
+        Kind.SETUP,
+        "NCCL",
+        r"nccl\w*Error|ncclInvalid\w+|NCCL error",
+        "NCCL_DEBUG=WARN in the job's environment has NCCL say more; its documentation's Troubleshooting explains that",
+    ),
+)
+
+
+def known(text: str) -> Known | None:
+    """The first row that fits an error's text; None for what nobody has met yet, which is the program's own."""
+    return next((row for row in TABLE if re.search(row.pattern, text)), None)
+
+
+def text_of(error: BaseException) -> str:
+    """An error's types and texts, with what led to it, in one line. A mistake speaks for itself: it is all of it."""
+    line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, UserError) or error.__cause__ is None:
+        return line
+    return f"{line}; {text_of(error.__cause__)}"
+
+
+def is_a(kind: Kind, error: BaseException) -> bool:
+    """Whether an error is of that kind. A mistake of the user's is of none."""
+    row = None if isinstance(error, UserError) else known(text_of(error))
+    return row is not None and row.kind == kind

@@ -1,0 +1,148 @@
+"""What torch's NCCL watchdog leaves of a process that it has ended: Flight Recorder's dump, and words in the job's log.
+
+Collectives of NCCL run on the GPU, and no error of Python's ends one that waits. After the group's timeout a thread of
+torch's has every rank write down its last collectives, and ends the process by SIGABRT
+(https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). So it does where the GPU itself fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from relay.run_folder import attempt_name
+
+ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default from 2.10 on
+_RENAMED = (2, 9)  # the first torch that surely knows the new names; later ones warn of the old ones
+_LAST_BYTES = 1 << 20
+_NEARLY = 0.9  # of the timeout: the file's time is that of its server, whose clock may be another
+_WORDS = re.compile(
+    r"Rank (\d+)\] \w+(?: group)? watchdog thread terminated with exception: (.+?)"
+    r"\n(?:\n|Exception raised|frame #|CUDA kernel errors|Search for)",
+    re.DOTALL,
+)
+
+
+def prepare(work: Path) -> None:
+    """Have this process, which has not loaded torch yet, write its dump into the work directory. The user's own win."""
+    try:
+        new = tuple(int(part) for part in metadata.version("torch").split(".")[:2]) >= _RENAMED
+    except (metadata.PackageNotFoundError, ValueError):  # its import will say so, or knows the new names
+        new = True
+    size, file = (
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+        if new
+        else ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    )
+    values = {size: ENTRIES, file: str(_beginning(work)), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+
+
+def _beginning(work: Path) -> Path:
+    """How the dumps' paths begin; torch adds the rank."""
+    return work.absolute() / f"flight-{attempt_name.name()}-"
+
+
+class _Plain(pickle.Unpickler):
+    """Reads numbers, texts, lists and dictionaries, of which a dump is made, and nothing that could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
+
+
+def dumps(work: Path) -> dict[int, dict[str, Any]]:
+    """The dumps of this attempt, by rank, each with the time at which it was `written`; damaged ones are left out."""
+    found = {}
+    beginning = _beginning(work)
+    for path in beginning.parent.glob(f"{beginning.name}*"):
+        rank = path.name.removeprefix(beginning.name)
+        try:
+            with path.open("rb") as stream:
+                dump = _Plain(stream).load()
+            found[int(rank)] = {
+                "written": path.stat().st_mtime,
+                "entries": [dict(entry) for entry in dump["entries"]],
+                "groups": {name: ast.literal_eval(each["ranks"]) for name, each in dump["pg_config"].items()},
+            }
+        except Exception:  # cut off, or of a torch that writes something else: pickle raises anything
+            continue
+    return found
+
+
+def forget(work: Path) -> None:
+    """Remove the dumps, of whatever attempt."""
+    for path in work.glob("flight-*"):
+        path.unlink(missing_ok=True)
+
+
+def world_size(found: Mapping[int, Mapping[str, Any]]) -> int:
+    """How many ranks there were, as their dumps tell."""
+    return max((len(ranks) for dump in found.values() for ranks in dump["groups"].values()), default=0)
+
+
+def hang(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
+    """The first rank whose collective was over its time, and what of it is known; None where none was.
+
+    A dump alone does not say so: a process also writes one where a peer or its GPU has failed.
+    """
+    late = {rank: entry for rank, dump in sorted(found.items()) if (entry := _overdue(dump))}
+    if not late:
+        return None
+    rank, entry = min(late.items(), key=lambda item: int(item[1]["time_created_ns"]))
+    group = entry["process_group"]
+    told = f"rank {rank} waited {entry['timeout_ms'] / 1000:g} s in {_named(entry)} of group {group[1] or group[0]}"
+    told += f", {_sizes(entry)}"
+    others = []
+    for other, dump in sorted(found.items()):
+        came = late.get(other) or _last(dump, group)
+        if came is None:
+            others.append(f"rank {other} had come to none of that group")
+        elif _named(came) != _named(entry):
+            others.append(f"rank {other} had come to {_named(came)}")
+    return rank, "; ".join([told, *others])
+
+
+def _named(entry: Mapping[str, Any]) -> str:
+    """A collective, or a transfer between two ranks, by name and number: nccl:all_reduce number 17."""
+    return f"{entry['profiling_name']} number {entry['p2p_seq_id' if entry.get('is_p2p') else 'collective_seq_id']}"
+
+
+def _overdue(dump: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first collective that had not ended when its timeout was over."""
+    for entry in dump["entries"]:
+        waited_ms = dump["written"] * 1e3 - int(entry["time_created_ns"]) / 1e6
+        ended = entry["retired"] or entry["state"] == "completed"
+        if not ended and waited_ms >= _NEARLY * (entry["timeout_ms"] or float("inf")):
+            return dict(entry)
+    return None
+
+
+def _last(dump: Mapping[str, Any], group: Any) -> Mapping[str, Any] | None:
+    """The last collective of a group that a rank has begun."""
+    return next((entry for entry in reversed(dump["entries"]) if entry["process_group"] == group), None)
+
+
+def _sizes(entry: Mapping[str, Any]) -> str:
+    """The shapes and types of what was sent: Float [3]."""
+    pairs = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
+    return ", ".join(f"{kind} {list(size)}" for kind, size in pairs) or "nothing sent"
+
+
+def words(log: Path | None) -> list[tuple[int, str]]:
+    """The ranks that torch's watchdog has ended, and why, in its own words in the job's log; the first one first."""
+    if log is None:
+        return []
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - _LAST_BYTES))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [(int(rank), " ".join(why.split())) for rank, why in _WORDS.findall(text + "\n\n")]
