@@ -57,6 +57,29 @@ def assert_told(ended: Ended, fault: dict[str, Any]) -> None:
     assert "closed by peer" not in ended.errors
 
 
+NOT_TO_COME = """if self.steps == 1:
+            self.hurried = dist.new_group(timeout=timedelta(seconds=2))
+        if self.steps == 3:
+            if self.ranks.rank == 1:
+                time.sleep(100)
+            dist.all_reduce(torch.zeros(1), group=self.hurried)"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_to_a_collective_is_a_fault_that_says_where_both_were(bench: Bench) -> None:
+    """Nobody was killed: another try would wait as long for the same."""
+    strategy = bench.strategy("hangs", NOT_TO_COME, base="ddp", imports=f"{IMPORTS}\nfrom datetime import timedelta")
+    chain = bench.chain("results", checkpoint_minutes=60.0, **(DDP | strategy))
+    ended = chain.segment()
+    assert ended.status == 1
+    assert "Timed out waiting 2000ms for" in chain.fault()["error"]
+    assert ended.errors.splitlines()[-1] == f"run run-1 failed: {chain.fault()['error']} (rank 0)"
+    _, first, second = ended.errors.split(" was here:\n")
+    assert "dist.all_reduce(torch.zeros(1), group=self.hurried)" in first
+    assert "time.sleep(100)" in second
+    assert bench.processes() == []
+
+
 @pytest.mark.slow
 def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_of_its_rank(bench: Bench) -> None:
     """Though it failed in the background, on one rank alone, and no other rank waits for it there."""

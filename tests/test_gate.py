@@ -206,7 +206,7 @@ def test_a_gate_that_is_killed_has_no_verdict_and_is_worth_a_retry(
     status, output = gates.judge("wrong_killed", steps=FEW_STEPS)
     assert status == INTERRUPTED
     assert not output.exists()
-    assert "its processes were killed" in capfd.readouterr().err
+    assert "its processes ended without a word" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_a_process_that_aborts_after_the_verdict_leaves_none(
     found = judged(gates, path, **({"start": start} if start else {}))
     assert found.status == INTERRUPTED
     assert found.verdict is None
-    assert "its processes were killed, or ended badly (status -" in capfd.readouterr().err
+    assert "its processes ended without a word (status -" in capfd.readouterr().err
 
 
 def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:

@@ -169,7 +169,11 @@ def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
 def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """The faults of ranks that torch's NCCL watchdog has ended: they could record none themselves."""
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    same = {"world_size": watchdog.world_size(flights), "mistake": False, "kind": "Watchdog"}
+    same = {
+        "world_size": max((each["world_size"] for each in flights.values()), default=0),
+        "mistake": False,
+        "kind": "Watchdog",
+    }
     same |= {"node": os.environ.get("SLURMD_NODENAME", "") if nodes == "1" else ""}
     log = os.environ.get(ending.LOG)
     found = [(rank, f"DistBackendError: {why}") for rank, why in watchdog.words(Path(log) if log else None)]

@@ -7,7 +7,6 @@ torch's has every rank write down its last collectives, and ends the process by 
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import re
@@ -40,13 +39,14 @@ def prepare(work: Path) -> None:
         if new
         else ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     )
-    values = {size: ENTRIES, file: str(_beginning(work)), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    values = {size: ENTRIES, file: f"{_beginning(work)}{ranks}-", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     for name, value in values.items():
         os.environ.setdefault(name, value)
 
 
 def _beginning(work: Path) -> Path:
-    """How the dumps' paths begin; torch adds the rank."""
+    """How the paths of this attempt's dumps begin. The number of ranks follows, and torch adds the rank."""
     return work.absolute() / f"flight-{attempt_name.name()}-"
 
 
@@ -58,18 +58,21 @@ class _Plain(pickle.Unpickler):
 
 
 def dumps(work: Path) -> dict[int, dict[str, Any]]:
-    """The dumps of this attempt, by rank, each with the time at which it was `written`; damaged ones are left out."""
+    """The dumps of this attempt by rank: the `entries`, when they were `written`, and how many ranks there were.
+
+    Damaged ones are left out.
+    """
     found = {}
     beginning = _beginning(work)
     for path in beginning.parent.glob(f"{beginning.name}*"):
-        rank = path.name.removeprefix(beginning.name)
         try:
+            ranks, rank = path.name.removeprefix(beginning.name).split("-")
             with path.open("rb") as stream:
                 dump = _Plain(stream).load()
             found[int(rank)] = {
                 "written": path.stat().st_mtime,
+                "world_size": int(ranks),
                 "entries": [dict(entry) for entry in dump["entries"]],
-                "groups": {name: ast.literal_eval(each["ranks"]) for name, each in dump["pg_config"].items()},
             }
         except Exception:  # cut off, or of a torch that writes something else: pickle raises anything
             continue
@@ -82,11 +85,6 @@ def forget(work: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def world_size(found: Mapping[int, Mapping[str, Any]]) -> int:
-    """How many ranks there were, as their dumps tell."""
-    return max((len(ranks) for dump in found.values() for ranks in dump["groups"].values()), default=0)
-
-
 def hang(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
     """The first rank whose collective was over its time, and what of it is known; None where none was.
 
@@ -96,12 +94,13 @@ def hang(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
     if not late:
         return None
     rank, entry = min(late.items(), key=lambda item: int(item[1]["time_created_ns"]))
-    group = entry["process_group"]
-    told = f"rank {rank} waited {entry['timeout_ms'] / 1000:g} s in {_named(entry)} of group {group[1] or group[0]}"
+    number, name = entry["process_group"]
+    group = number if name in ("", "undefined") else name
+    told = f"rank {rank} waited {entry['timeout_ms'] / 1000:g} s in {_named(entry)} of group {group}"
     told += f", {_sizes(entry)}"
     others = []
     for other, dump in sorted(found.items()):
-        came = late.get(other) or _last(dump, group)
+        came = late.get(other) or _last(dump, entry["process_group"])
         if came is None:
             others.append(f"rank {other} had come to none of that group")
         elif _named(came) != _named(entry):
