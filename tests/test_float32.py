@@ -69,6 +69,13 @@ def test_float32_that_is_float32_passes(gates: Gates) -> None:
     float32.check(run, TrialData(run, gates.digits, CPU))
 
 
+def test_float32_passes_however_little_the_parameters_move(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with losses that are means over many numbers: storing the parameters rounds most of such an update away."""
+    run, _ = planned("cpu", global_batch_size=16)
+    monkeypatch.setattr(float32, "SMOOTH", replace(float32.SMOOTH, sgd_learning_rate=1e-5))
+    float32.check(run, TrialData(run, gates.digits, CPU))
+
+
 def test_float32_that_is_lowered_is_told(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast in the place of a variable: it lowers float32 alone, too."""
     run, _ = planned("cpu", global_batch_size=16)

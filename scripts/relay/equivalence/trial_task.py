@@ -64,7 +64,7 @@ class TrialTask(Task):
         return built
 
     def with_ids(self, targets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Targets that carry their samples' ids: as multiples of the classes, or as a second column (regression)."""
+        """Targets that carry their samples' ids: as multiples of the classes, or as one more column (regression)."""
         if self.classes is not None:
             return targets + ids.to(targets.device).view(-1, *[1] * (targets.dim() - 1)) * self.classes
         return torch.cat([targets.double(), ids.to(targets.device).double().unsqueeze(1)], 1)
@@ -74,7 +74,7 @@ class TrialTask(Task):
         if self.classes is not None:
             ids, targets = targets // self.classes, targets % self.classes
         else:
-            ids, targets = targets[:, 1].long(), targets[:, :1]
+            ids, targets = targets[:, -1].long(), targets[:, :-1]
         self.seen += ids.reshape(len(ids), -1)[:, 0].tolist()  # a text's tokens carry the same id
         return super().loss(outputs, targets) * self.scale
 
