@@ -116,6 +116,17 @@ TASKS: dict[str, TaskSpec] = {
             global_batch_size=64,
         ),
         TaskSpec(
+            name="autoencoder-mnist",
+            network="autoencoder",
+            dataset="mnist-pixels",
+            input_shape=(784,),
+            layers=4,
+            loss="mean_squared_error",
+            optimizer="adam",
+            learning_rate=0.001,
+            global_batch_size=128,
+        ),
+        TaskSpec(
             name="princeton-mnist",
             network="princeton_cnn",
             dataset="mnist",

@@ -90,7 +90,7 @@ class Task:
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss over the samples given, a scalar.
 
-        `outputs` are (N, classes) logits, (N, length, classes) logits of a text, or (N, 1) predictions.
+        `outputs` are (N, classes) logits, (N, length, classes) logits of a text, or (N, values) predictions.
         """
         if outputs.dtype in AUTOCAST.values():
             outputs = outputs.float()
