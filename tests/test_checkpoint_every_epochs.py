@@ -1,4 +1,4 @@
-"""Checkpoints every so many epochs, counted from the run's start, beside those by the clock."""
+"""Checkpoints every so many epochs or steps, counted from the run's start, beside those by the clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from chain_runs import Bench
 from plans import CPU, only
+from relay.base.errors import UserError
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.spec.setting import Length
@@ -24,6 +25,14 @@ def test_epochs_become_steps_of_the_run() -> None:
     run = only(CPU, checkpoint_every_epochs=1.5)
     assert run.length.checkpoint_every_steps == round(1.5 * run.length.steps_per_epoch)
     assert only(CPU).length.checkpoint_every_steps is None
+
+
+@pytest.mark.usefixtures("in_the_project")
+def test_they_may_be_given_in_steps_as_well_but_not_in_both() -> None:
+    assert only(CPU, checkpoint_every_steps=10).length.checkpoint_every_steps == 10
+    told = r"config: checkpoint_every_steps: 10 contradicts checkpoint_every_epochs 0.5; give one"
+    with pytest.raises(UserError, match=told):
+        only(CPU, checkpoint_every_steps=10, checkpoint_every_epochs=0.5)
 
 
 def test_one_that_has_to_wait_for_the_one_before_stays_due(ranks: Ranks) -> None:

@@ -165,6 +165,9 @@ class Config(Block):
     checkpoint_every_epochs: Epochs | None = Field(
         default=None, description="epochs between checkpoints, beside those by checkpoint_minutes; null: only these"
     )
+    checkpoint_every_steps: Natural | None = Field(
+        default=None, description="the same in steps, in place of checkpoint_every_epochs; null: as that says"
+    )
     checkpoint_writers: Writers = Field(
         default="owner",
         description="who may be able to write to the folders of checkpoints (loading one can run code): owner (you "
@@ -254,6 +257,16 @@ class Config(Block):
         whole = self.model_dump(mode="json")
         comparisons = [each.model_dump(mode="json", exclude_defaults=True) for each in self.comparisons]
         return whole | {"comparisons": [{k: _alone(v) for k, v in each.items()} for each in comparisons]}
+
+    @model_validator(mode="after")
+    def _one_rhythm_of_checkpoints(self) -> Config:
+        if self.checkpoint_every_steps and self.checkpoint_every_epochs:
+            raise PydanticCustomError(
+                "exceeds",
+                "checkpoint_every_steps: {steps} contradicts checkpoint_every_epochs {epochs}; give one",
+                {"steps": self.checkpoint_every_steps, "epochs": f"{self.checkpoint_every_epochs:g}"},
+            )
+        return self
 
     @model_validator(mode="after")
     def _segments_fit_their_jobs(self) -> Config:

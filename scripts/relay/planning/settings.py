@@ -270,7 +270,8 @@ def default_backend(shape: Shape, needs: Requirements) -> Backend | None:
 
 
 def _length(config: Config, steps_per_epoch: int) -> Length:
-    saved = config.checkpoint_every_epochs
+    epochs = config.checkpoint_every_epochs
+    saved = max(1, round(epochs * steps_per_epoch)) if epochs else config.checkpoint_every_steps
     return Length(
         epochs=config.epochs,
         steps_per_epoch=steps_per_epoch,
@@ -278,7 +279,7 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
         evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
         warmup_steps=config.warmup_steps,
         checkpoint_minutes=config.checkpoint_minutes,
-        checkpoint_every_steps=max(1, round(saved * steps_per_epoch)) if saved else None,
+        checkpoint_every_steps=saved,
         checkpoint_writers=config.checkpoint_writers,
         observed_steps=config.observed_steps,
         monitor_seconds=config.monitor_seconds,
