@@ -321,8 +321,13 @@ def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_pat
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path, node_disk="/no/such/disk"))
+    chosen = ("--slurm-logdir", str(tmp_path / "of-slurm"))
+    status, printed = slurm_snakemake(
+        cluster, tmp_path, config, *chosen, site=site_file(tmp_path, node_disk="/no/such/disk")
+    )
     assert status == 1
+    (kept,) = (tmp_path / "of-slurm").rglob("*.log")  # what `sbatch --output` would be
+    assert "/no/such/disk" in kept.read_text()
     assert all("preflight_job" in comment for comment in submitted(cluster, before))
     (row,) = rows(tmp_path)
     assert row["status"] == "skipped"

@@ -1,80 +1,150 @@
-"""The configs of docs/translating-options.md are what the page says: they load, and nothing of them is skipped."""
+"""The scripts of the centres' pages as configs, planned as docs/translating-options.md says of each.
+
+Its tables have a line for each script: what its job asks for, what is planned on the centre's ready profile, and what
+differs. The plan is compared word for word, and each difference has to be named.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from clusters_of_gpus import somewhere
 from plans import ROOT
 from relay.planning.config import Comparison, Config, load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.spec.job import Job
+from relay.spec.run import Run
 from relay.spec.site import Site, load_site
 
 pytest_plugins = ["plans"]
 PAGE = (ROOT / "docs" / "translating-options.md").read_text()
-CONFIGS: dict[str, dict[str, Any]] = {
-    text.splitlines()[0].removeprefix("# "): yaml.safe_load(text)
-    for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-}
-
-
-@pytest.fixture(scope="module", name="somewhere")
-def a_cluster(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Where a config names none."""
-    return somewhere(tmp_path_factory.mktemp("site"))
-
-
-def planned(name: str, somewhere: Site) -> Plan:
-    """A config of the page, on the site that it names."""
-    config = load(CONFIGS[name] | {"repeats": 1})
-    site = load_site(config.site, ROOT) if config.site else somewhere
-    return plan(config, site=site, root=ROOT, speeds=Path("none"))
-
-
-@pytest.mark.usefixtures("in_the_project")
-@pytest.mark.parametrize("name", CONFIGS)
-def test_each_runs_as_it_stands(name: str, somewhere: Site) -> None:
-    found = planned(name, somewhere)
-    assert [(skipped.setting.strategy.name, skipped.reasons) for skipped in found.skipped] == []
-    assert {each.strategy for each in found.config.comparisons} == {run.strategy.name for run in found.runs}
-
-
-def of_script(script: str) -> str:
-    (name,) = (name for name in CONFIGS if script in name)
-    return name
-
-
-@pytest.mark.usefixtures("in_the_project")
-@pytest.mark.parametrize(
-    ("script", "strategy", "processes", "of_each_process"),
-    [
-        ("cifar10-gpu-mps.py", "mps", 8, 512),
-        ("cifar10-gpu-mps.py", "ddp", 2, 256),
-        ("pytorch-ddp-test-pl.py", "zero3", 2, 256),
-        ("gpu2h100", "ddp", 2, 32),
-        ("three nodes", "ddp", 6, 64),
-    ],
+CONFIGS = {path.stem: path for path in sorted((ROOT / "config" / "pages").glob("*.yaml"))}
+# What a cell says, in this order, with one value or several: "1/2 GPUs". A centre that leaves one open has "–".
+QUANTITIES = ("nodes", "GPUs", "tasks", "CPUs", "MB", "minutes", "batch", "epochs")
+SAID = re.compile(r"(.+) nodes?, (.+) GPUs?, (.+) tasks?, (.+) CPUs?, (.+) MB, (.+) minutes?; batch (.+), (.+) epochs?")
+# All programs that the five pages print or hand out.
+SCRIPTS = (
+    *("pytorch-test.py", "cifar10-cpu.py", "cifar10-gpu.py", "cifar10-gpu-mps.py", "pytorch-ddp-test.py"),
+    *("pytorch-ddp-test-pl.py", "pytorch_horovod.py", "pytorch-modelpar-pipelined-rpc.py"),
+    *("pytorch-model-data-par.py", "deepspeed-stage3.py", "deepspeed-stage3-offload-cpu.py"),
+    *("deepspeed-stage3-offload-nvme.py", "example.cpp", "pytorch_test.py", "train.py", "test.py", "myscript.py"),
+    *("cnn_cifar10_cpu.py", "cnn_cifar10_gpu.py", "multigpu.py", "multinode.py"),
 )
-def test_a_process_has_the_batch_that_its_page_says(
-    script: str, strategy: str, processes: int, of_each_process: int, somewhere: Site
-) -> None:
-    (run,) = (run for run in planned(of_script(script), somewhere).runs if run.strategy.name == strategy)
-    assert run.shape.world_size == processes
-    assert run.batch.global_batch_size == processes * of_each_process
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the page: a script, its config, what its own job asks for, what is planned, and what differs."""
+
+    profile: str
+    script: str
+    config: str
+    asked: str
+    planned: str
+    differs: str
+
+
+def rows() -> Iterator[Row]:
+    """Of each centre's table, with the profile that its section names."""
+    for section in re.split(r"(?m)^## ", PAGE):
+        profiles = re.findall(r"`--profile profiles/([a-z0-9-]+)`", section)
+        pattern = r"(?m)^\| (.+) \| \[`([a-z0-9_-]+)`\]\(\.\./config/pages/\2\.yaml\) \| (.+) \| (.+) \| (.*) \|$"
+        for script, config, asked, planned, differs in re.findall(pattern, section):
+            yield Row(profiles[0], script, config, asked, planned, differs)
+
+
+ROWS = list(rows())
+
+
+@functools.cache
+def plan_of(row: Row) -> Plan:
+    """The config on the site of the profile."""
+    profile = yaml.safe_load((ROOT / "profiles" / row.profile / "config.yaml").read_text())
+    (site,) = (each.removeprefix("site=").strip("'") for each in profile["default-resources"] if "site=" in each)
+    config = load(yaml.safe_load(CONFIGS[row.config].read_text()) | {"repeats": 1})
+    return plan(config, site=load_site(site, ROOT), root=ROOT, speeds=Path("none"))
+
+
+def of_run(run: Run, job: Job) -> tuple[object, ...]:
+    """What a run's job asks for on each node, and its training, in the order of `QUANTITIES`."""
+    asked = (job.nodes, job.gpus_per_node, job.tasks_per_node, job.cpus_per_task, job.memory_mb or "–", job.minutes)
+    return (*asked, run.batch.global_batch_size, f"{run.length.epochs:g}")
+
+
+def told(found: Plan) -> str:
+    """All of a plan's runs in one cell: the different values of each quantity."""
+    of_setting = {run.setting_id: run for run in found.runs}
+    pairs = [(run, found.job(run)) for run in (of_setting[planned.id] for planned in found.settings)]
+    columns = zip(*(of_run(run, job) for run, job in pairs if job), strict=True)
+    nodes, gpus, tasks, cpus, memory, minutes, batch, epochs = (
+        "/".join(dict.fromkeys(map(str, values))) for values in columns
+    )
+
+    def counted(text: str, what: str) -> str:
+        return f"{text} {what}{'' if text == '1' else 's'}"
+
+    asked = [counted(nodes, "node"), counted(gpus, "GPU"), counted(tasks, "task"), counted(cpus, "CPU")]
+    asked += [f"{memory} MB", counted(minutes, "minute")]
+    return f"{', '.join(asked)}; batch {batch}, {counted(epochs, 'epoch')}"
 
 
 @pytest.mark.usefixtures("in_the_project")
-def test_a_replica_of_several_gpus_has_the_batch_that_its_page_says(somewhere: Site) -> None:
-    found = planned(of_script("pytorch-model-data-par.py"), somewhere)
-    (run,) = (run for run in found.runs if run.strategy.name != "pipeline")
-    assert run.batch.global_batch_size // (run.shape.world_size // run.strategy.options["stages"]) == 512
-    assert run.strategy.options["micro_batches"] == 32
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.config)
+def test_each_script_is_planned_as_its_line_says(row: Row) -> None:
+    found = plan_of(row)
+    assert [(skipped.setting.strategy.name, skipped.reasons) for skipped in found.skipped] == []
+    assert row.planned == told(found)
+    asked, planned = (SAID.fullmatch(cell) for cell in (row.asked, row.planned))
+    assert asked, row.asked
+    assert planned, row.planned
+    pairs = zip(QUANTITIES, asked.groups(), planned.groups(), strict=True)
+    differing = {name for name, theirs, ours in pairs if theirs not in ("–", ours)}
+    named = set(re.findall(r"\*\*(\w+)\*\*", row.differs))
+    assert named == differing, "the quantities that differ stand in bold, each with its reason"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", {row.profile: row for row in reversed(ROWS)}.values(), ids=lambda row: row.profile)
+def test_snakemake_plans_it_on_the_ready_profile(row: Row, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "snakemake", "plan", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
+    command += ["--profile", ROOT / "profiles" / row.profile, "--configfile", CONFIGS[row.config]]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " jobs; at most " in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_every_script_and_every_config_has_its_line() -> None:
+    assert [name for name in SCRIPTS if not re.search(rf"`{re.escape(name)}[` ]", PAGE)] == []
+    assert sorted({row.config for row in ROWS}) == sorted(CONFIGS)
+
+
+@pytest.mark.usefixtures("in_the_project")
+@pytest.mark.parametrize("build", ["cu118", "cu126", "cu128"])
+def test_an_environment_of_louisvilles_page_is_declared_as_its_page_says(build: str, tmp_path: Path) -> None:
+    """torch 2.7.1 for each CUDA runs on the H100; what needs a newer torch is skipped with the reason."""
+    versions = (ROOT / "docs" / "torch-versions.md").read_text()
+    (declared,) = re.findall(r"(?m)^environment: .*my_pytorch.*$", versions)
+    assert re.search(rf"(?m)^\| `my_pytorch_cuda[0-9.]+` \| `{build}` \|", versions)
+    site = yaml.safe_load((ROOT / "config/sites/zurada.yaml").read_text()) | yaml.safe_load(declared)
+    site["environment"]["torch"] = build
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(site))
+    asked = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "tensor_parallel", "fsdp", "pipeline")]
+    given = {"task": "gpt-tiny", "repeats": 1, "comparisons": asked}
+    found = plan(load(given), site=load_site(str(tmp_path / "mine.yaml"), ROOT), root=ROOT, speeds=Path("none"))
+    assert {run.strategy.name for run in found.runs} == {"ddp", "tensor_parallel"}
+    assert {found.job(run).environment["build"] for run in found.runs} == {build}
+    reasons = {each.setting.strategy.name: each.reasons for each in found.skipped}
+    assert all("needs torch 2.8 or newer, has 2.7.1" in reasons[name][0] for name in ("fsdp", "pipeline"))
 
 
 def test_every_key_that_the_page_names_is_one() -> None:
