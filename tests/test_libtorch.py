@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from mini_slurm import MiniSlurm
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
 from relay.libtorch import process, program
+from relay.libtorch.failures import explained
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.planning.config import load
 from relay.planning.planner import plan
@@ -91,6 +93,71 @@ def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (
         "relay_libtorch could not be built: CMake Error at CMakeLists.txt:2 (message): no torch here" in fault["error"]
     )
+
+
+def test_a_program_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
+    """The built program, with a file that is missing, damaged, or for other inputs, and without its device."""
+    debian_packages.require()
+    built = program.program(SOURCES)
+    traced = torch.jit.trace(torch.nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 8, 8))
+    traced.save(str(tmp_path / "model.pt"))
+    (tmp_path / "damaged.pt").write_bytes((tmp_path / "model.pt").read_bytes()[:900])
+    torch.zeros(4, 10, 8, 8).numpy().tofile(tmp_path / "inputs.bin")
+
+    def said(model: str, channels: int, device: str = "cpu") -> str:
+        words = [model, "inputs.bin", "float32", f"4x{channels}x8x8", "outputs.bin", device, "2", "1", "0"]
+        libraries = {"LD_LIBRARY_PATH": str(Path(torch.__file__).parent / "lib")}
+        done = subprocess.run([built, *words], cwd=tmp_path, env=libraries, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        return explained(done.stderr)
+
+    missing = said("none.pt", 10)
+    assert missing.startswith("open file failed because of errno 2 on fopen: No such file or directory")
+    assert missing.endswith("file path: none.pt (a file is missing, or is on a disk that this node does not see)")
+    assert said("damaged.pt", 10).endswith("(the model's file is damaged, or cut short)")
+    assert said("model.pt", 10) == (
+        "RuntimeError: Given groups=1, weight of size [2, 1, 3, 3], expected input[2, 10, 8, 8] to have 1 channels, "
+        "but got 10 channels instead (the inputs have another shape than the model takes)"
+    )
+    assert said("model.pt", 9) == "inputs.bin: does not have the 9216 bytes of its dimensions"
+    if not torch.cuda.is_available():
+        assert said("model.pt", 10, "cuda").startswith(
+            "PyTorch is not linked with support for cuda devices (the program"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        # As the Alliance's page shows it: no handler was there to catch it.
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n  what():  Given groups=1, weight of size "
+            "[256, 1, 3, 3], expected input[16, 10, 16, 16] to have 1 channels, but got 10 channels instead\n"
+            "Exception raised from check_shape_forward at aten/src/ATen/native/Convolution.cpp:496 (most recent "
+            "call first):\nframe #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in libc10.so)",
+            "another shape",
+        ),
+        (
+            "Attempted to read a PyTorch file with version 12, but the maximum supported version for reading is 10.",
+            "newer",
+        ),
+        ("CUDA error: no kernel image is available for execution on the device", "no code for the GPU"),
+        ("Expected all tensors to be on the same device, but found cuda:0 and cpu!", "different devices"),
+        ("relay_libtorch: symbol lookup error: relay_libtorch: undefined symbol: _ZN3c105ErrorC1E", "other libraries"),
+    ],
+)
+def test_the_likely_cause_is_told(text: str, cause: str) -> None:
+    told = explained(text)
+    assert "\n" not in told
+    assert "frame #" not in told
+    assert not told.startswith(("terminate", "what()"))
+    message, _, behind = told.partition(" (")
+    assert message
+    assert cause in behind
+
+
+def test_what_is_not_known_is_told_as_it_is() -> None:
+    assert explained("relay_libtorch: something new\nframe #0: main") == "something new"
 
 
 def test_without_cmake_it_is_skipped_with_the_packages_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,9 @@ int run(const std::vector<std::string>& words) {
 int main(int count, char** words) {
   try {
     return run({words + 1, words + count});
+  } catch (const c10::Error& error) {
+    std::cerr << "relay_libtorch: " << error.what_without_backtrace() << std::endl;
+    return 1;
   } catch (const std::exception& error) {
     std::cerr << "relay_libtorch: " << error.what() << std::endl;
     return 1;

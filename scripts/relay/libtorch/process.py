@@ -23,6 +23,7 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.export.final import final_checkpoint, read_model
+from relay.libtorch.failures import explained
 from relay.libtorch.program import lacking, program
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -97,7 +98,7 @@ class Program:
         command = [str(self.executable), *map(str, words)]
         done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
         if done.returncode:
-            told = " ".join(done.stderr.split())[-500:] or f"status {done.returncode}"
+            told = explained(done.stderr) or f"status {done.returncode}"
             raise UserError(f"the C++ program failed: {told}")
         said = json.loads(done.stdout)
         return float(said["samples"] / said["seconds"])
