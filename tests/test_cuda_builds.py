@@ -188,3 +188,29 @@ def test_an_index_that_cannot_be_reached_is_one_line(
         found(project, site_of(tmp_path, torch="cu126"))
     assert "\n" not in str(caught.value)
     assert wheelhouse.FOLDER.exists() is False
+
+
+@pytest.mark.parametrize(
+    ("modules", "build", "told"),
+    [
+        (["gcc", "cuda/12.2"], "cu126", "loads CUDA 12.2, torch's build cu126 is for CUDA 12.6"),
+        (["cuda/12.8.1"], "cu130", "loads CUDA 12.8, torch's build cu130 is for CUDA 13.0"),
+        (["cudatoolkit/12.6.3"], "cu128", "loads CUDA 12.6, torch's build cu128 is for CUDA 12.8"),
+        (["cuda/12.6.2"], "cu126", None),
+        (["cuda", "cudnn/9.1"], "cu126", None),  # which version is the cluster's to say
+    ],
+)
+def test_a_module_of_another_cuda_than_torchs_is_warned_of(
+    tmp_path: Path, modules: list[str], build: str, told: str | None
+) -> None:
+    """Whether all jobs load it, or those of the stack; another stack's is of no matter."""
+
+    def warnings(**changes: Any) -> list[str]:
+        conda = {"mode": "conda", "conda": {"torch": "mine"}, "torch": build}  # a torch that is there
+        found = planned(site_of(tmp_path, **conda).model_copy(update=changes)).warnings
+        return [warning for warning in found if "loads CUDA" in warning]
+
+    for changes in ({"modules": modules}, {"stack_modules": {"torch": modules}}):
+        found = warnings(**changes)
+        assert (len(found) == 1 and told in found[0]) if told else found == []
+    assert warnings(stack_modules={"deepspeed": modules}) == []

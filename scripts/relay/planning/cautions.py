@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relay.planning import segments, shapes
+from relay.planning import segments, shapes, software
 from relay.planning.chain_lengths import STARTUP_SECONDS
 from relay.planning.config import Config
 from relay.planning.config_blocks import Synthetic
@@ -31,6 +31,8 @@ def cautions(
     yield from _never_stepped(planned, config)
     yield from _more_than_the_set(planned, config)
     yield from (*_under_min_minutes(planned, here, seconds_per_step), *_of_the_partition(planned.setting, config, here))
+    if here.site and shape.device == "cuda":
+        yield from software.other_cuda(here.site, planned.setting.strategy.stack)
 
 
 def of_unused_keys(config: Config) -> Iterator[str]:

@@ -38,8 +38,7 @@ def torch_version(site: Site | None, stack: str, lock: Path, installed: str | No
 def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
     """Why the site's build of torch cannot run on a partition's GPUs, as far as both are declared.
 
-    `torch` is its version, None where only the jobs can tell. `cuda` says only of wheels that are downloaded which CUDA
-    it is.
+    `torch` is its version, None where only the jobs can tell.
     """
     if partition.device != "cuda":
         return
@@ -48,11 +47,30 @@ def unfit(site: Site, partition: Partition, torch: str | None) -> Iterator[str]:
     if build == "cpu" and downloaded:
         fit = [name for name in cuda.BUILDS if not cuda.problem(name, generation, site.nvidia_driver)]
         yield f"{site.file}: environment.torch: cpu has no code for GPUs; allowed: auto, {', '.join(fit)}"
-    known = build in cuda.BUILDS and (build != "cuda" or downloaded)
-    if known and (problem := cuda.problem(build, generation, site.nvidia_driver)):
+    if cuda_of(site) and (problem := cuda.problem(build, generation, site.nvidia_driver)):
         yield f"{site.file}: environment.torch: {problem}"
     if torch and generation and (problem := too_old("torch", torch, cuda.OLDEST_TORCH.get(generation, "0"))):
         yield f"{partition.shown}: its GPUs (generation {generation}): {problem}"
+
+
+def cuda_of(site: Site) -> str | None:
+    """The CUDA that torch's build is for, as far as the site's file tells it: `cuda` does so of downloaded wheels only.
+
+    Other modes have the build that somebody else has installed.
+    """
+    declared, build = site.environment, site.torch_build
+    downloaded = declared.mode == "wheels" and declared.wheels_from == "download"
+    return cuda.BUILDS[build].cuda if build in cuda.BUILDS and (build != "cuda" or downloaded) else None
+
+
+def other_cuda(site: Site, stack: str) -> Iterator[str]:
+    """Warn of a stack's jobs that load another CUDA than torch's build is for, as far as both are declared."""
+    loaded, own = cuda.of_modules([*site.modules, *site.stack_modules.get(base(stack), [])]), cuda_of(site)
+    if loaded and own and loaded != own:
+        yield (
+            f"loads CUDA {loaded}, torch's build {site.torch_build} is for CUDA {own}: what is compiled for this torch "
+            f"needs its own version; name cuda/{own} under modules or stack_modules of {site.file}, or none"
+        )
 
 
 def problems(needs: Requirements, strategy: str, torch: str | None, site: Site | None) -> Iterator[str]:

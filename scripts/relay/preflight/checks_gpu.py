@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
+from relay.environments.locks import base
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
-from relay.spec.cuda import OLDEST_DRIVER
+from relay.spec.cuda import OLDEST_DRIVER, of_modules
+from relay.spec.versions import release
 
 INSTALL = "install a CUDA build of torch for this stack (`torch:` of the site's environment, docs/environments.md)"
 
@@ -92,6 +94,22 @@ def cuda(facts: Facts) -> Outcome | None:
             "ask for GPUs with --gpus-per-node; an empty CUDA_VISIBLE_DEVICES means that this step was given none",
         )
     return fine("torch sees GPUs") if _on_gpus(facts) else None
+
+
+@check("CUDA module")
+def cuda_module(facts: Facts) -> Outcome | None:
+    """A loaded module of another CUDA than torch was built with."""
+    compiles = base(facts.run["stack"]) == "deepspeed" or facts.run.get("compile")
+    for rank in _on_gpus(facts):
+        own = rank["torch"]["cuda"]
+        loaded = of_modules(rank["environment"].get("LOADEDMODULES", "").split(":"))
+        if own and loaded and release(loaded)[:2] != release(own)[:2]:
+            return (warn if compiles else note)(
+                f"the module of CUDA {loaded} is loaded, torch {rank['torch']['version']} was built with CUDA {own}",
+                f"what is compiled for this torch needs its own version: name cuda/{own} in the site's file "
+                "(`modules`, `stack_modules`), or none",
+            )
+    return None
 
 
 @check("GPU architecture", prevents_joining=True)

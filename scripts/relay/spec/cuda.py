@@ -6,6 +6,7 @@ releases are compiled for. CUDA 13 has left out Pascal and Volta; PyTorch's buil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -58,6 +59,12 @@ def of_an_index(build: str) -> bool:
 def index(build: str) -> str:
     """The address of PyTorch's own index of a build; the package registry has only one of them."""
     return f"https://download.pytorch.org/whl/{build}"
+
+
+def of_modules(modules: Iterable[str]) -> str | None:
+    """The version of CUDA that environment modules name, such as 12.2 of `cuda/12.2` or `cuda/12.2.1`; else None."""
+    named = (re.search(r"(?:^|/)cuda(?:core|toolkit)?/v?(\d+\.\d+)", module) for module in modules)
+    return next((found[1] for found in named if found), None)
 
 
 def generation_of(gpu_name: str | None) -> Generation | None:
