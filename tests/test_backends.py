@@ -82,6 +82,23 @@ def test_mpi_is_for_a_site_whose_torch_has_it(tmp_path: Path) -> None:
     assert reason.endswith("somewhere.yaml declares none (environment.torch_mpi); use gloo")
 
 
+def test_pipelines_side_by_side_over_mpi_as_the_alliance_has_them(tmp_path: Path) -> None:
+    """Document 000's two nodes with four GPUs, two for each model. torch sends no numbers of 16 bits over MPI."""
+    two_nodes = {"strategy": "pipeline_ddp", "nodes": 2, "devices_per_node": 4, "batch_per_device": 64}
+    asked = two_nodes | {"backend": "mpi", "precision": ["fp32", "bf16"], "options": {"micro_batches": 32}}
+    found = on_site(tmp_path, asked)
+    assert [(run.shape.backend, run.shape.launcher, run.computation.precision) for run in found.runs] == [
+        ("mpi", "srun", "fp32")
+    ]
+    (gate,) = found.gates.values()
+    assert gate.shape.backend == "mpi"
+    assert [skipped.reasons for skipped in found.skipped] == [
+        ("the layers' outputs in precision bf16 cannot be sent over backend mpi; use nccl or gloo",)
+    ]
+    (reason,) = on_site(tmp_path, asked | {"precision": "fp32"}, torch_mpi=False).skipped[0].reasons
+    assert reason.startswith("backend mpi needs a torch that was built with MPI")
+
+
 def test_what_mpi_cannot_send_is_refused(tmp_path: Path) -> None:
     asked = DDP | {"backend": "mpi", "options": {"compression": ["none", "fp16"]}}
     found = on_site(tmp_path, asked)

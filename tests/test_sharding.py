@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed.tensor import DTensor
 
 from preloaded import spawned
 from relay.process.ranks import Ranks
+from relay.strategies import _averages, _replicate
 from relay.strategies.base import Strategy
 from sharded import batch, built, of_task
 
@@ -48,6 +53,35 @@ def _resharded(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_prediction_leaves_no_layer_gathered() -> None:
     spawned(_resharded, 2)
+
+
+def _summed(ranks: Ranks) -> None:
+    """`replicate` and `fully_shard` ask for sums where the backend is taken to have no averages."""
+    operations, real = [], dist.all_reduce
+
+    def noted(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **named: Any) -> Any:
+        operations.append(op)
+        return real(tensor, op=op, **named)
+
+    for has_averages in (False, True):
+        _averages.DIVIDES = has_averages
+        for replicates in (True, False):
+            _replicate.REPLICATES = replicates
+            layer = torch.nn.Linear(3, 1, bias=False)
+            mesh = ranks.mesh(2) if replicates else ranks.mesh(2, 1, names=("data", "one"))
+            _replicate.replicated(layer, mesh)
+            operations.clear()
+            with mock.patch.object(dist, "all_reduce", noted):
+                layer(torch.full((1, 3), 1.0 + ranks.rank)).sum().backward()
+            assert {op == dist.ReduceOp.SUM for op in operations} == {not has_averages}
+            assert torch.equal(layer.weight.grad.to_local(), torch.full((1, 3), 1.5))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
+def test_replicas_average_over_a_backend_that_can_only_sum() -> None:
+    """MPI, and gloo on older versions of torch, which would sum in silence."""
+    spawned(_summed, 2)
 
 
 def _dropped(ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""FSDP's averages over gloo on older versions of torch."""
+"""FSDP's averages over backends that have none: MPI, and gloo on older versions of torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ DIVIDES = release(torch.__version__) >= (2, 13)
 
 
 def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
-    """Let a module's gradients be summed by gloo and divided by FSDP.
+    """Let a module's gradients be summed by the backend and divided by FSDP, where the backend has no averages.
 
-    torch 2.8 asks gloo for an average in float32 and bfloat16. gloo sums, without a word: gradients are too large by
-    the number of processes. torch 2.13 was seen to divide.
+    FSDP asks for an average in float32 and bfloat16. MPI has none. torch 2.8's gloo sums, without a word: gradients are
+    too large by the number of processes. torch 2.13's was seen to divide.
     """
-    if mesh.device_type == "cpu" and not DIVIDES:
+    backend = mesh.get_group(0)._get_backend(torch.device(mesh.device_type)).name()
+    if backend == "mpi" or (backend == "gloo" and not DIVIDES):
         module.set_force_sum_reduction_for_comms(True)

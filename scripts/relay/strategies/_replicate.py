@@ -22,7 +22,4 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
     `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
     versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
     """
-    if REPLICATES:
-        replicate(module, mesh=mesh)
-    else:
-        sum_and_divide(fully_shard(module, mesh=mesh), mesh)
+    sum_and_divide((replicate if REPLICATES else fully_shard)(module, mesh=mesh), mesh)

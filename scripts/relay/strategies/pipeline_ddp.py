@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from relay.spec.run import Setting
 from relay.strategies._cut import Stage
 from relay.strategies._replicate import REPLICATES, replicated
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline
+
+
+def sendable(setting: Setting, group: int, stages: int) -> str | None:
+    """torch sends no numbers of 16 bits over MPI."""
+    precision = setting.computation.precision
+    if setting.shape.backend != "mpi" or precision not in ("bf16", "fp16"):
+        return None
+    return f"the layers' outputs in precision {precision} cannot be sent over backend mpi; use nccl or gloo"
 
 
 class PipelineDDP(Pipeline):
@@ -14,8 +23,9 @@ class PipelineDDP(Pipeline):
     requirements = Requirements(
         least_torch="2.8",  # it uses FSDP, which 2.5 has for GPUs alone
         least_devices=4,
+        backends=("gloo", "nccl", "mpi"),
         group="stages",
-        needs=("layers",),
+        needs=("layers", "sendable"),
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"stages": 2, "schedule": "1f1b", "micro_batches": 4},
         pipelined=True,
