@@ -15,6 +15,8 @@ import torch.multiprocessing
 from torch import nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
+from gate_runs import FOLDER
+from plans import planned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
@@ -75,6 +77,74 @@ def test_more_stages_than_layers_with_parameters_are_refused(count: int) -> None
     assert str(refused.value) == (
         f"stages: {count} is not allowed; allowed: 1 to 5, the network's layers with parameters"
     )
+
+
+LENET = ["conv1", "act1", "pool1", "conv2", "act2", "pool2", "flatten", "fc1", "act3", "fc2", "act4", "fc3"]
+TRAINED = {"conv1", "conv2", "fc1", "fc2", "fc3"}
+
+
+def test_the_user_names_the_layers_with_which_stages_begin() -> None:
+    stages = _cut.cut_before(["conv2", "fc1"], LENET, TRAINED)
+    assert stages == [LENET[:3], LENET[3:7], LENET[7:]]
+
+
+@pytest.mark.parametrize(
+    ("firsts", "said"),
+    [
+        (
+            ["fc4"],
+            "cut_before: 'fc4' is not allowed; allowed: later layers of the network: act1, pool1, "
+            "conv2, act2, pool2, flatten, fc1, act3, fc2, act4, fc3",
+        ),
+        (
+            ["fc2", "fc1"],
+            "cut_before: 'fc1' is not allowed after fc2; allowed: later layers of the network: act4, fc3",
+        ),
+        (
+            ["fc3", "fc3"],
+            "cut_before: 'fc3' is not allowed after fc3; allowed: later layers of the network: none",
+        ),
+        (
+            ["conv1"],
+            "cut_before: 'conv1' is not allowed after conv1; allowed: later layers of the network: act1, "
+            "pool1, conv2, act2, pool2, flatten, fc1, act3, fc2, act4, fc3",
+        ),
+        (
+            ["act1", "conv2"],
+            "cut_before: the stage of act1, pool1 has no parameters; allowed: stages that have some, which are in "
+            "conv1, conv2, fc1, fc2, fc3",
+        ),
+    ],
+)
+def test_a_cut_that_cannot_be_made_is_told_in_one_line(firsts: list[str], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        _cut.cut_before(firsts, LENET, TRAINED)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "options", "said"),
+    [
+        ("model_parallel", 2, {"cut_before": "conv2, fc1"}, "cut_before names 2 layers, model_parallel has 2 stages"),
+        ("pipeline", 4, {"cut_before": "fc1"}, "cut_before names 1 layer, pipeline has 4 stages"),
+        ("pipeline_ddp", 4, {"cut_before": "fc1 fc2"}, "cut_before names 2 layers, pipeline_ddp has 2 stages"),
+        (
+            "model_parallel_in_process",
+            2,
+            {"cut_before": "fc1 fc2"},
+            "cut_before names 2 layers, model_parallel_in_process has 2 stages",
+        ),
+    ],
+)
+def test_the_plan_says_how_many_layers_a_cut_names(
+    strategy: str, devices: int, options: dict[str, Any], said: str
+) -> None:
+    comparison = {"strategy": strategy, "devices_per_node": devices, "options": options}
+    (skipped,) = planned(comparison, gpus=4).skipped
+    (reason,) = skipped.reasons
+    assert reason.startswith(said)
+    fits = planned(comparison | {"options": {"cut_before": ["", *["fc1"] * ("2 stages" in reason)]}}, gpus=4)
+    assert not fits.skipped
 
 
 def noisy(autocast: torch.dtype | None = None) -> Network:
@@ -229,3 +299,10 @@ def test_the_cut_of_a_run_is_measured_once(alone: Ranks) -> None:
     told = {"layer_seconds": dict.fromkeys(names, 1.0)}
     later = strategies.load("model_parallel")(task("lenet-digits"), alone, 16, {}, told)
     assert later.measured == told
+
+
+def test_a_cut_that_is_named_needs_no_measurement(alone: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "__path__", [*strategies.__path__, str(FOLDER)])
+    named = strategies.load("right_split_in_process")(task("lenet-digits"), alone, 16, {"cut_before": "fc1"})
+    assert named.measured == {}
+    assert [list(dict(part.named_children())) for part in named.parts] == [LENET[:7], LENET[7:]]

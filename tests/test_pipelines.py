@@ -143,6 +143,7 @@ def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
         ("pipeline", "gpt-moe-tiny", {"schedule": "interleaved_zero_bubble", "micro_batches": 2}, {}),
         ("pipeline", "lenet-digits", {"schedule": "1f1b"}, {"channels_last": True}),
         ("pipeline", "lenet-digits", {"schedule": "gpipe", "micro_batches": 1}, {}),
+        ("pipeline", "lenet-digits", {"schedule": "interleaved_1f1b", "cut_before": "conv2, fc1, fc3"}, {}),
         ("pipeline", "gpt-tiny", {"schedule": "zbv_zero_bubble"}, {"precision": "bf16"}),
         ("model_parallel", "gpt-tiny", {}, {"precision": "bf16"}),
     ]
@@ -167,9 +168,9 @@ def test_pipelines_of_four_stand_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "devices", "options"),
     [
-        ("model_parallel", 2, {}),
+        ("model_parallel", 2, {"cut_before": "fc1"}),
         ("pipeline", 2, {"schedule": "1f1b"}),
-        ("pipeline_ddp", 4, {"schedule": "gpipe"}),
+        ("pipeline_ddp", 4, {"schedule": "gpipe", "cut_before": "fc1"}),
         ("right_split_in_process", 2, {"micro_batches": 4}),
     ],
 )

@@ -13,7 +13,7 @@ class SplitInProcess(ModelParallelInProcess):
         processes="one",
         least_devices=2,
         divides=("parameters", "gradients", "optimizer"),
-        options={"micro_batches": 1},
+        options={"micro_batches": 1, "cut_before": ""},
     )
 
     def devices(self) -> list[torch.device]:

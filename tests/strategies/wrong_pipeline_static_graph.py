@@ -20,7 +20,7 @@ class PipelineStaticGraph(PipelineDDP):
         group="stages",
         needs=("layers",),
         divides=("samples", "parameters", "gradients", "optimizer"),
-        options={"stages": 2, "schedule": "gpipe", "micro_batches": 4},
+        options={"stages": 2, "schedule": "gpipe", "micro_batches": 4, "cut_before": ""},
     )
 
     def wrap(self, stage: Stage) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -120,6 +120,32 @@ def cut(costs: Mapping[str, float], count: int, trainable: Collection[str]) -> l
         best = longer
     ends = best[len(names)][2]
     return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def cut_before(firsts: Sequence[str], names: Sequence[str], trainable: Set[str]) -> list[list[str]]:
+    """Divide the layers `names`, in their order, into stages: a further one begins with each of `firsts`.
+
+    Raises UserError for a layer that there is not, one that is not later than the one before, and a stage without a
+    trainable layer, which could not send a gradient back.
+    """
+    starts = [0]
+    for first in firsts:
+        later = names[starts[-1] + 1 :]
+        if first not in later:
+            after = f" after {names[starts[-1]]}" if first in names else ""
+            raise UserError(
+                f"cut_before: '{first}' is not allowed{after}; allowed: later layers of the network: "
+                f"{', '.join(later) or 'none'}"
+            )
+        starts.append(names.index(first))
+    stages = [list(names[start:end]) for start, end in pairwise([*starts, len(names)])]
+    for stage in stages:
+        if not trainable & set(stage):
+            raise UserError(
+                f"cut_before: the stage of {', '.join(stage)} has no parameters; allowed: stages that have some, "
+                f"which are in {', '.join(name for name in names if name in trainable)}"
+            )
+    return stages
 
 
 @torch.no_grad()

@@ -20,6 +20,16 @@ def layers(setting: Setting, group: int, stages: int) -> str | None:
     return f"{setting.strategy.name} has {stages} stages{each}, {task.name} has {task.layers} layers with parameters"
 
 
+def cuts(setting: Setting, group: int, stages: int) -> str | None:
+    """The option `cut_before` names a layer for each stage but the first, or none at all."""
+    stages *= setting.shape.devices_per_process  # a process with several devices has a stage on each
+    count = len(setting.strategy.options["cut_before"].replace(",", " ").split())
+    if count in (0, stages - 1):
+        return None
+    names = f"cut_before names {count} layer{'s' * (count > 1)}"
+    return f"{names}, {setting.strategy.name} has {stages} stages here; name {stages - 1}, or none"
+
+
 def heads(setting: Setting, group: int, stages: int) -> str | None:
     """The number of attention heads, if there are any, must be divisible by the processes of a replica."""
     count = setting.task.network_options.get("heads", group)

@@ -18,6 +18,8 @@ from relay.task.network import Network
 class Staged(Strategy):
     """A network whose layers are split over processes. A subclass decides which rank owns which stage, and does a step.
 
+    `cut_before`, an option of these strategies, names the first layer of each stage but the first one, in the network's
+    order. Where it names none, the network is cut by what its layers cost.
     `stages` are this process's stages, by index. `owners` has the rank of each stage. `flow` has a micro-batch's shape
     and type at the entry of each stage and at the exit of the last one, as tensors on the meta device.
     """
@@ -26,6 +28,7 @@ class Staged(Strategy):
     owners: Sequence[int]
     flow: list[torch.Tensor]
     micro_batches: int
+    cut_before = ""
     group: dist.ProcessGroup | None = None  # the processes that hold one replica together; None for all processes
 
     def place(self, owners: Sequence[int], micro_batches: int = 1) -> None:
@@ -56,7 +59,12 @@ class Staged(Strategy):
         return self.task.example(samples // micro_batches)
 
     def cut(self, network: Network, example: torch.Tensor, count: int) -> list[list[str]]:
-        """The names of each stage's layers. Rank 0 measures the layers once, so that all jobs of a run cut alike."""
+        """The names of each stage's layers. Rank 0 measures the layers once, so that all jobs of a run cut alike.
+
+        Raises UserError where the user names layers at which the network cannot be cut.
+        """
+        if firsts := self.cut_before.replace(",", " ").split():
+            return _cut.cut_before(firsts, list(dict(network.named_children())), _cut.trainable(network))
         if "layer_seconds" not in self.measured:
             seconds = None
             if self.ranks.rank == 0:

@@ -15,10 +15,15 @@ class ModelParallel(Staged):
     """One stage for each process, in the order of ranks, all of nearly equal cost. No work overlaps."""
 
     requirements = Requirements(
-        least_devices=2, group="all", needs=("layers",), divides=("parameters", "gradients", "optimizer")
+        least_devices=2,
+        group="all",
+        needs=("layers", "cuts"),
+        divides=("parameters", "gradients", "optimizer"),
+        options={"cut_before": ""},
     )
 
-    def build(self) -> None:
+    def build(self, cut_before: str) -> None:
+        self.cut_before = cut_before
         last = self.ranks.world_size - 1
         self.replica = Replica(0, 1, reports=self.ranks.rank == last)
         self.place(range(self.ranks.world_size))

@@ -22,11 +22,12 @@ class ModelParallelInProcess(Staged):
         devices=("cuda",),
         divides=("parameters", "gradients", "optimizer"),
         twin="model_parallel",
-        options={"micro_batches": 1},
+        needs=("cuts",),
+        options={"micro_batches": 1, "cut_before": ""},
     )
 
-    def build(self, micro_batches: int) -> None:
-        self.replica, self.micro_batches = Replica(0, 1), micro_batches
+    def build(self, micro_batches: int, cut_before: str) -> None:
+        self.replica, self.micro_batches, self.cut_before = Replica(0, 1), micro_batches, cut_before
         self.places = self.devices()
         network = self.task.model()
         cuts = self.cut(network, self.example(micro_batches), len(self.places))

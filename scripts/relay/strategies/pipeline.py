@@ -23,13 +23,14 @@ class Pipeline(Staged):
         least_torch="2.8",  # the schedules of 2.5 do not wait for all of gloo's transfers, and sum gradients
         least_devices=2,
         group="all",
-        needs=("layers",),
+        needs=("layers", "cuts"),
         divides=("parameters", "gradients", "optimizer"),
-        options={"schedule": "1f1b", "micro_batches": 4},
+        options={"schedule": "1f1b", "micro_batches": 4, "cut_before": ""},
         pipelined=True,
     )
 
-    def build(self, schedule: str, micro_batches: int) -> None:
+    def build(self, schedule: str, micro_batches: int, cut_before: str) -> None:
+        self.cut_before = cut_before
         self.lay(range(self.ranks.world_size), schedule, micro_batches, replica=0, replicas=1)
 
     def lay(self, members: Sequence[int], schedule: str, micro_batches: int, replica: int, replicas: int) -> None:

@@ -25,14 +25,15 @@ class PipelineDDP(Pipeline):
         least_devices=4,
         backends=("gloo", "nccl", "mpi"),
         group="stages",
-        needs=("layers", "sendable"),
+        needs=("layers", "cuts", "sendable"),
         divides=("samples", "parameters", "gradients", "optimizer"),
-        options={"stages": 2, "schedule": "1f1b", "micro_batches": 4},
+        options={"stages": 2, "schedule": "1f1b", "micro_batches": 4, "cut_before": ""},
         pipelined=True,
         least={"stages": 2},
     )
 
-    def build(self, stages: int, schedule: str, micro_batches: int) -> None:
+    def build(self, stages: int, schedule: str, micro_batches: int, cut_before: str) -> None:
+        self.cut_before = cut_before
         sizes = (self.ranks.world_size // stages, stages)
         mesh = self.ranks.mesh(*sizes, names=("data", "pipeline"))
         self.data, self.group = mesh["data"], mesh["pipeline"].get_group()
