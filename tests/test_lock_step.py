@@ -15,8 +15,8 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.datasets import catalogue
 from relay.datasets.prepare import prepare
-from relay.equivalence import reference
-from relay.equivalence.gate import largest
+from relay.equivalence import own_batch, reference
+from relay.equivalence.figures import distance, largest
 from relay.equivalence.job import run_gate
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData
@@ -102,6 +102,49 @@ def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     alone = reference.train(single, asked(single, "algorithm", steps=5), data.of(single))
     assert alone["steps"] == 5
     assert 0 < alone["rounding"]["parameters"] < EXACT
+
+
+def as_for_few_samples(operand: torch.Tensor) -> torch.Tensor:
+    """The operand of a convolution as a sum of two numbers in bfloat16, in which some libraries compute float32."""
+    high = operand.bfloat16().float()
+    low = (operand - high).bfloat16().float()
+    return operand + (high + low - operand).detach()
+
+
+@pytest.mark.parametrize(("name", "steps"), [("own precision", 20), ("smooth twin", 1)])
+def test_rounding_is_measured_in_the_divisions_that_are_compared(
+    gates: Gates, monkeypatch: pytest.MonkeyPatch, name: str, steps: int
+) -> None:
+    """For few samples a library may take another algorithm, as cuDNN does, which rounds more. Halves are too many."""
+    whole = torch.nn.Conv2d.forward
+
+    def forward(layer: torch.nn.Conv2d, inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) > 4 or inputs.dtype != torch.float32:
+            return whole(layer, inputs)
+        return torch.nn.functional.conv2d(
+            as_for_few_samples(inputs), as_for_few_samples(layer.weight), layer.bias, layer.stride, layer.padding
+        )
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", forward)
+    _, run = planned("cpu")
+    data, trial = TrialData(run, gates.digits, CPU), asked(run, name, steps=steps)
+    known = reference.train(run, trial, data)
+    assert known["steps"] == steps
+    (compared,) = trial.compares
+    for parts in (2, 4, 8, 16):
+        divided = in_parts(run, trial, data, parts)
+        if compared == "losses":
+            figure = largest([(divided["losses"], known["losses"])])
+        else:
+            pairs = [(divided["parameters"][n], tensor) for n, tensor in known["parameters"].items()]
+            figure = distance(pairs) / known["update"]
+        assert figure <= 1.5 * known["rounding"][compared], parts
+
+
+def test_at_an_own_batch_rounding_is_measured_as_the_strategy_works_through_its_slice() -> None:
+    assert own_batch.divisions(planned("ddp")[0]) == [2]
+    assert own_batch.divisions(planned("ddp", options={"accumulation": 4})[0]) == [2, 4]
+    assert own_batch.divisions(planned("pipeline", options={"micro_batches": 8})[0]) == [2, 8]
 
 
 def too_fast(run: Any) -> Any:

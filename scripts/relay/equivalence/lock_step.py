@@ -1,4 +1,4 @@
-"""One trial trained twice in lock-step, to see after how many steps rounding alone moves its losses and parameters.
+"""One trial trained several times in lock-step, to see after how many steps rounding alone moves what is compared.
 
 Floating-point sums in another order diverge chaotically. Where two plain trainings part, no strategy can be judged.
 """
@@ -19,23 +19,31 @@ from relay.task.data import Batch
 
 
 class LockStep:
-    """A plain training, and a second one that differs from it in rounding alone.
+    """A plain training, and others that differ from it in rounding alone.
 
-    The second one computes each of a batch's `parts` in halves. In float64, its parameters also begin one unit in the
-    last place away, each up or down: halves alone may happen to round alike where other orders of the sums do not. In
-    lower precisions a unit would be more than a strategy's rounding. A trial without `most_rounding` has no second
-    training.
+    Each of the others computes a batch's `parts` in as many pieces as one of `divisions` says: in all equal ones that
+    there are, where nothing is said. A library may take another algorithm for few samples than for many, as cuDNN does,
+    and that one rounds otherwise. So all divisions train the first step, and the farthest one goes on.
+
+    In float64 there are halves alone, whose parameters begin one unit in the last place away, each up or down: pieces
+    may happen to round alike where other orders of the sums do not. In lower precisions a unit would be more than a
+    strategy's rounding. A trial without `most_rounding` has no others.
     """
 
-    def __init__(self, run: Training, trial: Trial, data: TrialData, parts: int = 1) -> None:
+    def __init__(
+        self, run: Training, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()
+    ) -> None:
         self.trial, self.data, self.exact = trial, data, trial.precision == "fp64"
         self.parts = min(parts, run.batch.global_batch_size)
         self.task = TrialTask.in_trial(run, trial, scale=1.0)
-        self.first, self.second = Plain.of(self.task, data.device), None
+        self.first = Plain.of(self.task, data.device)
+        self.others: dict[int, Plain] = {}  # by the number of pieces
         if trial.most_rounding is not None:
-            self.second = Plain.of(self.task, data.device)
-            if self.exact:
-                _move_one_unit(self.second, run.seed)
+            wanted = divisions or divisors(run.batch.global_batch_size // self.parts)
+            self.others = {pieces: Plain.of(self.task, data.device) for pieces in ((2,) if self.exact else wanted)}
+        if self.exact:
+            for other in self.others.values():
+                _move_one_unit(other, run.seed)
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
         self.rounding = dict.fromkeys(trial.compares, 0.0)
@@ -52,35 +60,45 @@ class LockStep:
         for batch in zip(*slices, strict=True):
             rate = self.task.learning_rate(self.steps)
             losses = [self.first.step([batch], rate)]
-            if self.second is not None:
-                losses.append(self.second.step([_in_halves(batch)], rate))
+            losses += [other.step([_in_pieces(batch, pieces)], rate) for pieces, other in self.others.items()]
             self.ended = self._fault(losses)
             if self.ended:
                 torch._foreach_copy_(_parameters(self.first), self.kept)
                 return
+            if len(self.others) > 1:
+                self._keep_the_farthest()
             self.losses.append(losses[0])
             torch._foreach_copy_(self.kept, _parameters(self.first))  # of the last step that counts
 
     def _fault(self, losses: Sequence[torch.Tensor]) -> str:
         """Why the step just trained cannot be compared; '' where it can, whose rounding is then noted."""
-        if self.second is None:
+        if not self.others:
             finite = all(bool(each.isfinite().all()) for each in (*losses, *_parameters(self.first)))
             return "" if finite else "is not finite"
         assert self.trial.most_rounding is not None
-        found = {"losses": float((losses[0] - losses[1]).abs())}
-        if "parameters" in self.trial.compares:
-            found["parameters"] = self._apart(_parameters(self.second))
-        if not all(map(math.isfinite, found.values())):
-            return "is not finite"
+        apart = [self._apart(_parameters(other)) for other in self.others.values()]
+        found = {
+            "losses": float((torch.stack([*losses[1:]]) - losses[0]).abs().max()),  # keeps a NaN, as the next one does
+            "parameters": float(torch.tensor(apart, dtype=torch.float64).max()),
+        }
         compared = {name: found[name] for name in self.rounding}
+        if not all(map(math.isfinite, (found["losses"], *compared.values()))):
+            return "is not finite"
         # In low precision the first step counts whatever it rounds: no learning rate makes that less.
         if max(compared.values()) > self.trial.most_rounding and (self.exact or self.losses):
             return f"is moved by rounding by {max(compared.values()):.0e}"
         self.rounding = {name: max(known, compared[name]) for name, known in self.rounding.items()}
         return ""
 
+    def _keep_the_farthest(self) -> None:
+        """Go on with the training whose gradients are farthest away: most parameters are too coarse to show it."""
+        expected = _gradients(self.first)
+        apart = {p: _norm(torch._foreach_sub(expected, _gradients(other))) for p, other in self.others.items()}
+        farthest = max(apart, key=lambda pieces: apart[pieces])
+        self.others = {farthest: self.others[farthest]}
+
     def _apart(self, others: list[torch.Tensor]) -> float:
-        """How far the second training's parameters are, measured as the trial compares them."""
+        """How far these parameters are from the first training's, measured as the trial compares them."""
         differences = torch._foreach_sub(_parameters(self.first), others)
         if self.trial.relative:
             return _norm(differences) / (self._moved() or 1.0)
@@ -113,10 +131,20 @@ def _parameters(plain: Plain) -> list[torch.Tensor]:
     return [p.detach() for p in plain.model.parameters()]
 
 
-def _in_halves(parts: Sequence[Batch]) -> list[Batch]:
-    """Each part in two, where it has two samples or more."""
-    halves = (zip(inputs.chunk(2), targets.chunk(2), strict=True) for inputs, targets in parts)
-    return [half for pair in halves for half in pair]
+def _gradients(plain: Plain) -> list[torch.Tensor]:
+    """Of the last step, in the order of parameters."""
+    return [p.grad for p in plain.model.parameters() if p.grad is not None]
+
+
+def divisors(samples: int) -> list[int]:
+    """Into how many equal pieces so many samples can be divided; a single sample is one."""
+    return [pieces for pieces in range(2, samples + 1) if samples % pieces == 0] or [1]
+
+
+def _in_pieces(parts: Sequence[Batch], pieces: int) -> list[Batch]:
+    """Each part in so many pieces, or in single samples where it has fewer."""
+    divided = (zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True) for inputs, targets in parts)
+    return [piece for part in divided for piece in part]
 
 
 def _norm(tensors: Sequence[torch.Tensor]) -> float:

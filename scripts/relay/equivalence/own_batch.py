@@ -6,9 +6,11 @@ batch reaches. Their plain training is rank 0's, so that all batch sizes share o
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from relay import strategies
 from relay.equivalence import reference
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
@@ -40,6 +42,13 @@ def trials(run: Training) -> list[Trial]:
     return [replace(trial, **SMOOTH) if trial.name == "smooth twin" else trial for trial in chosen]
 
 
+def divisions(run: Training) -> list[int]:
+    """In which divisions of a slice rounding is measured: in halves, and as the strategy works through a slice."""
+    worked_through = strategies.load(run.strategy.name).requirements.whole_batches
+    pieces = math.lcm(*(run.strategy.options.get(name, 1) for name in worked_through))
+    return sorted({2, pieces} - {1})
+
+
 def plain(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[str, Any]:
     """Train the trial in rank 0's process alone, without a strategy; what `reference.train` returns. Collective.
 
@@ -48,7 +57,7 @@ def plain(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[st
     """
     parts = run.shape.devices if "samples" in run.strategy.divides else 1
     with untouched(run.computation.precision):
-        known = reference.train(run, trial, data, parts) if ranks.rank == 0 else {}
+        known = reference.train(run, trial, data, parts, divisions(run)) if ranks.rank == 0 else {}
     shared = ("steps", "slowdown", "rounding", "ended", "footprint")
     told: dict[str, Any] = ranks.gather({name: value for name, value in known.items() if name in shared})[0]
     return told | known

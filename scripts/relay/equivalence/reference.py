@@ -5,6 +5,7 @@ Started by the launcher: `python -m relay.launch.worker equivalence.reference WO
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,16 +26,18 @@ from relay.spec.run import Reference, Training
 SLOWDOWNS = (1, 10, 100, 1000)
 
 
-def train(run: Training, trial: Trial, data: TrialData, parts: int = 1) -> dict[str, Any]:
+def train(
+    run: Training, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()
+) -> dict[str, Any]:
     """Train one trial, unscaled, as far as rounding allows, at the first learning rate that leaves enough steps.
 
-    Where none does, the one counts that leaves most. A batch is computed in so many parts. Returns what
-    `LockStep.result` does, with the `slowdown` of the learning rate. Raises UserError where not one step can be
-    compared.
+    Where none does, the one counts that leaves most. A batch is computed in so many parts, and rounding is measured in
+    these `divisions` of each part, as `LockStep` has it. Returns what `LockStep.result` does, with the `slowdown` of
+    the learning rate. Raises UserError where not one step can be compared.
     """
     tried: list[LockStep] = []
     for slowdown in SLOWDOWNS:
-        tried.append(LockStep(run, replace(trial, slowdown=slowdown), data, parts))
+        tried.append(LockStep(run, replace(trial, slowdown=slowdown), data, parts, divisions))
         tried[-1].train()
         if tried[-1].steps >= min(trial.least_steps, trial.steps):
             break

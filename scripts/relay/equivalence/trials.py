@@ -23,7 +23,7 @@ GRADIENT_LIMITS = {**dict.fromkeys(TF32, 5e-3), "bf16": 2e-2, "fp16": 5e-3}
 LOSS_LIMITS = {**dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
 # How far rounding alone may move the reference's losses and parameters in a step that is still compared. Beyond, chaos
 # makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
-MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 5e-6}
+MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
 
 
 @dataclass(frozen=True, kw_only=True)
