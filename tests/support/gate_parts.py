@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gate_runs import FOLDER, Gates, planned
 from preloaded import spawned
-from relay.datasets import catalogue
 from relay.process.ranks import Ranks
-from relay.spec.run import Gate, changed
+from relay.spec.run import Gate
 
-#: Small images, and so many samples, of random pixels: for tasks whose own data is not on every machine.
-SIDE, SAMPLES = 16, 96
 SLOWDOWN = 10  # as a reference with frozen BatchNorm may choose it
 TOGETHER = 4  # so many are judged by processes that are started once
 
@@ -37,17 +34,7 @@ class Asked:
         """Its gate on so many processes, as the planner makes it."""
         axes = {"global_batch_size": 16, **self.axes}
         gate, _ = planned(self.strategy, processes, task=self.task, options=self.options, **axes)
-        return synthetic(gate) if gate.dataset.name in ("mnist", "cifar10") else gate
-
-
-def synthetic(gate: Gate) -> Gate:
-    """The gate on random images; ResNet's are small ones."""
-    task, shape = gate.task, gate.dataset.shape
-    if task.network == "resnet18":
-        shape = (shape[0], SIDE, SIDE)
-        task = replace(task, input_shape=shape)
-    dataset = catalogue.dataset("synthetic", shape=shape, train_count=SAMPLES, test_count=16)
-    return changed(gate, task=task, dataset=dataset, steps_per_epoch=SAMPLES // gate.batch.global_batch_size)
+        return gate
 
 
 def _judge(ranks: Ranks, asked: Sequence[tuple[str, Gate, Path]], place: Path) -> None:

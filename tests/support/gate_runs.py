@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
 FEW_STEPS = 5
+#: Small images, and so many samples, of random pixels: for tasks whose own data is not on every machine.
+SIDE, SAMPLES = 16, 96
 Kind = TypeVar("Kind", bound=Training)
 
 
@@ -33,9 +35,10 @@ def planned(
     *,
     task: str = "lenet-digits",
     folders: Sequence[Path] = (),
+    device: str = "cpu",
     **comparison: Any,
 ) -> tuple[Gate, Reference]:
-    """The gate of a strategy on CPUs, and that gate's reference, as the planner makes them.
+    """The gate of a strategy, and that gate's reference, as the planner makes them.
 
     `devices` are two where nothing is said, or one for a strategy of a single process. `folders` have further
     strategies.
@@ -45,20 +48,32 @@ def planned(
         devices = 1 if needs.processes == "one" else 2
     asked = {
         "strategy_folders": [str(FOLDER), *map(str, folders)],
-        "device": "cpu",
+        "device": device,
         "task": task,
         "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],
     }
-    made = plan(config.load(asked), gpus=0)
+    made = plan(config.load(asked), gpus=devices if device == "cuda" else 0)
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
-    return gate, made.references[made.reference_of[gate.id]]
+    checks: tuple[Gate, Reference] = gate, made.references[made.reference_of[gate.id]]
+    return tuple(map(synthetic, checks)) if gate.dataset.name in ("mnist", "cifar10") else checks
 
 
 def shortened(check: Kind, steps: int) -> Kind:
     """The gate or reference with fewer steps, under a name of its own."""
     name, epochs = f"{check.id}-{steps}", steps / check.length.steps_per_epoch
     return changed(check, id=name, epochs=epochs, total_steps=steps, evaluate_every_steps=steps)
+
+
+def synthetic(check: Kind) -> Kind:
+    """The gate or reference on random images; ResNet's are small ones."""
+    task, shape = check.task, check.dataset.shape
+    if task.network == "resnet18":
+        shape = (shape[0], SIDE, SIDE)
+        task = replace(task, input_shape=shape)
+    images = dataset("synthetic", shape=shape, train_count=SAMPLES, test_count=16)
+    per_epoch = SAMPLES // check.batch.global_batch_size
+    return changed(check, task=task, dataset=images, steps_per_epoch=per_epoch)
 
 
 @dataclass

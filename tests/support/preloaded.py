@@ -2,7 +2,7 @@
 
 Importing torch costs a process two seconds of CPU time, a short gate a tenth of that. These are processes as a launcher
 starts them, each with its own rank, sockets and end; but all on this machine and with this checkout's code. What
-launchers themselves do is tested with real launchers.
+launchers themselves do is tested with real launchers. Where a specification asks for GPUs, they get pretended ones.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MODULES = ("torch._dynamo", "relay.equivalence.gate", "relay.equivalence.referen
 FORKED = "forkserver"
 
 
-def spawned(work: Callable[..., None], world_size: int, *arguments: Any) -> None:
-    """Run `work(ranks, *arguments)` in so many processes, which have joined as ranks on CPUs.
+def spawned(work: Callable[..., None], world_size: int, *arguments: Any, gpus: int = 0) -> None:
+    """Run `work(ranks, *arguments)` in so many processes, which have joined as ranks on CPUs, or on pretended `gpus`.
 
     What one of them raises is raised here, and ends the others. So does what ends the test, such as its time limit.
     """
     _serve()
-    given = (_told(world_size), work, arguments)
+    given = (_told(world_size), gpus, work, arguments)
     ranks = torch.multiprocessing.start_processes(_rank, given, nprocs=world_size, start_method=FORKED, join=False)
     try:
         while not ranks.join():
@@ -57,9 +57,10 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     Returns the first exit status that is not 0 (negative: the signal that killed it).
     """
     _serve()
-    world_size = Specification.read(specification).shape.world_size
+    shape = Specification.read(specification).shape
+    world_size, gpus = shape.world_size, shape.devices_per_node if shape.device == "cuda" else 0
     told, context = _told(world_size), multiprocessing.get_context(FORKED)
-    given = (told, role, work, arguments, code)
+    given = (told, gpus, role, work, arguments, code)
     processes = [context.Process(target=_role, args=(rank, *given)) for rank in range(world_size)]
     for process in processes:
         process.start()
@@ -82,7 +83,8 @@ def _first_failure(processes: Sequence[Any]) -> int:
 
 def _serve() -> None:
     """Start the server unless it is there. It does not take over this process's `sys.path`, only the environment."""
-    multiprocessing.set_forkserver_preload(list(MODULES))
+    further = [name for name in ("gpu_lines",) if name in sys.modules]  # where pytest was asked to note lines
+    multiprocessing.set_forkserver_preload([*MODULES, *further])
     path = os.pathsep.join(filter(None, sys.path))
     with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
         forkserver.ensure_running()
@@ -96,19 +98,25 @@ def _told(world_size: int) -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"} | sizes
 
 
-def _become(rank: int, told: Mapping[str, str]) -> None:
+def _become(rank: int, told: Mapping[str, str], gpus: int) -> None:
     os.environ |= {**told, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
+    if gpus:
+        import pretended_gpu
+
+        pretended_gpu.install(gpus)
 
 
-def _rank(rank: int, told: Mapping[str, str], work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    _become(rank, told)
-    ranks = Ranks.join("cpu", "gloo")
+def _rank(rank: int, told: Mapping[str, str], gpus: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    _become(rank, told, gpus)
+    ranks = Ranks.join("cuda" if gpus else "cpu", "gloo", max(1, gpus // int(told["WORLD_SIZE"])))
     work(ranks, *arguments)
     ranks.leave()
 
 
-def _role(rank: int, told: Mapping[str, str], role: str, work: Path, arguments: Sequence[str], code: Path) -> None:
-    _become(rank, told)
+def _role(
+    rank: int, told: Mapping[str, str], gpus: int, role: str, work: Path, arguments: Sequence[str], code: Path
+) -> None:
+    _become(rank, told, gpus)
     strategies.__path__.append(str(code / "relay" / "strategies"))  # where one of a further folder has been copied
     faults.guarded(work, lambda: import_module(f"relay.{role}").main(list(arguments)))

@@ -139,7 +139,7 @@ def compared_modules(repeated: Repeated) -> list[str]:
         problems += [f"{name} is not used {when}" for name in modal if name not in names]
         problems += [f"{name} is used {when}, where the task's modules belong" for name in names - modal.keys()]
     problems += _masks(network, [step for t in told for seen in (t.first, t.second) for step in seen.masks])
-    problems += _alike(repeated)
+    problems += _alike(repeated) or _parts_alike(repeated)
     return [f"modules: {problem}" for problem in problems[:1]]
 
 
@@ -185,6 +185,17 @@ def _alike(repeated: Repeated) -> list[str]:
                 elif other != index:
                     when = "" if earlier == step else f", in their steps {earlier} and {step}"
                     lines.append(f"{name} drops the same units on replicas {other} and {index}{when}")
+    return lines
+
+
+def _parts_alike(repeated: Repeated) -> list[str]:
+    """Layers that drop the same units for two parts of a slice, as several GPUs of one process do with one seed."""
+    lines = []
+    for step, masks in ((step, m) for told in repeated.told for step, m in enumerate(told.first.masks)):
+        for name, drawn in masks.items():
+            known = [bits for each in drawn if (bits := _bits([each]))]
+            if len(set(known)) < len(known):
+                lines.append(f"{name} drops the same units for two parts of its slice in step {step}")
     return lines
 
 

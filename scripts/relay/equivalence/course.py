@@ -86,7 +86,7 @@ class Course:
     def build(self, measured: Mapping[str, Any] | None = None) -> Strategy:
         """A new strategy object, with generators seeded as the trainer seeds them."""
         strategy = start(self.run, self.task, self.ranks, lossy=self.lossy, measured=measured)
-        seed_generators(self.run.seed * 1_000_003 + strategy.replica.index)
+        seed_generators(self.run.seed * 1_000_003 + strategy.replica.index, self.ranks.devices)
         self.strategy = strategy
         return strategy
 

@@ -1,4 +1,4 @@
-"""Differences between tensors, as one figure."""
+"""Differences between tensors, as one figure; they may lie on different devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest absolute difference; NaN where either has one, infinite where the shapes differ."""
     if mine.shape != reference.shape:
         return float("inf")
-    return float((mine.double() - reference.double()).abs().max())
+    return float(_apart(mine, reference).abs().max())
 
 
 def largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
@@ -21,4 +21,8 @@ def distance(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
     """The L2 norm of all differences together; infinite where shapes differ."""
     if any(mine.shape != reference.shape for mine, reference in pairs):
         return float("inf")
-    return float(torch.stack([(mine.double() - reference.double()).norm() for mine, reference in pairs]).norm())
+    return float(torch.stack([_apart(mine, reference).norm() for mine, reference in pairs]).norm())
+
+
+def _apart(mine: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    return mine.double() - reference.to(mine.device).double()

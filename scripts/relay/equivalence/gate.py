@@ -27,6 +27,7 @@ from relay.equivalence.verdict import UNFINISHED, Part, Verdict
 from relay.equivalence.work import Work
 from relay.process import sent
 from relay.process.cpus import useful_threads
+from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.spec.run import Gate, Training
@@ -78,7 +79,7 @@ def train(
 
 def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
     """Bytes that the process's tensors take on each of its GPUs, from where their peaks are now counted."""
-    gpus = [device for device in devices if device.type == "cuda"]
+    gpus = [device for device in devices if is_gpu(device)]
     for device in gpus:
         torch.cuda.reset_peak_memory_stats(device)
     return [torch.cuda.memory_allocated(device) for device in gpus]

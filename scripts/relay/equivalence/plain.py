@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from relay.task.data import Batch
-from relay.task.network import Network
+from relay.task.network import Network, StatisticsKept
 from relay.task.task import FIRST_SCALE, Task
 
 
@@ -18,6 +19,7 @@ class Plain:
 
     `statistics` are the model's buffers (BatchNorm's statistics), one set for each replica. They stay empty where one
     replica computes everything, because the model's own buffers are then enough.
+    With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay.
     """
 
     task: Task
@@ -25,6 +27,7 @@ class Plain:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     statistics: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    copies: bool = False
 
     @classmethod
     def of(cls, task: Task, device: torch.device, replicas: int = 1) -> Plain:
@@ -50,9 +53,10 @@ class Plain:
         total = torch.zeros((), dtype=torch.float64)
         for replica, parts in enumerate(slices):
             self.use_statistics(replica)
-            for inputs, targets in parts:
-                loss = self.task.loss(self.model(inputs), targets) * (len(targets) / samples)
-                self.scaler.scale(loss).backward()
+            for part, (inputs, targets) in enumerate(parts):
+                with StatisticsKept(self.model) if self.copies and part else nullcontext():
+                    loss = self.task.loss(self.model(inputs), targets) * (len(targets) / samples)
+                    self.scaler.scale(loss).backward()
                 total += loss.detach().double().cpu()
         self.scaler.step(self.optimizer)
         self.scaler.update()

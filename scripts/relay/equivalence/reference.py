@@ -19,6 +19,7 @@ from relay.equivalence.made_with import made_with
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial, trials
 from relay.process import machine
+from relay.process.devices import gpu
 from relay.spec import arithmetic
 from relay.spec.run import Reference, Training
 
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     machine.set_precision(run.computation.precision)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    data = TrialData(run, given.dataset, torch.device("cuda" if run.shape.device == "cuda" else "cpu"))
+    data = TrialData(run, given.dataset, gpu(0) if run.shape.device == "cuda" else torch.device("cpu"))
     float32.check(run, data)
     trained: dict[str, dict[str, Any]] = {trial.name: train(run, trial, data) for trial in trials(run, lossy=True)}
     reference_file.write(given.output, {**trained, "made_with": made_with(given.dataset, data.device)})

@@ -94,12 +94,15 @@ class Repeated:
         self.divides, self.replicas = requirements.divides, told[0].replica.count
         options = {**requirements.options, **run.strategy.options}
         self.parts = math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
+        self.copies = requirements.copies_model
+        if self.copies:
+            self.parts *= run.shape.devices_per_process
         self.first, self.second = Line(), Line(BEFORE)
 
     def train(self) -> None:
         """Train on as the strategy's two objects did, from where they part."""
         self.task.masks.given = {}
-        plain = Plain.of(self.task, self.data.device, self.replicas)
+        plain = replace(Plain.of(self.task, self.data.device, self.replicas), copies=self.copies)
         seen = [told.first for told in self.told]
         for step in range(BEFORE):
             self._step(plain, self.first, step, [each.masks[step] for each in seen])

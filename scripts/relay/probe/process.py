@@ -18,6 +18,7 @@ from relay.base.errors import NoRoom
 from relay.base.files import write_json
 from relay.probe.tries import STEPS
 from relay.process import machine
+from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
@@ -32,7 +33,7 @@ def budget_bytes(run: Training, device: torch.device, fraction: float, node_memo
 
     `node_memory_mb` is what was declared; without it, what the control group or the machine has.
     """
-    if device.type == "cuda":
+    if is_gpu(device):
         sharing = max(1, run.shape.processes_per_node // run.shape.devices_per_node)
         return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
     if node_memory_mb is None:
@@ -46,7 +47,7 @@ def limit_memory(ranks: Ranks, budget: int) -> None:
 
     Raises NoRoom where there is no room for the process itself.
     """
-    if ranks.device.type == "cuda":
+    if is_gpu(ranks.device):
         for device in ranks.devices:
             total = torch.cuda.get_device_properties(device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from relay.process.devices import is_gpu
 
-def seed_generators(seed: int) -> None:
-    """Start every random generator that `generators` saves: torch's, also on GPUs, numpy's and Python's."""
+
+def seed_generators(seed: int, devices: Sequence[torch.device] = ()) -> None:
+    """Start every random generator that `generators` saves: torch's, also on GPUs, numpy's and Python's.
+
+    `devices` are this process's. Each GPU draws otherwise, or chunks of a batch on several GPUs would drop alike.
+    """
     torch.manual_seed(seed)
+    for place, device in enumerate(devices):
+        if place and is_gpu(device):
+            its_seed = int(np.random.SeedSequence((seed, place)).generate_state(1, np.uint64)[0] >> 1)
+            torch.cuda.default_generators[device.index].manual_seed(its_seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from relay.process.devices import is_gpu
 from relay.run_folder.samples import Reading
 
 
@@ -20,7 +21,7 @@ def uuids(devices: Sequence[torch.device]) -> list[str]:
     """The UUIDs of these devices' GPUs, by which the driver knows them whatever CUDA_VISIBLE_DEVICES shows."""
     found: list[str] = []
     for device in devices:
-        if device.type == "cuda":
+        if is_gpu(device):
             with suppress(Exception):  # old versions of torch do not tell it
                 found.append(str(torch.cuda.get_device_properties(device).uuid))
     return found

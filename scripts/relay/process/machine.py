@@ -16,6 +16,7 @@ import torch
 
 from relay.base.errors import UserError
 from relay.process import cpus, gpus
+from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.job import Job
@@ -46,7 +47,7 @@ def set_precision(precision: str) -> None:
 
 def check_precision(run: Specification, precision: str, device: torch.device) -> None:
     """Raise UserError where a GPU would silently compute in fp32 for TF32; say it where a precision is slow there."""
-    if device.type != "cuda":
+    if not is_gpu(device):
         return
     problem = without_tensor_cores(precision, torch.cuda.get_device_capability(device))
     told = f"{run.kind} {run.id}: {torch.cuda.get_device_name(device)}: {problem}"
@@ -92,7 +93,7 @@ def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
     Slurm may show each rank all GPUs of the node or one alone (--gpus-per-task, --gpu-bind), and each rank counts its
     own from 0. So what the ranks of a node see is put together, by the GPUs' UUIDs.
     """
-    all_visible = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    all_visible = [gpu(index) for index in range(torch.cuda.device_count())]
     told = ranks.gather((socket.gethostname(), gpus.uuids(all_visible), gpus.uuids(ranks.devices)))
     if not all(seen and len({*seen}) == len(seen) for _, seen, _ in told):  # a torch that tells no UUIDs
         visible = used_here = len(all_visible)
@@ -161,7 +162,7 @@ def held_bytes() -> dict[str, int]:
 
 def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
     """The most memory this process has used: on the fullest of its GPUs, or, without GPUs, in main memory."""
-    if devices[0].type == "cuda":
+    if is_gpu(devices[0]):
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
     return peak_main_memory_bytes()
 
@@ -188,8 +189,8 @@ def versions(device: torch.device) -> dict[str, str | None]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if device.type == "cuda" else None,
-        "driver": driver() if device.type == "cuda" else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if is_gpu(device) else None,
+        "driver": driver() if is_gpu(device) else None,
     }
 
 
@@ -201,7 +202,7 @@ def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
 
 def facts(device: torch.device) -> dict[str, Any]:
     """Host, device, versions and numeric settings, to be recorded with the run's results."""
-    cuda = device.type == "cuda"
+    cuda = is_gpu(device)
     return {
         "host": socket.gethostname(),
         "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),

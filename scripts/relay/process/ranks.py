@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
+from relay.process.devices import gpu
 
 # Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
 TIMEOUT = timedelta(minutes=5)
@@ -79,7 +80,7 @@ class Ranks:
                 raise UserError("device: 'cuda' is not allowed here; torch sees no GPU (driver, build, or allocation)")
             # A launcher may show each rank one GPU, or all GPUs of the node. The remainder is right in both cases.
             seen = torch.cuda.device_count()
-            own = tuple(torch.device("cuda", (local_rank + place) % seen) for place in range(devices))
+            own = tuple(gpu((local_rank + place) % seen) for place in range(devices))
             torch.cuda.set_device(own[0])
         if world_size == 1:
             backend = "gloo"

@@ -61,6 +61,8 @@ class Requirements:
     option, such as `{"rank": ("compression", "low_rank")}`. `compiles`: whether torch.compile can be had with it.
     `files`: data files that it reads, relative to its own file, such as `("rates.json",)`. They count as its code: they
     are part of its identity, and lie beside it in the run's snapshot. Opening another file is an error.
+    `copies_model`: a process with several devices computes its slice in as many chunks, on copies of its model. Each is
+    normalised by its own statistics, and only the first one's stay.
     `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
     that slice.
     """
@@ -91,6 +93,7 @@ class Requirements:
     part_of: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     compiles: bool = True
     files: tuple[str, ...] = ()
+    copies_model: bool = False
     whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
 
     def group_size(self, world_size: int, options: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from relay.equivalence.plain import Plain
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
+from relay.spec import requirements
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spot_check import statistics
@@ -104,6 +105,8 @@ class Division:
 
     def __init__(self, run: Run, spots: Spots) -> None:
         self.run, self.spots = run, spots
+        file = Path(run.strategy.file)
+        self.copies = file.is_file() and requirements.read(file).copies_model
         ranks_of: dict[int, list[int]] = {}
         for rank, (index, _) in enumerate(spots.replicas):
             ranks_of.setdefault(index, []).append(rank)
@@ -121,6 +124,8 @@ class Division:
         # Of a step that only a killed job has trained nothing is known: as in another one.
         known = seen.get(step) or next(iter(seen.values()), None)
         sizes = known.parts[self.reporting[replica]] if known else []
+        if self.copies and sizes == [size]:  # the loss is that of all copies together
+            sizes = list(map(len, torch.empty(size).chunk(self.run.shape.devices_per_process)))
         return sizes if sum(sizes) == size else None
 
     def owners(self, replica: int, layers: list[str]) -> dict[str, int] | None:
@@ -177,7 +182,7 @@ class Loop:
             _disturb(whole.model, noise)
         before, model = State.of(whole), cast(Network, whole.model)
         scaler = whole.scaler or torch.amp.GradScaler(self.ranks.device.type, enabled=False)
-        plain = Plain(task, model, whole.optimizer, scaler)
+        plain = Plain(task, model, whole.optimizer, scaler, copies=division.copies)
         if division.replicas > 1:
             world_size = self.run.shape.world_size
             plain.statistics = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)

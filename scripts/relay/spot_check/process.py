@@ -257,7 +257,7 @@ class Check:
         size = self.run.batch.global_batch_size // division.replicas
         steps = range(spot.first + 1, spot.last + 1)
         known = all(division.parts(step, each, size) for step in steps for each in range(division.replicas))
-        return known and self.run.shape.devices_per_process == 1
+        return known and (division.copies or self.run.shape.devices_per_process == 1)
 
     def _bytes(self, known: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""

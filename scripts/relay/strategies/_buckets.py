@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from relay.process.devices import generators_kept
+
 
 def settle(wrapper: DistributedDataParallel, inputs: torch.Tensor) -> None:
     """Run two passes after which DDP's buckets are final. They change no parameters, buffers or random generators.
@@ -14,7 +16,7 @@ def settle(wrapper: DistributedDataParallel, inputs: torch.Tensor) -> None:
     bucket. The passes are in training mode, so that the code which is compiled here is the code of training.
     """
     buffers = [buffer.clone() for buffer in wrapper.module.buffers()]
-    with torch.random.fork_rng(devices=[inputs.device] if inputs.device.type == "cuda" else []):
+    with generators_kept(inputs.device):
         for _ in range(2):  # the second pass starts with the new buckets
             wrapper(inputs).float().mean().backward()
     wrapper.zero_grad()

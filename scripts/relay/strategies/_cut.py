@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -12,6 +11,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from relay.base.errors import UserError
+from relay.process.devices import generators_kept, synchronise
 from relay.task.network import Network
 
 REPETITIONS = 5
@@ -50,7 +50,7 @@ def layer_seconds(network: Network, inputs: torch.Tensor) -> dict[str, float]:
     that neither they nor the random generators change.
     """
     seconds: dict[str, float] = {}
-    with _traceless(inputs.device):
+    with generators_kept(inputs.device):
         for name, layer in _copies(network, inputs.device):
             inputs = inputs.detach().requires_grad_(bool(seconds))  # the network's own inputs need no gradient
             times = []
@@ -67,8 +67,7 @@ def layer_seconds(network: Network, inputs: torch.Tensor) -> dict[str, float]:
 
 def _now(device: torch.device) -> float:
     """The time in seconds, after the device has finished its queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronise(device)
     return time.perf_counter()
 
 
@@ -77,13 +76,6 @@ def _copies(network: Network, device: torch.device) -> Iterator[tuple[str, Netwo
     eager = replace(network.computation, compiled=False)
     for name, layer in network.named_children():
         yield name, Network({name: deepcopy(layer).to(device)}, eager)
-
-
-@contextmanager
-def _traceless(device: torch.device) -> Iterator[None]:
-    """Restore the random generators of training afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
 
 
 def trainable(network: Network) -> set[str]:
@@ -159,7 +151,7 @@ def flow(network: Network, cuts: Sequence[Sequence[str]], example: torch.Tensor,
     last = {stage[-1] for stage in cuts}
     passing = torch.zeros(1, *example.shape[1:], dtype=example.dtype, device=device)
     boundaries = [example]
-    with _traceless(device):
+    with generators_kept(device):
         for name, layer in _copies(network, device):
             passing = layer.eval()(passing)
             if name in last:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.process.devices import is_gpu
 from relay.process.ranks import Ranks
 from relay.strategies._lightning_library import (
     Callback,
@@ -66,7 +67,7 @@ class LightningStrategy(Strategy):
 
         def fit() -> None:
             try:
-                if self.ranks.device.type == "cuda":
+                if is_gpu(self.ranks.device):
                     torch.cuda.set_device(self.ranks.device)  # each thread has its own
                 self.trainer = trainer = self.new_trainer(turns)
                 trainer.fit(self.module, train_dataloaders=Batches(batches))

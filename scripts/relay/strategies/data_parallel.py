@@ -9,7 +9,13 @@ class DataParallel(Strategy):
     """PyTorch's DataParallel over the GPUs of the process. Parameters, loss and optimiser are on the first GPU."""
 
     requirements = Requirements(
-        processes="one", devices=("cuda",), least_devices=2, divides=("samples",), twin="ddp", compiles=False
+        processes="one",
+        devices=("cuda",),
+        least_devices=2,
+        divides=("samples",),
+        twin="ddp",
+        compiles=False,
+        copies_model=True,
     )
 
     def build(self) -> None:

@@ -11,9 +11,16 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
+from relay.process.devices import generators_kept, is_gpu
 from relay.spec.run import Setting
 from relay.strategies._buckets import settle
 from relay.strategies.base import Requirements, Strategy
+
+
+def powersgd_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """torch's hook, which seeds every GPU, alike on all ranks: all would then drop the same units."""
+    with generators_kept(bucket.buffer().device):
+        return powerSGD_hook(state, bucket)
 
 
 def bfloat16_hook(group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -83,7 +90,7 @@ class DDP(Strategy):
         self.accumulation = accumulation
         self.wrapper = DistributedDataParallel(
             self.model,
-            device_ids=[self.ranks.device] if self.ranks.device.type == "cuda" else None,
+            device_ids=[self.ranks.device] if is_gpu(self.ranks.device) else None,
             bucket_cap_mb=self._bucket_mb(bucket_mb, compression),
             static_graph=static_graph,
             find_unused_parameters=find_unused_parameters,
@@ -94,7 +101,7 @@ class DDP(Strategy):
         if compression == "powersgd":
             # Without epsilon, a gradient of zeros would become NaN.
             self.powersgd = PowerSGDState(None, powersgd_rank, powersgd_start, orthogonalization_epsilon=1e-8)
-            self.wrapper.register_comm_hook(self.powersgd, powerSGD_hook)
+            self.wrapper.register_comm_hook(self.powersgd, powersgd_hook)
         elif compression != "none":
             self.wrapper.register_comm_hook(None, HOOKS[compression])
 

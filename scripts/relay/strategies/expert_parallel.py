@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.networks.gpt import MoE
+from relay.process.devices import is_gpu
 from relay.process.ranks import TIMEOUT
 from relay.spec.run import Setting
 from relay.strategies._tensor_plan import shard_experts
@@ -47,7 +48,7 @@ class ExpertParallel(Strategy):
         sharded = {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
         self.experts = list(sharded.values())
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, list(sharded))
-        device_ids = [device] if device.type == "cuda" else None
+        device_ids = [device] if is_gpu(device) else None
         self.forward = DistributedDataParallel(self.model, device_ids=device_ids)  # type: ignore[method-assign]
         self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)

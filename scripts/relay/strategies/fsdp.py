@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
+from relay.process.devices import is_gpu
 from relay.strategies._averages import sum_and_divide
 from relay.strategies.base import Replica, Requirements, Strategy
 from relay.task.network import Network
@@ -41,7 +42,7 @@ class FSDP(Strategy):
     def build(self, reshard_after_forward: bool, mixed_precision: bool, offload: bool, replicas: int) -> None:
         self.reshard_after_forward = reshard_after_forward
         model = self.task.model()  # on the CPU, because fully_shard moves one layer after the other to the device
-        on_gpu = self.ranks.device.type == "cuda"
+        on_gpu = is_gpu(self.ranks.device)
         shard_layers(
             model,
             self._mesh(replicas),

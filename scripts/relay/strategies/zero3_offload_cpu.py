@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.process.devices import is_gpu
 from relay.strategies._deepspeed import ZeRO
 from relay.strategies._deepspeed_host import host_optimizer
 from relay.strategies.base import Requirements
@@ -32,7 +33,7 @@ class ZeRO3OffloadCPU(ZeRO):
 
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
         configuration = super().configuration(parameters, **options)
-        place = {"device": "cpu", "pin_memory": self.ranks.device.type == "cuda"}
+        place = {"device": "cpu", "pin_memory": is_gpu(self.ranks.device)}
         configuration["zero_optimization"] |= {"offload_param": place, "offload_optimizer": place}
         return configuration
 

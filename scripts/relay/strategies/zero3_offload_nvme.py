@@ -15,6 +15,7 @@ from unittest import mock
 import torch
 from torch import nn
 
+from relay.process.devices import is_gpu
 from relay.strategies import _deepspeed_disk as disk
 from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed import ZeRO
@@ -75,7 +76,7 @@ class ZeRO3OffloadNVMe(ZeRO):
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
         disk.check_room(self.folder, parameters, self.task.dtype.itemsize, self.ranks)
         configuration = super().configuration(parameters, **options)
-        place = {"device": "nvme", "nvme_path": str(self.folder), "pin_memory": self.ranks.device.type == "cuda"}
+        place = {"device": "nvme", "nvme_path": str(self.folder), "pin_memory": is_gpu(self.ranks.device)}
         largest, most = self._sizes()
         configuration["zero_optimization"] |= {
             # `max_in_cpu`: otherwise a thousand million numbers stay in main memory.

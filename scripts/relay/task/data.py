@@ -15,6 +15,7 @@ from relay.datasets import kinds, verified
 from relay.datasets.arrays import Split as SplitName
 from relay.datasets.manifest import load_split, verify
 from relay.process import cpus
+from relay.process.devices import is_gpu
 from relay.process.interruption import SIGNALS
 from relay.process.ranks import Ranks
 from relay.spec.tasks import TaskSpec
@@ -80,7 +81,7 @@ class Resident:
 
     def fetch(self, indices: torch.Tensor) -> Batch:
         """Inputs (n, *input_shape) and targets of these samples, on the device."""
-        if self.device.type == "cuda":  # from pinned memory, so that the loop need not wait for the device
+        if is_gpu(self.device):  # from pinned memory, so that the loop need not wait for the device
             indices = indices.pin_memory().to(self.device, non_blocking=True)
         return self.split.reader.batch(self.inputs[indices], self.dtype), self.targets[indices]
 
@@ -138,7 +139,7 @@ class Streamed:
             batch_sampler=(indices.tolist() for indices in index_lists),  # lazily
             num_workers=self.workers,
             worker_init_fn=_start_worker if self.workers else None,
-            pin_memory=self.device.type == "cuda",
+            pin_memory=is_gpu(self.device),
             # Its own generator: the loader would otherwise draw a seed from the rank's, and a resumed run's dropout
             # would part from an uncut one's.
             generator=torch.Generator(),

@@ -62,19 +62,19 @@ def _recomputed(layer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
 
     The caller leaves out layers without parameters: they keep only their input, so that nothing would be saved.
     """
-    again = lambda: (nullcontext(), _StatisticsKept(layer))  # noqa: E731
+    again = lambda: (nullcontext(), StatisticsKept(layer))  # noqa: E731
     outputs: torch.Tensor = checkpoint(layer, inputs, use_reentrant=False, context_fn=again)
     return outputs
 
 
-class _StatisticsKept:
-    """A context for computing a layer again, in which BatchNorm does not update its running statistics once more.
+class StatisticsKept:
+    """A context for computing a module in which BatchNorm does not update its running statistics.
 
     It can be entered several times: schedules that separate the gradients of inputs and weights compute layers twice.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.norms = [m for m in layer.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    def __init__(self, module: nn.Module) -> None:
+        self.norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
         self.kept: list[dict[str, torch.Tensor]] = []
 
     def __enter__(self) -> None:

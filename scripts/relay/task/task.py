@@ -13,6 +13,7 @@ from torch import nn
 
 from relay import networks
 from relay.datasets import kinds
+from relay.process.devices import generators_kept
 from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task.network import Computation, Network
@@ -83,8 +84,8 @@ class Task:
     def layers(self) -> nn.Sequential:
         """The network's layers as its file builds them, with the seed's initial parameters."""
         # Forked, so that building a model does not change the rank's own generator, which dropout uses.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+        with generators_kept():
+            torch.default_generator.manual_seed(self.seed)  # `torch.manual_seed` would seed every GPU, too
             return networks.build(self.spec.network, self.spec.input_shape, self.classes, self.spec.network_options)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -106,7 +107,9 @@ class Task:
     def optimizer(self, parameters: Iterable[nn.Parameter] | list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The task's optimiser for these parameters, or groups of parameters, at the learning rate of step 0."""
         chosen = OPTIMIZERS[self.spec.optimizer]
-        return chosen(parameters, lr=self.spec.learning_rate, **self.spec.optimizer_options)  # type: ignore[call-arg]
+        # torch's default on GPUs. On CPUs it gives the same bits, takes less time, and proves the code of GPUs.
+        options = {"foreach": True, **self.spec.optimizer_options}
+        return chosen(parameters, lr=self.spec.learning_rate, **options)  # type: ignore[call-arg]
 
     @property
     def warmup_steps(self) -> int:

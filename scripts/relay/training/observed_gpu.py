@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 
+from relay.process.devices import synchronise
 from relay.training.intervals import Interval, common, length, union, without
 
 SENT = ("nccl", "memcpy ptop", "memcpy p2p")
@@ -125,7 +126,7 @@ class OnGpu:
 
     def _synchronise(self) -> None:
         for device in self.devices:
-            torch.cuda.synchronize(device)
+            synchronise(device)
 
 
 def _traced(event: Any, zero: float) -> Traced:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
+from relay.process.devices import is_gpu
 from relay.process.ranks import Ranks
 from relay.run_folder.step_split import FILE, StepSplit
 from relay.spec.setting import Length
@@ -39,7 +40,7 @@ class Observer:
     def begin(self, step: int, last: int) -> None:
         """Choose the steps to observe in a job that goes on from `step` to `last`. Collective."""
         count = min(self.length.observed_steps, (last - step - self.length.warmup_steps) // SHARE)
-        possible = self.ranks.device.type == "cuda" or ThreadClock.is_there()
+        possible = is_gpu(self.ranks.device) or ThreadClock.is_there()
         wanted = count >= LEAST_STEPS and possible and not (self.work / FILE).exists()
         if all(self.ranks.gather(wanted)):
             self.first, self.last = last - count, last
@@ -69,7 +70,7 @@ class Observer:
     def turn(self, step: int) -> None:
         """Begin to observe, or end and write what was seen. Collective. What goes wrong in it is told, and no more."""
         if step == self.first:
-            if self.ranks.device.type == "cuda":
+            if is_gpu(self.ranks.device):
                 self._observed = OnGpu(self.ranks.devices)
             else:
                 self._observed = OnCpu(self.ranks.world_size == 1, self.strategy.busy_waits())

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import torch
 
+from relay.process.devices import is_gpu, synchronise
+
 LEAST_BLOCK_SECONDS = 0.01  # a shorter block would measure the clock and the scheduler's jitter
 
 Item = TypeVar("Item")
@@ -47,7 +49,7 @@ class Stopwatch:
         self._event, self._started = self._mark(), time.perf_counter()
 
     def _mark(self) -> torch.cuda.Event | None:
-        if self.device.type != "cuda":
+        if not is_gpu(self.device):
             return None
         event = torch.cuda.Event(enable_timing=True)
         event.record()
@@ -74,8 +76,10 @@ class Stopwatch:
     def paused(self, what: str) -> Iterator[None]:
         """What is done within does not count. Its seconds are kept under the name of what is done."""
         self.pause()
+        synchronise(self.device)  # what is still queued belongs to the block, whose last event comes after it
         began = time.perf_counter()
         yield
+        synchronise(self.device)  # what was queued within belongs to the pause
         self._paused[what] = self._paused.get(what, 0.0) + time.perf_counter() - began
         self.resume()
 

@@ -47,7 +47,7 @@ class Trainer:
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
         # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
         # must be dropped alike. The model's initial parameters come from the seed alone.
-        seed_generators(run.seed * 1_000_003 + self.strategy.replica.index)
+        seed_generators(run.seed * 1_000_003 + self.strategy.replica.index, ranks.devices)
         verify_on_further_nodes(dataset, run.shape.nodes, ranks)
         train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
         self.count, self.dataset = len(train), digest(dataset)

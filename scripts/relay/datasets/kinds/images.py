@@ -64,6 +64,8 @@ class ImageReader(Reader):
         if manifest.mean is None or manifest.std is None:
             raise UserError(f"{manifest.name}: its manifest has no mean and deviation; prepare the dataset again")
         self.repeats, self.magnification = magnification(manifest.shape, task)
+        # A tensor: by a number, CUDA would multiply with its reciprocal, and round otherwise than the CPU.
+        self.most = torch.full((1, 1, 1), 255.0)
         self.mean = torch.tensor(manifest.mean).repeat(self.repeats).view(-1, 1, 1)
         self.std = torch.tensor(manifest.std).repeat(self.repeats).view(-1, 1, 1)
 
@@ -78,18 +80,13 @@ class ImageReader(Reader):
 
     def batch(self, samples: torch.Tensor, training: torch.dtype) -> torch.Tensor:
         """Zero mean and unit deviation, computed in float32, then cast."""
-        mean, std = self._moments(samples.device)
-        return samples.float().div_(255).sub_(mean).div_(std).to(training)
+        if samples.device != self.mean.device:  # once: a copy in every step would wait for the device
+            self.most, self.mean, self.std = (each.to(samples.device) for each in (self.most, self.mean, self.std))
+        return samples.float().div_(self.most).sub_(self.mean).div_(self.std).to(training)
 
     def sampler(self) -> Callable[[np.ndarray], torch.Tensor]:
         """The same through PIL and torchvision's transforms, as torchvision's own datasets are used in the seeds."""
         return _ImageSampler(self)
-
-    def _moments(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation on that device, brought there once: a copy in every step would wait for the device."""
-        if device != self.mean.device:
-            self.mean, self.std = self.mean.to(device), self.std.to(device)
-        return self.mean, self.std
 
 
 class _ImageSampler:

@@ -1,0 +1,24 @@
+"""Wrong: all GPUs of the process begin with one seed, so that the chunks of a batch drop the same units."""
+
+import torch
+from torch import nn
+
+from relay.strategies.base import Requirements, Strategy
+
+
+class OneSeed(Strategy):
+    """Wrong: all GPUs of the process begin with one seed, so that the chunks of a batch drop the same units."""
+
+    requirements = Requirements(
+        processes="one", devices=("cuda",), least_devices=2, divides=("samples",), compiles=False, copies_model=True
+    )
+
+    def build(self) -> None:
+        self.build_whole()
+        self.forward = nn.DataParallel(self.model, list(self.ranks.devices))  # type: ignore[method-assign]
+
+    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        state = torch.cuda.get_rng_state(self.ranks.device)
+        for device in self.ranks.devices:
+            torch.cuda.set_rng_state(state, device)
+        return super().train_step(inputs, targets)

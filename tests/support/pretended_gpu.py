@@ -1,0 +1,373 @@
+"""Pretended GPUs on torch's build for CPUs: tensors that lie on `fgpu:0`, `fgpu:1`, … and are computed on the CPU.
+
+Code that takes them for GPUs walks every line that a real one would. Tensors of two devices in one operation are an
+error; each device has a generator, a count of its memory and queued work of its own; `torch.cuda` answers for them.
+Their arithmetic is the CPU's, but for one thing that CUDA does otherwise: a division by a number multiplies by its
+reciprocal. They say nothing of CUDA's kernels, NCCL or streams.
+
+torch calls the type of device `fgpu`, because its build for CPUs refuses autograd on `cuda`. What is installed stays as
+long as the process lives: tests do it in processes of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.nn.parallel import comm
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from relay.process import devices
+
+NAME = "fgpu"
+TOTAL_MEMORY = 80 * 2**30
+aten = torch.ops.aten
+# CUDA, too, takes indices and sources from the CPU here.
+MAY_MIX = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten.copy_, aten._to_copy}
+RECIPROCALS = {aten.div: aten.mul, aten.div_: aten.mul_}
+# What CUDA's autocast computes in few bits, and what in float32.
+LOWERED = ("conv2d", "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "scaled_dot_product_attention")
+IN_FULL = ("layer_norm", "group_norm", "softmax.int", "cross_entropy_loss")
+AUTOCAST = "AutocastPrivateUse1"
+_fallback, _kernels = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+_gpus: list[Gpu] = []
+_current = 0
+
+
+class Gpu:
+    """What one device has."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+        self.allocated, self.peak, self.limit = 0, 0, TOTAL_MEMORY
+        self.storages = Counter[int]()  # how many tensors lie in each
+        self.busy_until = 0.0
+
+    def queue(self, seconds: float) -> None:
+        """Let the device be busy for so long after what it has queued."""
+        self.busy_until = max(self.busy_until, time.perf_counter()) + seconds
+
+    def wait(self) -> None:
+        """Wait until nothing is queued."""
+        time.sleep(max(0.0, self.busy_until - time.perf_counter()))
+
+
+class _Room:
+    """A tensor's memory on its device, as long as the tensor lives. Views share theirs."""
+
+    def __init__(self, gpu: Gpu, place: int, size: int) -> None:
+        self.gpu, self.place, self.size = gpu, place, size
+        gpu.allocated += size if not gpu.storages[place] else 0
+        gpu.peak = max(gpu.peak, gpu.allocated)
+        gpu.storages[place] += 1
+
+    @classmethod
+    def of(cls, gpu: Gpu, tensor: torch.Tensor) -> _Room:
+        storage = tensor.untyped_storage()
+        place, size = storage.data_ptr(), storage.nbytes()
+        if place not in gpu.storages and gpu.allocated + size > gpu.limit:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+        return cls(gpu, place, size)
+
+    def __del__(self) -> None:
+        self.gpu.storages[self.place] -= 1
+        if not self.gpu.storages[self.place]:
+            del self.gpu.storages[self.place]
+            self.gpu.allocated -= self.size
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a pretended GPU, and holds another one on the CPU."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor, number: int) -> OnGpu:
+        made: OnGpu = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=torch.device(NAME, number),
+        )
+        made.held, made.room = held, _Room.of(_gpus[number], held)
+        held.number = number
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _computed(function, args, kwargs or {})
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: OnGpu) -> None:
+        torch.Tensor.data.__set__(self, value)
+        self.held, self.room = value.held, value.room
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        if id(self) not in memo:
+            copy: torch.Tensor = self.detach().clone()
+            if isinstance(self, torch.nn.Parameter):
+                copy = torch.nn.Parameter(copy, self.requires_grad)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """As with CUDA, what another process reads lies on the GPU of that number again."""
+        return OnGpu, (self.held.detach(), self.device.index)
+
+    def __repr__(self) -> str:
+        return f"OnGpu({self.held!r}, {self.device})"
+
+    def tolist(self) -> Any:
+        _gpus[self.device.index].wait()
+        return self.held.tolist()
+
+    def pin_memory(self, *_: Any) -> torch.Tensor:
+        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it to host memory")
+
+
+def _held(value: Any) -> Any:
+    return value.held if isinstance(value, OnGpu) else value
+
+
+def _computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Compute on the CPU; raise where tensors of two devices meet."""
+    packet, asked = function._overloadpacket, kwargs.get("device")
+    tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    numbers = {value.device.index for value in tensors if isinstance(value, OnGpu)}
+    if packet is aten.copy_:
+        for value in args[:2]:  # one that leaves the device waits for it
+            if isinstance(value, OnGpu) and not isinstance(args[0], OnGpu):
+                _gpus[value.device.index].wait()
+        _held(args[0]).copy_(_held(args[1]))
+        return args[0]
+    if numbers and packet not in MAY_MIX:
+        strangers = any(not isinstance(value, OnGpu) and value.dim() and value.is_cpu for value in tensors)
+        if strangers or len(numbers) > 1:
+            found = ", ".join(sorted({str(value.device) for value in tensors}))
+            raise RuntimeError(f"Expected all tensors to be on the same device, but found {found} ({function})")
+    goes = torch.device(asked) if asked is not None else None
+    number = goes.index or 0 if goes is not None and goes.type == NAME else None
+    if goes is None and numbers:
+        number = min(numbers)
+    if numbers and goes is not None and goes.type == "cpu":
+        _gpus[min(numbers)].wait()
+    left = {"device", "pin_memory", "non_blocking"} if goes is not None and goes.type != "meta" else set()
+    options = {name: value for name, value in kwargs.items() if name not in left}
+    if numbers and packet in RECIPROCALS and _is_number(args[1]) and args[0].is_floating_point():
+        function, args = RECIPROCALS[packet], (args[0], torch.ones((), dtype=args[0].dtype) / _held(args[1]))
+    with _drawing(function, number):
+        result = function(*tree_map(_held, args), **tree_map(_held, options))
+    returns = getattr(function, "_schema", None) and function._schema.returns
+    written = returns and returns[0].alias_info is not None and returns[0].alias_info.is_write
+    if written:
+        return kwargs.get("out", args[0])
+    return result if number is None else tree_map(lambda value: _on(value, number), result)
+
+
+def _on(value: Any, number: int) -> Any:
+    """A result, on the pretended GPU."""
+    plain = isinstance(value, torch.Tensor) and not isinstance(value, OnGpu) and value.is_cpu
+    return OnGpu(value, number) if plain else value
+
+
+def _shown(value: Any) -> Any:
+    """A tensor that a process group hands back, on its GPU again: the group's backend has seen the one on the CPU."""
+    return _on(value, value.number) if hasattr(value, "number") and not isinstance(value, OnGpu) else value
+
+
+def _is_number(value: Any) -> bool:
+    """A number, or a tensor of one number on the CPU."""
+    return isinstance(value, int | float) or (not isinstance(value, OnGpu) and value.dim() == 0)
+
+
+@contextlib.contextmanager
+def _drawing(function: Any, number: int | None) -> Iterator[None]:
+    """Draw from the device's own generator."""
+    if number is None or torch.Tag.nondeterministic_seeded not in getattr(function, "tags", ()):
+        yield
+        return
+    before, own = torch.default_generator.get_state(), _gpus[number].generator
+    torch.default_generator.set_state(own.get_state())
+    try:
+        yield
+    finally:
+        own.set_state(torch.default_generator.get_state())
+        torch.default_generator.set_state(before)
+
+
+class Event:
+    """An event of a device: the time at which what was queued before it is done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self.at = max(time.perf_counter(), _gpus[_current].busy_until)
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self.at - time.perf_counter()))
+
+    def elapsed_time(self, other: Event) -> float:
+        """Milliseconds, as CUDA's."""
+        return (other.at - self.at) * 1000
+
+
+def _number(device: Any = None) -> int:
+    if isinstance(device, int):
+        return device
+    return _current if device is None or torch.device(device).index is None else torch.device(device).index
+
+
+def gpu(device: Any = None) -> Gpu:
+    """What that device has; the current one's without a device."""
+    return _gpus[_number(device)]
+
+
+class _Answers:
+    """What `torch.cuda` tells, and the module of torch's that has the devices' name."""
+
+    Event = Event
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def device_count(self) -> int:
+        return len(_gpus)
+
+    def current_device(self) -> int:
+        return _current
+
+    def set_device(self, device: Any) -> None:
+        global _current  # noqa: PLW0603
+        _current = _number(device)
+
+    def get_device_name(self, _device: Any = None) -> str:
+        return "Pretended"
+
+    def get_device_properties(self, device: Any = None) -> Any:
+        told = {"total_memory": TOTAL_MEMORY, "name": "Pretended", "major": 9, "minor": 0}
+        return SimpleNamespace(**told, uuid=f"{_number(device):08}", multi_processor_count=1)
+
+    def get_device_capability(self, _device: Any = None) -> tuple[int, int]:
+        return 9, 0
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return gpu(device).allocated
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        return gpu(device).peak
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        gpu(device).peak = gpu(device).allocated
+
+    def set_per_process_memory_fraction(self, fraction: float, device: Any = None) -> None:
+        gpu(device).limit = int(fraction * TOTAL_MEMORY)
+
+    def synchronize(self, device: Any = None) -> None:
+        gpu(device).wait()
+
+    def manual_seed_all(self, seed: int) -> None:
+        for each in _gpus:
+            each.generator.manual_seed(seed)
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return gpu(device).generator.get_state()
+
+    def get_rng_state_all(self) -> list[torch.Tensor]:
+        return [each.generator.get_state() for each in _gpus]
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        gpu(device).generator.set_state(state)
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+
+def _autocast(name: str, dtype: torch.dtype | None) -> None:
+    """Let an operation compute in that type under autocast; None: in the few bits that are asked for."""
+    packet, _, overload = name.partition(".")
+    function = getattr(getattr(aten, packet), overload or "default")
+
+    def cast(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            return value
+        return value.to(dtype or torch.get_autocast_dtype(NAME))
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))):
+            return function(*tree_map(cast, args), **tree_map(cast, kwargs))
+
+    _kernels.impl(name, computed, AUTOCAST)
+
+
+def install(count: int = 1) -> None:
+    """Give this process so many GPUs; they stay as long as it lives."""
+    _gpus.extend(Gpu() for _ in range(count))
+    answers = _Answers()
+    _setup_privateuseone_for_python_backend(NAME, backend_module=answers)
+    _fallback.fallback(lambda function, *args, **kwargs: _computed(function, args, kwargs), "PrivateUse1")
+    _fallback.fallback(torch.library.fallthrough_kernel, AUTOCAST)
+    for name in (*LOWERED, *IN_FULL):
+        _autocast(name, None if name in LOWERED else torch.float32)
+    for name in (name for name in dir(_Answers) if not name.startswith("__")):
+        setattr(torch.cuda, name, getattr(answers, name))
+    torch.cuda.nccl.version = lambda: (0, 0, 0)
+    torch.cuda.default_generators = tuple(each.generator for each in _gpus)
+    torch.Tensor.pin_memory = lambda self, *_: self
+    torch.autograd.set_multithreading_enabled(
+        False
+    )  # torch gives a device of this type one thread, whatever its number
+    for name in ("value", "wait"):
+        found = getattr(torch._C.Future, name)
+        setattr(torch._C.Future, name, lambda self, found=found: tree_map(_shown, found(self)))
+    devices.GPU = NAME
+    _let_modules_spread()
+
+
+def _let_modules_spread() -> None:
+    """What nn.DataParallel asks of CUDA in C++: copies from device to device, and sums of them."""
+
+    def moved(tensor: torch.Tensor, number: int) -> torch.Tensor:
+        return tensor.detach().to(devices.gpu(number), copy=True)
+
+    def scatter(tensor: torch.Tensor, numbers: Sequence[int], sizes: Any, dim: int, _streams: Any) -> Any:
+        parts = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(numbers), dim)
+        return tuple(moved(part, number) for part, number in zip(parts, numbers, strict=False))
+
+    def added(inputs: Sequence[Sequence[torch.Tensor]], number: int) -> Any:
+        return tuple(sum(moved(tensor, number) for tensor in alike) for alike in zip(*inputs, strict=True))
+
+    def broadcast(tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Any:
+        """As CUDA's, the first device gets no copies: what is written into buffers there, stays."""
+        assert all(tensor.device.index == numbers[0] for tensor in tensors)
+        return [list(tensors), *([moved(tensor, number) for tensor in tensors] for number in numbers[1:])]
+
+    comm.broadcast_coalesced = broadcast
+    comm.scatter, comm.reduce_add_coalesced = scatter, added
+    comm.gather = lambda tensors, dim, number: torch.cat([moved(tensor, number) for tensor in tensors], dim)
+    # A function of the same name hides the module `data_parallel`.
+    import_module("torch.nn.parallel.data_parallel")._get_available_device_type = lambda: NAME
+    torch.accelerator.current_stream = lambda *_: contextlib.nullcontext()
+    torch.accelerator.device_index = lambda *_: contextlib.nullcontext()

@@ -1,0 +1,249 @@
+"""All that trains, on pretended GPUs: no tensor lies on the wrong device, and each GPU is asked as a GPU is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import preloaded
+import pretended_gpu
+from chain_runs import DROPOUT, LIKE_CIFAR, LIKE_MNIST, Bench
+from gate_runs import Gates, planned
+from preloaded import spawned
+from relay import strategies
+from relay.base.files import read_json
+from relay.equivalence import between
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.verdict import Verdict
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.planning.probed import probes
+from relay.probe import job, tries
+from relay.process.generators import generators, restore_generators, seed_generators
+from relay.process.ranks import Ranks
+from relay.spec import tasks
+from relay.spec.probe import Limits
+from relay.spec.run import Gate
+from relay.spot_check.kept import kept_losses
+from relay.task.data import Mapped, Resident, Split, Streamed
+from relay.task.task import Task
+from relay.training.timing import Stopwatch
+from spot_checked import verdict
+
+pytest_plugins = ["chain_runs"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# One task for each network, each loss and each optimizer.
+GATED = ("lenet-digits", "lenet-adam-cifar10", "princeton-mnist", "linear-random10", "gpt-moe-tiny")
+NORMALISED = replace(tasks.task("resnet18-cifar10"), name="normalised", dataset="synthetic", global_batch_size=32,
+    network_options={"norm": "batch", "width": 4})  # fmt: skip
+NARROW = {"width": 16, "depth": 1, "heads": 2}
+TEXT = replace(tasks.task("gpt-tiny"), name="text", network_options=NARROW, global_batch_size=8, layers=4)
+TRAINED: dict[str, dict[str, Any]] = {
+    "images": {"spec": tasks.task("lenet-digits")},
+    "dropout": {"spec": DROPOUT},
+    "batch norm": {"spec": NORMALISED, "dataset": LIKE_CIFAR},
+    "regression": {"spec": tasks.task("linear-random10")},
+    "text": {"spec": TEXT},
+    "in fp16": {"spec": tasks.task("lenet-digits"), "precision": "fp16"},
+    "loaded one by one": {"spec": DROPOUT, "loader": "dataloader"},
+}
+SHORT = {"total_steps": 8, "evaluate_every_steps": 4, "device": "cuda"}
+IN_PROCESS = {"devices_per_node": 2, "devices_per_process": 2}
+RANKS = {"backend": "gloo", "launcher": "torchrun"}
+ON_TWO: dict[str, dict[str, Any]] = {
+    "data_parallel": IN_PROCESS,
+    "model_parallel_in_process": IN_PROCESS,
+    "ddp": {"devices_per_node": 2, **RANKS},
+    "mps": {"processes_per_device": 2, **RANKS},
+}
+
+
+# Gates
+
+
+@pytest.mark.parametrize("task", GATED)
+def test_the_gate_of_every_task_passes(gates: Gates, task: str) -> None:
+    short = {"steps": 2, "global_batch_size": 8} if task.startswith("gpt") else {"steps": 5, "global_batch_size": 16}
+    found = gates.verdict("single_gpu", 1, task=task, device="cuda", **short)
+    assert found["equivalent"], found["problems"]
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "model_parallel_in_process"])
+def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates, strategy: str) -> None:
+    found = gates.verdict(strategy, 2, task="utsa-mnist", device="cuda", steps=2, global_batch_size=16)
+    assert found["equivalent"], found["problems"]
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "ddp"])
+def test_replicas_with_batch_norm_are_repeated_on_gpus(gates: Gates, tmp_path: Path, strategy: str) -> None:
+    """Their expected statistics lie on a GPU, and what the ranks tell does not; DataParallel normalises in chunks."""
+    values = {} if strategy == "data_parallel" else {"backend": "gloo"}
+    gate, _ = planned(strategy, 2, task="resnet18-cifar10", device="cuda", global_batch_size=16, **values)
+    gate = replace(gate, task=replace(gate.task, network_options=NORMALISED.network_options))
+    spawned(_judged, gate.shape.world_size, gate, gates.dataset(gate.dataset), tmp_path, gpus=2)
+
+
+def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
+    verdict = Verdict(gate.id)
+    between.judge(verdict, gate, TrialData(gate, dataset, ranks.device), folder / "checkpoints", ranks, slowdown=10)
+    if ranks.rank == 0:
+        assert {part.compared for part in verdict.parts} >= {"losses", "parameters", "statistics", "outputs", "state"}
+        assert not [*verdict.problems, *(part for part in verdict.parts if not part.passed)]
+
+
+# Runs
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name: str) -> None:
+    values = {"strategy": "single_gpu", **SHORT, **TRAINED[name]}
+    _trained(bench, values)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ("data_parallel", "dropout"),
+        ("data_parallel", "batch norm"),
+        ("model_parallel_in_process", "dropout"),
+        ("ddp", "dropout"),
+        ("mps", "dropout"),
+    ],
+)
+def test_a_run_on_several_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, strategy: str, name: str) -> None:
+    _trained(bench, {"strategy": strategy, **ON_TWO[strategy], **SHORT, **TRAINED[name]})
+
+
+def _trained(bench: Bench, values: dict[str, Any]) -> None:
+    uncut, cut = (bench.chain(name, **values) for name in ("uncut", "cut"))
+    uncut.train(forked=True)
+    for attempt, (first, last) in enumerate([(0, 4), (4, 8)], 1):
+        assert (ended := cut.forked(first, last, attempt=attempt)).status == 0, ended.errors
+    losses = kept_losses(cut.work)
+    assert len(losses) == SHORT["total_steps"]
+    assert losses == kept_losses(uncut.work)
+    (found,) = verdict(cut)
+    assert found["status"] == "passed", found
+
+
+# The probe
+
+
+@pytest.mark.parametrize("task", ["lenet-digits", "linear-random10", "gpt-tiny"])
+def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """What does not fit is refused by the device, as CUDA does."""
+    monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))
+    made = plan(load({"device": "cuda", "task": task, "comparisons": [{"strategy": "single_gpu"}]}), gpus=1)
+    ((name, asked),) = probes(made).items()
+    gates.dataset(asked.probe.dataset)
+    spec, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
+    asked.probe.write(spec)
+    whole = found_by(spec, gates.results, output, Limits(1, 4, 4, 3, 1.0, None))
+    assert whole["batch_per_device"] == 4
+    peak = whole["tried"][0]["peak_memory_bytes"]
+    less = found_by(spec, gates.results, output, Limits(1, 4, 4, 3, peak / 4 / pretended_gpu.TOTAL_MEMORY, None))
+    assert (less["limited_by"], less["too_large"]) == ("memory", 4)
+
+
+def found_by(spec: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
+    """What a probe's job finds."""
+    assert job.run_probe(spec, results, output, limits) == 0
+    found: dict[str, Any] = read_json(output)
+    return found
+
+
+# What a device computes and draws
+
+
+def test_every_loader_gives_a_gpu_the_bits_of_the_cpu(prepared: Path) -> None:
+    """A division by 255 is a product with its reciprocal in CUDA, and another number for 126 of 256 values."""
+    spawned(_fed, 1, prepared, gpus=1)
+
+
+def _fed(ranks: Ranks, prepared: Path) -> None:
+    values = torch.arange(256.0)
+    assert int((values.to(ranks.device).div(255).cpu() != values / 255).sum()) == 126
+    split = Split(prepared / LIKE_CIFAR.directory_name, "train", tasks.task("lenet-synthetic"))
+    indices = torch.arange(64)
+    for dtype in (torch.float32, torch.float64):
+        on_cpu, _ = Mapped(split, torch.device("cpu"), dtype).fetch(indices)
+        for feeding in (kind(split, ranks.device, dtype) for kind in (Mapped, Resident, partial(Streamed, workers=0))):
+            ((inputs, _),) = feeding.batches(iter([indices]))
+            assert inputs.device == ranks.device
+            assert torch.equal(inputs.cpu(), on_cpu)
+
+
+def test_nothing_that_a_strategy_builds_moves_the_generator_of_a_gpu() -> None:
+    spawned(_drawn, 2, gpus=2)
+
+
+def _drawn(ranks: Ranks) -> None:
+    """PowerSGD seeds whatever it finds, alike on all ranks, from the step on in which it begins."""
+    seed_generators(ranks.rank, ranks.devices)
+    before = [*generators()["cuda"]]
+    spec, images = DROPOUT, LIKE_MNIST
+    strategy = strategies.load("ddp")(
+        Task(spec, images.classes, 5, "fp32", 10, 5), ranks, 8, {"compression": "powersgd"}
+    )
+    assert all(map(torch.equal, before, generators()["cuda"]))
+    inputs = torch.rand(4, *DROPOUT.input_shape).to(ranks.device)
+    for _ in range(4):
+        strategy.train_step(inputs, torch.arange(4).to(ranks.device))
+    one, other = ranks.gather(torch.cuda.get_rng_state(ranks.device))
+    assert not torch.equal(one, other)
+
+
+def test_the_gpus_of_a_process_draw_otherwise_and_go_on_where_they_were() -> None:
+    spawned(_goes_on, 1, gpus=2)
+
+
+def _goes_on(ranks: Ranks) -> None:
+    def draws() -> list[list[float]]:
+        return [torch.rand(8, device=device).tolist() for device in ranks.devices]
+
+    seed_generators(7, ranks.devices)
+    one, other = draws()
+    assert one != other
+    state = generators()
+    expected = draws()
+    restore_generators(state)
+    assert draws() == expected
+    seed_generators(7, ranks.devices)
+    assert draws() == [one, other]
+
+
+def test_the_gate_sees_gpus_of_a_process_that_draw_alike(gates: Gates) -> None:
+    short = {"steps": 2, "global_batch_size": 16}
+    found = gates.verdict("wrong_dropout_on_all_gpus", 2, task="utsa-mnist", device="cuda", **short)
+    assert any("drops the same units for two parts of its slice" in line for line in found["problems"])
+
+
+# What is timed
+
+
+def test_queued_work_is_counted_once() -> None:
+    spawned(_timed, 1, gpus=1)
+
+
+def _timed(ranks: Ranks) -> None:
+    """A step that is queued is its block's, what a pause queues is the pause's: whoever waits for it."""
+    gpu, began = pretended_gpu.gpu(ranks.device), time.perf_counter()
+    stopwatch = Stopwatch(ranks.device, 0)
+    gpu.queue(0.3)
+    stopwatch.tick()
+    with stopwatch.paused("evaluation"):
+        gpu.queue(0.2)
+    gpu.queue(0.1)
+    stopwatch.tick()
+    stopwatch.pause()
+    counted, paused = sum(block.seconds for block in stopwatch.take()), stopwatch.take_paused()["evaluation"]
+    assert counted >= 0.4 - 1e-6
+    assert paused >= 0.2 - 1e-6
+    assert counted + paused <= time.perf_counter() - began
