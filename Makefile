@@ -6,6 +6,7 @@ TORCH ?= auto
 # How long to wait for the package index's first answer.
 NETWORK_SECONDS ?= 10
 # Stacks of software. `make demo` compares strategies of torch itself (torch, the default), or one of every stack (all).
+# `make gpu-check` tests those whose environments are made, and makes those that are named.
 # `make test` tests all (the default), or torch and those that are named: STACKS=torch, STACKS="lightning horovod".
 STACKS ?=
 # Further options, as in `make demo SNAKEMAKE_OPTIONS=--dry-run` or `make test-quick PYTEST_OPTIONS=-x`.
@@ -26,7 +27,7 @@ TESTED := $(or $(STACKS),all)
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(if $(DEMO),,$(error STACKS: '$(STACKS)' is not allowed; allowed: torch, all))
 endif
-ifneq ($(filter stacks test test-quick,$(MAKECMDGOALS)),)
+ifneq ($(filter gpu-check stacks test test-quick,$(MAKECMDGOALS)),)
 $(foreach name,$(filter-out torch all $(FURTHER),$(TESTED)),$(error STACKS: '$(name)' is not allowed; allowed: torch, all, or some of: $(FURTHER)))
 endif
 SNAKEFILES := $(wildcard Snakefile) workflow
@@ -37,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help install install-dev demo prove stacks test test-quick test-long lint format lock schema clean
+.PHONY: help install install-dev demo prove gpu-check stacks test test-quick test-long lint format lock schema clean
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +54,9 @@ demo: install  ## Compare strategies on a small real dataset: about 2 minutes on
 
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
+
+gpu-check: install $(if $(filter-out torch,$(STACKS)),stacks)  ## Does all of this work on these GPUs, or CPUs? results/selftest.md (STACKS=all: more of it)
+	@$(BIN)/snakemake --profile profiles/local selftest $(SNAKEMAKE_OPTIONS)
 
 stacks: install-dev  ## Make the environments of the stacks that tests use (built once: minutes)
 	@$(BIN)/python tests/support/all_stacks.py $(TESTED)

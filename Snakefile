@@ -10,6 +10,7 @@
 #   snakemake --profile profiles/local export     the trained models, as safetensors
 #   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
+#   snakemake --profile profiles/slurm selftest   does all of this work on these devices?
 import os
 import sys
 from functools import partial
@@ -25,7 +26,16 @@ from relay.driver import full_disk, guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
 from relay.launch import warm
-from relay.planning import here, largest_models, planner, probed, reading, shrink, table
+from relay.planning import (
+    here,
+    largest_models,
+    planner,
+    probed,
+    reading,
+    selftest,
+    shrink,
+    table,
+)
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
@@ -55,7 +65,13 @@ report: "workflow/report/workflow.rst"
 
 # A mistake in the config is one line for each, before any job is queued.
 try:
-    CONFIG = shrink.applied(load(reading.given_config(workflow, DEFAULTS)))
+    SELFTEST = selftest.chosen(
+        workflow.config_settings,
+        Path(workflow.basedir),
+        sys.argv if workflow.is_main_process else (),
+    )
+    GIVEN = reading.given_config(workflow, DEFAULTS)
+    CONFIG = shrink.applied(load(GIVEN))
     SITE_NAME = CONFIG.site or site_of(
         workflow.resource_settings.default_resources or {}
     )
@@ -66,13 +82,18 @@ try:
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
     if workflow.is_main_process:
         layout.refuse_other(Path("results"))
-    PLAN = planner.plan(
-        CONFIG,
+    planned = partial(
+        planner.plan,
         root=Path(workflow.basedir),
         site=SITE,
         arithmetic=ARITHMETIC,
         record=workflow.is_main_process,
     )
+    PLAN = planned(CONFIG)
+    if SELFTEST:
+        for file in selftest.further(workflow.config_settings, Path(workflow.basedir)):
+            of_gates = load(GIVEN | reading.read_config(file))
+            selftest.add_gates(PLAN, planned(of_gates))
     # Snakemake tells its targets only after this file is read.
     unplanned = {"plan", "probe", "status", largest_models.TARGET}
     if workflow.is_main_process and not unplanned & set(sys.argv):
@@ -84,6 +105,8 @@ except UserError as error:
 except KeyboardInterrupt:
     sys.exit("error: interrupted")
 if workflow.is_main_process:
+    if SELFTEST and not SITE:
+        print(f"self-test on {selftest.described(PLAN)}", file=sys.stderr)
     for warning in [
         *PLAN.warnings,
         *changed_code.warnings(PLAN.runs, Path("results")),
@@ -132,12 +155,17 @@ if workflow.is_main_process:
             before=lambda: [PLAN.prepare(), finished.settle(RESULTS)],
             notes=[*table.skipped(PLAN)],
             nothing_for=lambda targets: table.nothing_for(PLAN, targets),
-            concluding=lambda targets: refused.nothing_usable(
-                [
-                    (run.id, PLAN.gate(run))
-                    for run in PLAN.runs
-                    if targets <= {"all", "comparison"} or run.strategy.name in targets
-                ]
+            concluding=lambda targets: (
+                write_selftest()
+                if selftest.TARGET in targets
+                else refused.nothing_usable(
+                    [
+                        (run.id, PLAN.gate(run))
+                        for run in PLAN.runs
+                        if targets <= {"all", "comparison"}
+                        or run.strategy.name in targets
+                    ]
+                )
             ),
             proving=lambda: (
                 any(map(asked_for, ("reference", "gate")))
@@ -151,6 +179,7 @@ if workflow.is_main_process:
             afterwards={
                 "plan": lambda: show_plan(),
                 "status": lambda: show_status(),
+                "selftest": lambda: end_selftest(),
                 **dict.fromkeys(PLAN.strategies, lambda: show_measured()),
             },
             view=View(
@@ -173,6 +202,7 @@ include: "workflow/rules/status.smk"
 include: "workflow/rules/probe.smk"
 include: "workflow/rules/export.smk"
 include: "workflow/rules/libtorch.smk"
+include: "workflow/rules/selftest.smk"
 
 
 # The first repeat of every setting, with its proof. With `drop_slower_than` the next call leaves out what was clearly

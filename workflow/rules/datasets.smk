@@ -1,5 +1,8 @@
 # Login node: download, or take from where the user has it, check, and prepare. Jobs never touch the network.
-DATASETS = {run.dataset.directory_name: run.dataset for run in PLAN.runs}
+DATASETS = {
+    each.dataset.directory_name: each.dataset
+    for each in (*PLAN.runs, *PLAN.gates.values())
+}
 
 
 def before_dataset(wildcards):

@@ -20,7 +20,7 @@ PASSED, FAILED, NOT_RUN = "all right", "FAILED", "not run"
 def show(folder: Path, only: Sequence[str] | None = None) -> int:
     """Print the page; 0 where all preflights passed, 1 where one did not. Raises UserError where there is none."""
     print(page(folder, only))
-    return 0 if all(_state(place) == PASSED for place in _places(folder, only)) else 1
+    return 0 if all(state(place) == PASSED for place in _places(folder, only)) else 1
 
 
 def page(folder: Path, only: Sequence[str] | None = None) -> str:
@@ -29,7 +29,7 @@ def page(folder: Path, only: Sequence[str] | None = None) -> str:
     `only` names the preflights that count, such as those of the shapes that are planned now; None: all that ran.
     """
     places = _places(folder, only)
-    if all(_state(place) == NOT_RUN for place in places):
+    if all(state(place) == NOT_RUN for place in places):
         raise UserError(
             f"{folder}: no preflight has run; start one with `snakemake --profile profiles/slurm preflight`"
         )
@@ -57,7 +57,8 @@ def _places(folder: Path, only: Sequence[str] | None) -> list[Path]:
     return sorted({path.parent for name in ("facts.json", PROBLEMS) for path in folder.glob(f"*/{name}")})
 
 
-def _state(place: Path) -> str:
+def state(place: Path) -> str:
+    """How a preflight ended, by the files in its folder."""
     if (place / PROBLEMS).exists():
         return FAILED
     return PASSED if (place / "facts.json").exists() else NOT_RUN
@@ -70,7 +71,7 @@ def _read(place: Path) -> dict[str, Any] | None:
 
 
 def _row(place: Path) -> tuple[str, ...]:
-    facts, verdict = _read(place), _state(place)
+    facts, verdict = _read(place), state(place)
     if not facts or verdict == NOT_RUN:
         return (place.name, *["?"] * (len(COLUMNS) - 2), verdict)
     run, ranks = facts["run"], facts["ranks"]
@@ -108,7 +109,7 @@ def _bandwidth(rows: Iterable[Mapping[str, Any]]) -> str:
 def _findings(places: Sequence[Path]) -> dict[tuple[str, str, str, str], list[str]]:
     """Each finding that is not all right, as (severity, check, found, remedy), with the preflights that had it."""
     named: dict[tuple[str, str, str, str], list[str]] = {}
-    for place in (place for place in places if _state(place) != NOT_RUN):
+    for place in (place for place in places if state(place) != NOT_RUN):
         facts = _read(place)
         if not facts or "findings" not in facts:  # its job could not even judge
             for line in read_json_or(place / PROBLEMS, None) or []:
@@ -127,7 +128,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _verdict(places: Sequence[Path], findings: Iterable[tuple[str, str, str, str]]) -> str:
-    failed, open_ = ([place for place in places if _state(place) == state] for state in (FAILED, NOT_RUN))
+    failed, open_ = ([place for place in places if state(place) == each] for each in (FAILED, NOT_RUN))
     counts = {severity: sum(finding[0] == severity for finding in findings) for severity in SEVERITIES}
     also = f"{counts['warn']} warnings, {counts['note']} notes"
     if failed:

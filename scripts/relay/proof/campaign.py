@@ -61,7 +61,7 @@ class Proof:
         place = self.folder / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         started = time.monotonic()
-        with _output_to(place / "gate.log"), _ended_after(self.limit_seconds):
+        with _output_to(place / "gate.log"), ended_after(self.limit_seconds):
             status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json")
         verdict = read_json(place / "verdict.json")
         if verdict is None:
@@ -86,7 +86,7 @@ class Proof:
 
 
 @contextmanager
-def _ended_after(seconds: float | None) -> Iterator[None]:
+def ended_after(seconds: float | None) -> Iterator[None]:
     """Send this process SIGTERM after so many seconds, which the launcher passes on to the processes it waits for."""
     timer = threading.Timer(seconds or 0.0, os.kill, (os.getpid(), signal.SIGTERM))
     if seconds is not None:

@@ -1,0 +1,83 @@
+"""The plan of `snakemake selftest`: the config of its runs, and beside their gates those of further configs.
+
+Jobs plan again. They know a self-test by its config, which Snakemake hands on to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from relay.environments import overlay
+from relay.environments.locks import lock_of
+from relay.planning.plan import Plan, Skipped
+from relay.planning.settings import count_gpus
+from relay.spec.run import Gate, Preflight, Setting
+
+TARGET = "selftest"
+CONFIG = Path("config/selftest/runs.yaml")
+
+
+def chosen(settings: Any, root: Path, targets: Collection[str]) -> bool:
+    """Whether a call is a self-test, whose config then stands before the user's own.
+
+    `settings` are Snakemake's of the config, `targets` the words of the command line, none in a job.
+    """
+    if TARGET in targets:
+        settings.configfiles = [root / CONFIG, *settings.configfiles]
+    return root / CONFIG in settings.configfiles
+
+
+def further(settings: Any, root: Path) -> list[Path]:
+    """The configs of which a self-test takes the gates; none where the user tests a config of his own."""
+    if settings.configfiles != [root / CONFIG]:
+        return []
+    return sorted(path for path in (root / CONFIG).parent.glob("*.yaml") if path != root / CONFIG)
+
+
+def add_gates(plan: Plan, other: Plan) -> None:
+    """Add another plan's gates, with what they need, and what it skips."""
+    plan.strategies += [name for name in other.strategies if name not in plan.strategies]
+    plan.skipped += other.skipped
+    for gate in other.gates.values():
+        if plan.site is None and (reason := _unmade(gate, plan.root)):
+            plan.skipped.append(Skipped(_setting(gate), (reason,)))
+            continue
+        reference = plan.reference_of[gate.id] = other.reference_of[gate.id]
+        plan.gates[gate.id] = gate
+        plan.references.setdefault(reference, other.references[reference])
+        for name in (gate.id, reference):
+            look = plan.preflight_of.setdefault(name, other.preflight_of[name])
+            plan.preflights.setdefault(look, other.preflights.get(look) or plan.preflights[look])
+
+
+def _setting(gate: Gate) -> Setting:
+    return Setting(**{each.name: getattr(gate, each.name) for each in fields(Setting)})
+
+
+def _unmade(gate: Gate, root: Path) -> str:
+    """Why a stack is not tested on this machine: making it takes minutes, which nobody has asked for."""
+    place = overlay.place(lock_of(root, gate.stack))
+    if place is None or (place / overlay.MARKER).exists():
+        return ""
+    return f"the environment of stack {gate.stack} is not made; `make gpu-check STACKS=all` makes it"
+
+
+def pairs(plan: Plan) -> dict[str, Preflight]:
+    """Where faults are planted: a pair of processes of each kind that is planned, by the preflight of its shape."""
+    found: dict[tuple[Any, ...], Preflight] = {}
+    for look in sorted(plan.preflights.values(), key=lambda look: (len(look.node_needs), look.id)):
+        shape = look.shape
+        if look.stack == plan.stacks.plain and shape.world_size == 2 and shape.launcher == "torchrun":
+            found.setdefault((shape.nodes, shape.device, shape.backend), look)
+    return {look.id: look for look in found.values()}
+
+
+def described(plan: Plan) -> str:
+    """This machine, as far as the plan uses it: its GPUs, or its CPUs alone."""
+    if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
+        count = count_gpus()
+        return f"this machine's {count} GPU{'s' * (count != 1)}" if count else "this machine's GPUs"
+    return "this machine's CPUs: no NVIDIA GPU is planned for"

@@ -1,0 +1,138 @@
+"""The self-test's own jobs: a fault is planted and has to be told right; a run is killed and has to go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psutil
+
+from relay.base import ending
+from relay.base.ending import INTERRUPTED, LOG, Ending
+from relay.base.errors import UserError
+from relay.base.files import read_json, write_json
+from relay.launch.launcher import launch
+from relay.proof.campaign import ended_after
+from relay.run_folder import chain, faults
+from relay.run_folder.places import Places
+from relay.run_folder.sealed import complete
+from relay.run_folder.snapshot import freeze
+from relay.run_folder.trust import make_own
+from relay.selftest.parts import FAULTS, PARTS, RESUME, Planted
+from relay.spec.messages import unknown
+from relay.spec.run import Preflight, Run
+from relay.training.job import run_segment
+from relay.training.summary import summarise
+
+MOST_SECONDS = 300.0  # a planted fault that is not noticed until then never is
+WORDS = {ending.FAULT: "a fault of its own, not tried again", INTERRUPTED: "an interruption, tried again"}
+SAME = ("losses", "test_loss", "test_accuracy")
+
+
+def run_part(part: str, spec: Path, results: Path, output: Path) -> int:
+    """Do one part and write its record: `ok`, and what was `told`. Returns the exit status 0: a finding is no failure.
+
+    Raises UserError for an unknown part, and where the run cannot be read.
+    """
+    if part not in PARTS:
+        raise UserError(f"--part: {unknown(f'{part!r} is unknown', part, PARTS)}")
+    started = time.monotonic()
+    ok, told = _resumed(spec, results, output) if part == RESUME else _planted(part, spec, results, output)
+    write_json(output, {"ok": ok, "told": told, "seconds": round(time.monotonic() - started, 1)})
+    print(f"{part}: {'as it should be' if ok else 'NOT as it should be'}: {told}")
+    return 0
+
+
+def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, str]:
+    """Plant a fault in a pair of processes; whether its job would end as it should, and what it would say."""
+    fault, run, work = FAULTS[name], Preflight.read(spec), output.with_suffix("")
+    make_own(work)
+    faults.forget(work)
+    os.environ |= fault.variables.get(run.shape.backend or "", {})
+    arguments = ["--spec", str(spec), "--fault", name]
+    with ended_after(MOST_SECONDS):
+        status = launch(spec, "selftest.planted", work, arguments, freeze(None, results / "code"))
+    if status == 0 and not faults.told(work):
+        return False, "nobody has noticed it"
+    with _own_log(work / "planted.log") as log:
+        faults.concluded(work, name, status)
+        ended = ending.read(log)
+    return judged(fault, ended)
+
+
+def judged(fault: Planted, ended: Ending | None) -> tuple[bool, str]:
+    """Whether a job that met the fault has ended as it should, and how it has ended."""
+    if ended is None:
+        return False, "it ended without a word"
+    as_it_should = ended.status == fault.ending and any(words in ended.what for words in fault.says)
+    return as_it_should, f"{WORDS[ended.status]}: {' '.join(ended.what.split())}"
+
+
+@contextmanager
+def _own_log(log: Path) -> Iterator[Path]:
+    """Have what is told of a job's end written beside this log: it is the planted job's, and not this one's."""
+    before = os.environ.get(LOG)
+    os.environ[LOG] = str(log)
+    try:
+        yield log
+    finally:
+        os.environ.pop(LOG)
+        if before is not None:
+            os.environ[LOG] = before
+
+
+def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
+    """Train a run once more, in a folder of its own, and kill one of its processes: is its result the uncut run's?
+
+    Raises UserError where the uncut run has no result.
+    """
+    run = Run.read(spec)
+    places = Places(output.with_suffix(""), run.id)
+    shutil.rmtree(places.results, ignore_errors=True)
+    places.run.mkdir(parents=True)
+    shutil.copy(spec, places.run / "run.json")
+    (places.results / "datasets").symlink_to((results / "datasets").resolve())
+    write_json(places.run / chain.CHAIN, {"generation": RESUME, "run": run.id})
+    killed: list[int] = []
+    Thread(target=_kill_one, args=(places.work, killed), daemon=True).start()
+    steps = run.length.total_steps
+    first = run_segment(places, 0, steps, attempt=1)
+    if first != INTERRUPTED or not killed:
+        told = "it ended before it was killed" if first == 0 else "its end was taken for a fault of its own"
+        return False, f"{told} (status {first})"
+    if status := run_segment(places, 0, steps, attempt=2):
+        return False, f"killed after step {killed[0]}, it did not go on (status {status})"
+    uncut, found = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
+    if uncut is None:
+        raise UserError(f"run {run.id}: {results / 'runs' / run.id}/summary.json is missing; it is trained first")
+    return compared(uncut, found, f"killed after step {killed[0]} of {steps}, it went on")
+
+
+def compared(uncut: dict[str, Any], found: dict[str, Any], began: str) -> tuple[bool, str]:
+    """Whether a run that was killed has, bit for bit, the result of the same run that was not."""
+    if other := [name for name in SAME if uncut[name] != found[name]]:
+        losses = uncut["test_loss"], found["test_loss"]
+        return False, f"{began}, to another result: {', '.join(other)}; test loss {losses[0]!r}, then {losses[1]!r}"
+    return True, f"{began}, to the same result, bit for bit"
+
+
+def _kill_one(work: Path, killed: list[int]) -> None:
+    """Kill the youngest of the processes that train in `work` as soon as there is a checkpoint; note the step."""
+    while not (steps := complete(work)):
+        time.sleep(0.01)
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if str(work) in words and any(word.endswith("training.trainer") for word in words):
+                found.append((process.create_time(), process.pid))
+    if found:
+        killed.append(steps[0])
+        os.kill(max(found)[1], signal.SIGKILL)

@@ -1,0 +1,50 @@
+"""What the self-test does in jobs of its own: the faults that it plants, with how a job has to end that meets one.
+
+The planner reads it: it needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from relay.base.ending import FAULT, INTERRUPTED
+
+RESUME = "resume"  # a run is killed, and goes on
+NO_INTERFACE = "none0"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault. `ending`: the status of a job that meets it. `says`: what its line has to hold, one of these.
+
+    `variables` are set for its processes, by the backend; no backend without them meets the fault, where there are any.
+    """
+
+    means: str
+    ending: int
+    says: tuple[str, ...]
+    variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def met_by(self, backend: str | None) -> bool:
+        """Whether processes that communicate by this backend meet it."""
+        return not self.variables or backend in self.variables
+
+
+FAULTS: Mapping[str, Planted] = {
+    "own_error": Planted("one process fails while the other waits for it", FAULT, ("planted",)),
+    "killed_peer": Planted("one process is killed", INTERRUPTED, ("killed",)),
+    # That nobody answers may be the network's fault as well, so that either ending is right: see `right`.
+    "hang": Planted("one process never comes to a collective", FAULT, ("collective", "hang", "timed out", "Timed out")),
+    "no_memory": Planted("a process asks for more memory than there is", FAULT, ("no room",)),
+    "wrong_interface": Planted(
+        "the network interface that is named is not there",
+        FAULT,
+        (NO_INTERFACE, "interface"),
+        {"nccl": {"NCCL_SOCKET_IFNAME": NO_INTERFACE}, "gloo": {"GLOO_SOCKET_IFNAME": NO_INTERFACE}},
+    ),
+    "duplicate_gpu": Planted(
+        "two processes use one GPU", FAULT, ("Duplicate GPU",), {"nccl": {"CUDA_VISIBLE_DEVICES": "0"}}
+    ),
+}
+PARTS = (RESUME, *FAULTS)
