@@ -1,0 +1,224 @@
+"""The self-test: it knows every strategy, tells wrong from right, and ends in one page whatever has failed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from mini_slurm import MiniSlurm
+from relay.base.ending import FAULT, INTERRUPTED, Ending
+from relay.base.files import write_json
+from relay.planning import selftest
+from relay.planning.config import load
+from relay.planning.plan import Plan
+from relay.planning.planner import plan
+from relay.planning.reading import read_config
+from relay.selftest import page, rows
+from relay.selftest.job import compared, judged
+from relay.selftest.parts import FAULTS
+from relay.selftest.rows import Records, Row
+from relay.spec.site import load_site
+from slurm_runs import site_file, slurm_snakemake
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = (ROOT / selftest.CONFIG).parent
+
+
+def made(gpus: int = 0, site: Path | None = None) -> Plan:
+    """The plan of the self-test on a machine with so many GPUs, or on a cluster."""
+    there = load_site(str(site), ROOT) if site else None
+    raw = read_config(ROOT / selftest.CONFIG)
+    whole = plan(load(raw), gpus=gpus, site=there)
+    for file in selftest.further(SimpleNamespace(configfiles=[ROOT / selftest.CONFIG]), ROOT):
+        selftest.add_gates(whole, plan(load(raw | read_config(file)), gpus=gpus, site=there))
+    return whole
+
+
+# What it tests
+
+
+def test_every_strategy_is_in_it() -> None:
+    asked = {each["strategy"] for file in FOLDER.glob("*.yaml") for each in read_config(file)["comparisons"]}
+    assert asked == {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")} - {"base"}
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2, 4])
+def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int) -> None:
+    whole = made(gpus)
+    used = [gate.shape.devices_per_node for gate in whole.gates.values() if gate.shape.device == "cuda"]
+    assert max(used, default=0) == gpus
+    assert all(each.reasons for each in whole.skipped)
+    names = {gate.strategy.name for gate in whole.gates.values()}
+    assert ("data_parallel" in names) == (gpus >= 2)
+    assert ("single_gpu" in names) == (gpus >= 1)
+    for gate in whole.gates.values():  # each has all that its job is asked for
+        assert whole.references[whole.reference_of[gate.id]].task == gate.task
+        assert whole.preflight(gate) in whole.preflights
+
+
+def test_faults_are_planted_with_each_backend_that_is_planned() -> None:
+    def backends(gpus: int) -> set[str | None]:
+        return {look.shape.backend for look in selftest.pairs(made(gpus)).values()}
+
+    assert backends(0) == {"gloo"}
+    assert backends(1) == {"gloo"}  # two processes share the GPU
+    assert backends(2) == {"gloo", "nccl"}
+    assert FAULTS["duplicate_gpu"].met_by("nccl")
+    assert not FAULTS["duplicate_gpu"].met_by("gloo")
+
+
+def test_a_cluster_also_gets_pairs_over_two_nodes(tmp_path: Path) -> None:
+    assert {look.shape.nodes for look in selftest.pairs(made(site=site_file(tmp_path))).values()} == {1, 2}
+
+
+def test_a_config_of_ones_own_is_tested_alone(tmp_path: Path) -> None:
+    settings = SimpleNamespace(configfiles=[tmp_path / "mine.yaml"])
+    assert not selftest.chosen(settings, ROOT, ["snakemake", "ddp"])
+    assert selftest.chosen(settings, ROOT, ["snakemake", "selftest"])
+    assert settings.configfiles == [ROOT / selftest.CONFIG, tmp_path / "mine.yaml"]
+    assert selftest.further(settings, ROOT) == []
+    assert selftest.chosen(settings, ROOT, [])  # in a job, which gets the same files
+
+
+# What is right
+
+
+@pytest.mark.parametrize(
+    ("name", "ended", "right"),
+    [
+        ("own_error", Ending(FAULT, "own_error failed: ValueError: planted by the self-test"), True),
+        ("own_error", Ending(INTERRUPTED, "own_error: its processes were killed (status 1)"), False),
+        ("own_error", Ending(FAULT, "own_error failed: RuntimeError: something else"), False),
+        ("killed_peer", Ending(INTERRUPTED, "killed_peer: its processes were killed (status 1)"), True),
+        ("killed_peer", Ending(FAULT, "killed_peer failed: its processes were killed"), False),
+        ("duplicate_gpu", Ending(INTERRUPTED, "duplicate_gpu: its processes were killed (status 1)"), False),
+        ("hang", None, False),
+    ],
+)
+def test_a_fault_has_to_be_named_and_tried_again_only_where_that_helps(
+    name: str, ended: Ending | None, right: bool
+) -> None:
+    assert judged(FAULTS[name], ended)[0] == right
+
+
+def test_a_killed_run_has_to_have_the_uncut_ones_result_bit_for_bit() -> None:
+    uncut = {"losses": {"steps": [1], "values": [0.5]}, "test_loss": 0.25, "test_accuracy": 0.9}
+    assert compared(uncut, dict(uncut), "killed")[0]
+    ok, told = compared(uncut, uncut | {"test_loss": 0.25 + 2**-54}, "killed")
+    assert not ok
+    assert "test_loss; test loss 0.25, then 0.25000000000000006" in told
+
+
+# The page
+
+
+def test_its_sections_are_rows_of_the_page_of_what_is_untested() -> None:
+    text = (ROOT / "docs/untested.md").read_text()
+    first = {
+        re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line.split("|")[1]).strip() for line in text.splitlines() if "|" in line
+    }
+    assert set(rows.PARTS) <= first
+
+
+def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -> None:
+    found = [
+        Row(rows.STRATEGIES, "ddp", "worked", "losses 1e-15", 3.2),
+        Row(rows.STRATEGIES, "fsdp", "failed", "a | b\nc"),
+        Row(rows.TIMING, "ddp", "not run", "it waits"),
+        Row(rows.STRATEGIES, "pipeline", "skipped", "needs 2 GPUs"),
+    ]
+    page.write(found, tmp_path, "somewhere", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert text.startswith("# Self-test of somewhere: 1 worked, 1 failed, 1 not run, 1 skipped\n")
+    wrong, worked = text.split("## What worked")
+    assert f"| {rows.STRATEGIES} | fsdp | failed | a \\| b c |  |" in wrong
+    assert f"| {rows.TIMING} | ddp | not run | it waits |  |" in wrong
+    assert f"### {rows.STRATEGIES}\n\n| what | told | s |\n| --- | --- | --- |\n| ddp | losses 1e-15 | 3 |" in worked
+    assert f"| {rows.STRATEGIES} | pipeline | skipped | needs 2 GPUs |" in worked
+    assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
+
+
+def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
+    gate = next(iter(made().gates.values()))
+    known = Records(tmp_path, {})
+    write_json(tmp_path / "logs/environment/torch.ending.json", vars(Ending(FAULT, "no such wheel")))
+    row = known.of_gate(gate, "environment/torch")
+    assert (row.outcome, row.told) == ("not run", "it waits for results/logs/environment/torch.log: no such wheel")
+    write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(FAULT, "no room")))
+    row = known.of_gate(gate, "environment/torch")
+    assert (row.outcome, row.told) == ("failed", f"no room (results/logs/gate/{gate.id}.log)")
+
+
+def test_a_gate_that_found_a_strategy_wrong_did_not_work(tmp_path: Path) -> None:
+    gate = next(iter(made().gates.values()))
+    parts = [{"name": "algorithm: losses", "figure": 1.0, "limit": 1e-9, "passed": False}]
+    write_json(tmp_path / f"equivalence/gates/{gate.id}/verdict.json", {"parts": parts, "problems": ["it is wrong"]})
+    row = Records(tmp_path, {}).of_gate(gate)
+    assert row.outcome == "failed"
+    assert "it is wrong" in row.told
+
+
+def test_a_gpu_that_nobody_has_read_is_told(tmp_path: Path) -> None:
+    run = next(run for run in made(1).runs if run.shape.device == "cuda")
+    found: dict[str, Any] = {"status": "done", "samples_per_second": 1e4, "step_seconds_median": 1e-3}
+    found |= {"test_accuracy": 0.9, "cpu_utilisation": 0.5, **dict.fromkeys(rows.COLUMNS.values(), 0.1)}
+    write_json(tmp_path / f"runs/{run.id}/summary.json", found)
+    outcomes = {row.part: (row.outcome, row.told) for row in Records(tmp_path, {}).of_run(run)}
+    assert outcomes[rows.TIMING] == ("worked", "10,000 samples/s, 1.00 ms a step, test accuracy 90.0%")
+    assert outcomes[rows.USES] == ("failed", "not measured: GPUs, memory, power")
+    assert outcomes[rows.SPLIT][0] == "worked"
+
+
+# All of it
+
+
+def workflow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
+    words += ["--profile", str(ROOT / "profiles/local"), "selftest", *arguments]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1, "device": "cpu", "gate": {"steps": 20}}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_failing_part_ends_no_other_and_the_page_tells_all(tmp_path: Path) -> None:
+    comparisons = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "wrong_second_rank_crashes")]
+    config = SMALL | {"strategy_folders": [str(ROOT / "tests/strategies")], "comparisons": comparisons}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
+    planned = workflow(tmp_path, "-n", "--configfile", "mine.yaml")
+    assert planned.returncode == 0, planned.stderr
+    first = next(line for line in planned.stderr.splitlines() if not line.startswith("Using profile"))
+    assert first == "self-test on this machine's CPUs: no NVIDIA GPU is planned for"
+    done = workflow(tmp_path, "--configfile", "mine.yaml")
+    assert done.returncode == 1
+    wrong, worked = (tmp_path / "results/selftest.md").read_text().split("## What worked")
+    told = [line for line in wrong.splitlines() if line.startswith("| ") and "wrong_second" not in line]
+    assert len(told) == 1, told  # the head of the table
+    assert "wrong_second_rank_crashes" in wrong
+    for part in (*rows.PARTS[3:7], rows.PROBE, rows.PREFLIGHT):
+        assert f"### {part}\n" in worked
+    for fault in FAULTS.values():
+        assert (fault.means in worked) == fault.met_by("gloo"), fault
+    assert "it went on, to the same result, bit for bit" in worked
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_the_whole_of_it_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path) -> None:
+    config = SMALL | {"comparisons": [{"strategy": "ddp", "nodes": 2}]}
+    status, printed = slurm_snakemake(
+        cluster, tmp_path, config, "selftest", site=site_file(tmp_path), timeout_seconds=3500
+    )
+    assert status == 0, printed
+    assert "0 failed" not in (text := (tmp_path / "results/selftest.md").read_text())
+    assert "## What did not work\n\nNothing.\n" in text
+    assert "(gloo, 2 nodes)" in text
