@@ -185,7 +185,8 @@ def workflow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 
 
-SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1, "device": "cpu", "gate": {"steps": 20}}
+SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1}
+SMALL |= {"device": "cpu", "gate": {"steps": 20}, "probe": {"most": 64}}
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ def before_part(wildcards):
         wanted = [summary_of(of_part(wildcards)), *waited_for(of_part(wildcards))]
     else:
         wanted = [FACTS.format(wildcards.place)]
-    return needed(output, finished.record(Path(output)), wanted, {"selftest_part"})
+    why = finished.record(Path(output)) or selftest.not_right(Path(output))
+    return needed(output, why, wanted, {"selftest_part"})
 
 
 rule selftest_part:

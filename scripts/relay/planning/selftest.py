@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from relay.base.files import read_json
 from relay.environments import overlay
 from relay.environments.locks import lock_of
 from relay.planning.plan import Plan, Skipped
@@ -73,6 +74,11 @@ def pairs(plan: Plan) -> dict[str, Preflight]:
         if look.stack == plan.stacks.plain and shape.world_size == 2 and shape.launcher == "torchrun":
             found.setdefault((shape.nodes, shape.device, shape.backend), look)
     return {look.id: look for look in found.values()}
+
+
+def not_right(record: Path) -> str:
+    """Why a part is done again whose record is there: it did not come out as it should; '' where it did."""
+    return "" if (read_json(record) or {}).get("ok") else "tells of something wrong, which may be mended by now"
 
 
 def described(plan: Plan) -> str:

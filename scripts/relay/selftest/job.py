@@ -112,7 +112,10 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
     uncut, found = read_json(Path(results / "runs" / run.id / "summary.json")), summarise(run, places.work)
     if uncut is None:
         raise UserError(f"run {run.id}: {results / 'runs' / run.id}/summary.json is missing; it is trained first")
-    return compared(uncut, found, f"killed after step {killed[0]} of {steps}, it went on")
+    ok, told = compared(uncut, found, f"killed after step {killed[0]} of {steps}, it went on")
+    if ok:  # its files would explain what went wrong
+        shutil.rmtree(places.results)
+    return ok, told
 
 
 def compared(uncut: dict[str, Any], found: dict[str, Any], began: str) -> tuple[bool, str]:

@@ -34,7 +34,6 @@ class Planted:
 FAULTS: Mapping[str, Planted] = {
     "own_error": Planted("one process fails while the other waits for it", FAULT, ("planted",)),
     "killed_peer": Planted("one process is killed", INTERRUPTED, ("killed",)),
-    # That nobody answers may be the network's fault as well, so that either ending is right: see `right`.
     "hang": Planted("one process never comes to a collective", FAULT, ("collective", "hang", "timed out", "Timed out")),
     "no_memory": Planted("a process asks for more memory than there is", FAULT, ("no room",)),
     "wrong_interface": Planted(
