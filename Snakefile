@@ -155,17 +155,12 @@ if workflow.is_main_process:
             before=lambda: [PLAN.prepare(), finished.settle(RESULTS)],
             notes=[*table.skipped(PLAN)],
             nothing_for=lambda targets: table.nothing_for(PLAN, targets),
-            concluding=lambda targets: (
-                write_selftest()
-                if selftest.TARGET in targets
-                else refused.nothing_usable(
-                    [
-                        (run.id, PLAN.gate(run))
-                        for run in PLAN.runs
-                        if targets <= {"all", "comparison"}
-                        or run.strategy.name in targets
-                    ]
-                )
+            concluding=lambda targets: refused.nothing_usable(
+                [
+                    (run.id, PLAN.gate(run))
+                    for run in PLAN.runs
+                    if targets <= {"all", "comparison"} or run.strategy.name in targets
+                ]
             ),
             proving=lambda: (
                 any(map(asked_for, ("reference", "gate")))

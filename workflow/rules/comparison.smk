@@ -158,9 +158,13 @@ rule comparison:
 onsuccess:
     if asked_for("comparison"):
         show_comparison()
+    if asked_for("selftest"):
+        show_selftest()
 
 
 onerror:
+    if asked_for("selftest"):  # of an interrupted call, too
+        show_selftest()
     if signals.interrupted():  # the next call goes on, and makes it
         pass
     elif asked_for("comparison"):

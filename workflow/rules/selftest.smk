@@ -94,17 +94,16 @@ def selftest_rows():
         yield known.of_skipped(line)
 
 
-def write_selftest():
-    """Write the page, and return what the terminal shows of it."""
+def show_selftest():
+    """Write the page, and show how it begins."""
     from relay.selftest import page
 
     rows = list(selftest_rows())
     where = f"the cluster {SITE.name}" if SITE else selftest.described(PLAN)
     page.write(rows, RESULTS, where, SELFTEST_PAGE)
-    wrong = [f"{row.outcome}: {row.what}: {row.told}" for row in page.wrong(rows)]
-    return "\n".join(
-        [*wrong, f"Self-test: {page.counted(rows)}. The page: {SELFTEST_PAGE}"]
-    )
+    for row in page.wrong(rows):
+        print(f"{row.outcome}: {row.what}: {row.told}")
+    print(f"Self-test: {page.counted(rows)}. The page: {SELFTEST_PAGE}", flush=True)
 
 
 def end_selftest():

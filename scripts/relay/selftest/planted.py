@@ -14,6 +14,7 @@ from relay.base import options
 from relay.base.errors import NoRoom
 from relay.preflight.facts import specification
 from relay.probe.process import refused
+from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.selftest.parts import FAULTS
 
@@ -47,6 +48,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--fault", required=True, choices=FAULTS)
     given = parser.parse_args(arguments)
 
+    Interruption.watch()  # as a process that trains: it lives on to tell where it was
     run, _ = specification(given.spec)
     ranks = Ranks.join(run.shape.device, run.shape.backend)
     group = dist.new_group(backend=ranks.backend, timeout=SILENCE)
