@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+import planned_preflights
 from mini_slurm import MiniSlurm
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
@@ -141,8 +142,24 @@ def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -
     assert f"| {rows.STRATEGIES} | fsdp | failed | a \\| b c |  |" in wrong
     assert f"| {rows.TIMING} | ddp | not run | it waits |  |" in wrong
     assert f"### {rows.STRATEGIES}\n\n| what | told | s |\n| --- | --- | --- |\n| ddp | losses 1e-15 | 3 |" in worked
-    assert f"| {rows.STRATEGIES} | pipeline | skipped | needs 2 GPUs |" in worked
+    assert (
+        "## What was skipped, and why\n\n| what | told | s |\n| --- | --- | --- |\n| pipeline | needs 2 GPUs |  |"
+        in worked
+    )
     assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
+
+
+def test_it_begins_with_the_devices_and_versions_that_the_nodes_have(tmp_path: Path) -> None:
+    facts = planned_preflights.recorded()
+    write_json(tmp_path / "preflight/a/facts.json", facts)
+    page.write([], tmp_path, "somewhere", tmp_path / "page.md")
+    text, first = (tmp_path / "page.md").read_text(), facts["ranks"][0]
+    gpu, torch = first["cuda"]["devices"][0], first["torch"]
+    assert f"- Devices: {gpu['name']} ({gpu['memory_mb']} MB)\n" in text
+    assert (
+        f"torch {torch['version']}, CUDA {torch['cuda']}, NCCL {torch['nccl']}, driver {first['driver']['version']}"
+        in text
+    )
 
 
 def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
@@ -154,6 +171,8 @@ def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
     write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(FAULT, "no room")))
     row = known.of_gate(gate, "environment/torch")
     assert (row.outcome, row.told) == ("failed", f"no room (results/logs/gate/{gate.id}.log)")
+    write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(INTERRUPTED, "was killed")))
+    assert known.of_gate(gate).outcome == "not run"
 
 
 def test_a_gate_that_found_a_strategy_wrong_did_not_work(tmp_path: Path) -> None:
@@ -198,7 +217,7 @@ def test_a_failing_part_ends_no_other_and_the_page_tells_all(tmp_path: Path) -> 
     planned = workflow(tmp_path, "-n", "--configfile", "mine.yaml")
     assert planned.returncode == 0, planned.stderr
     first = next(line for line in planned.stderr.splitlines() if not line.startswith("Using profile"))
-    assert first == "self-test on this machine's CPUs: no NVIDIA GPU is planned for"
+    assert first == "self-test on this machine's CPUs, without a GPU"
     done = workflow(tmp_path, "--configfile", "mine.yaml")
     assert done.returncode == 1
     wrong, worked = (tmp_path / "results/selftest.md").read_text().split("## What worked")

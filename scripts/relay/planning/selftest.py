@@ -86,4 +86,4 @@ def described(plan: Plan) -> str:
     if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
         count = count_gpus()
         return f"this machine's {count} GPU{'s' * (count != 1)}" if count else "this machine's GPUs"
-    return "this machine's CPUs: no NVIDIA GPU is planned for"
+    return "this machine's CPUs, without a GPU"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,24 +39,36 @@ def write(rows: Sequence[Row], results: Path, where: str, path: Path) -> None:
         if worked := [row for row in rows if row.part == part and row.outcome == "worked"]:
             lines += [f"### {part}", "", *_table(worked), ""]
     skipped = [row for row in rows if row.outcome == "skipped"]
-    lines += ["## What was skipped, and why", "", *(_table(skipped, part=True) if skipped else ["Nothing."])]
+    lines += ["## What was skipped, and why", "", *(_table(skipped) if skipped else ["Nothing."])]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _versions(results: Path) -> Iterator[str]:
-    """The day, the nodes and their devices, and the versions, of all jobs that looked at them."""
+    """The day, and what the preflights have seen: nodes, devices, versions."""
     yield f"- Written: {datetime.now(UTC).isoformat(timespec='minutes')}"
-    summaries = [read_json_or(path, {}) for path in sorted(results.glob("runs/*/summary.json"))]
-    known: dict[str, set[str]] = {"Nodes": set(), "Devices": set(), "Versions": set()}
-    for found in filter(None, summaries):
-        known["Nodes"] |= set(found["hosts"])
-        known["Devices"].add(found["device_name"])
-        known["Versions"].add(_named(found["versions"]))
+    facts = [read_json_or(path, {}) for path in sorted(results.glob("preflight/*/facts.json"))]
+    ranks = [rank for each in facts for rank in each.get("ranks", ())]
+    known: dict[str, Iterable[str]] = {
+        "Nodes": (rank["node"] for rank in ranks),
+        "Devices": (name for rank in ranks for name in _devices(rank)),
+        "Versions": (_named(rank) for rank in ranks),
+    }
     for name, values in known.items():
-        yield f"- {name}: {'; '.join(sorted(values)) or 'not known, because no run has ended'}"
+        yield f"- {name}: {'; '.join(sorted(set(values))) or 'not known, because no preflight has ended'}"
 
 
-def _named(versions: dict[str, Any]) -> str:
+def _devices(rank: dict[str, Any]) -> list[str]:
+    """What a rank has to compute on."""
+    if rank["cuda"]:
+        return [f"{gpu['name']} ({gpu['memory_mb']} MB)" for gpu in rank["cuda"]["devices"]]
+    return [f"{rank['node_cpus']} CPUs"]
+
+
+def _named(rank: dict[str, Any]) -> str:
+    torch = rank["torch"]
+    versions = {"Python": rank.get("python_version"), "torch": torch["version"]}
+    if rank["cuda"]:
+        versions |= {"CUDA": torch["cuda"], "NCCL": torch["nccl"], "driver": rank["driver"]["version"]}
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
 
 

@@ -163,7 +163,8 @@ class Records:
             if ended := ending.read(self.results / "logs" / f"{each}.log"):
                 told = " ".join(ended.what.split())
                 if each == log:
-                    return replace(row, outcome="failed", told=f"{told} (results/logs/{log}.log)")
+                    outcome: Outcome = "failed" if ended.status == ending.FAULT else "not run"
+                    return replace(row, outcome=outcome, told=f"{told} (results/logs/{log}.log)")
                 return replace(row, outcome="not run", told=f"it waits for results/logs/{each}.log: {told}")
         return replace(row, outcome="not run", told="what it waits for failed, or the call was interrupted")
 
