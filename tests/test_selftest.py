@@ -175,6 +175,14 @@ def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
     assert known.of_gate(gate).outcome == "not run"
 
 
+def test_a_run_whose_first_job_failed_says_why(tmp_path: Path) -> None:
+    run = made().runs[0]
+    log = f"logs/segment/{run.id}/step-{run.length.total_steps // 2}"
+    write_json(tmp_path / f"{log}.ending.json", vars(Ending(FAULT, "no such layer")))
+    (row,) = Records(tmp_path, {}).of_run(run)
+    assert (row.outcome, row.told) == ("failed", f"no such layer (results/{log}.log)")
+
+
 def test_a_gate_that_found_a_strategy_wrong_did_not_work(tmp_path: Path) -> None:
     gate = next(iter(made().gates.values()))
     parts = [{"name": "algorithm: losses", "figure": 1.0, "limit": 1e-9, "passed": False}]

@@ -74,8 +74,11 @@ class Records:
         row = Row(TIMING, f"{self._words(run)}, a run", "worked", "")
         found = self._read(f"runs/{run.id}/summary.json")
         if found is None or found["status"] != "done":
-            row = self._without(row, log) if found is None else replace(row, outcome="failed", told=found["reason"])
-            return [row]
+            if found is not None:
+                return [replace(row, outcome="failed", told=found["reason"])]
+            ended = sorted(self.results.glob(f"logs/segment/{run.id}/*.ending.json"))
+            jobs = (f"segment/{run.id}/{path.name.removesuffix('.ending.json')}" for path in ended)
+            return [self._without(row, next(jobs, log))]  # the job that failed, which may be an earlier one
         speed, median = found["samples_per_second"], found["step_seconds_median"]
         told = f"{speed:,.0f} samples/s, {1e3 * median:.2f} ms a step, test accuracy {found['test_accuracy']:.1%}"
         return [
