@@ -12,7 +12,7 @@ from relay.spec.messages import describe
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
 from relay.spec.site import Site, load_site, names
-from relay.spec.site_blocks import Environment, OpenMP
+from relay.spec.site_blocks import Environment, LibTorch, OpenMP
 
 BASE = Path("profiles/slurm/config.yaml")
 BASE_SITE = "generic"
@@ -28,6 +28,7 @@ BLOCKS: dict[str, type[BaseModel]] = {
     "limits": Limits,
     "price": Price,
     "openmp": OpenMP,
+    "libtorch": LibTorch,
     "environment": Environment,
 }
 

@@ -21,7 +21,7 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.identity import lock_lines
-from relay.spec.site import Site, load_site
+from relay.spec.site import Site, load_site, names
 from relay.spec.site_blocks import Environment
 from small_wheels import lock_entry, simple_index, write_wheel
 from tiny_stack import prepared
@@ -58,6 +58,42 @@ def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(
     tmp_path: Path, gpus: list[str], driver: str | None, build: str
 ) -> None:
     assert site_of(tmp_path, gpus, driver, torch="auto").torch_build == build
+
+
+@pytest.mark.parametrize(
+    ("gpus", "environment", "arch_list"),
+    [
+        (["a100"], {}, "8.0"),
+        (["h100", "a40", "a100l"], {}, "8.0;8.6;9.0"),
+        (["p100"], {"torch": "auto"}, "6.0"),
+        (["v100", "h100"], {"torch": "cu130"}, "9.0"),  # V100s are skipped there, and nvcc 13 refuses 7.0
+        (["somebody-s"], {"torch": "cu128"}, "7.5;8.0;8.6;8.9;9.0;10.0;12.0"),
+        (["p100"], {"mode": "wheels", "wheels_from": "site", "packages": {"torch": ["torch"]}}, "6.0"),
+    ],
+)
+def test_cuda_code_is_built_for_the_sites_gpus_alone(
+    tmp_path: Path, gpus: list[str], environment: dict[str, Any], arch_list: str
+) -> None:
+    site = site_of(tmp_path, gpus, **environment)
+    assert site.cuda_arch_list == arch_list
+    if site.torch_build == "cuda" and site.environment.wheels_from == "download":
+        assert login_node.asked(site, "deepspeed", ROOT)["arch_list"] == arch_list
+
+
+def test_wheels_for_other_gpus_are_other_wheels(tmp_path: Path) -> None:
+    def folder(gpu: str, stack: str) -> str:
+        return str(login_node.asked(site_of(tmp_path, [gpu], torch="cuda"), stack, ROOT)["wheelhouse"])
+
+    assert folder("a100", "deepspeed") != folder("h100", "deepspeed")
+    assert folder("a100", "torch") == folder("h100", "torch"), "nothing of it is built"
+
+
+@pytest.mark.parametrize("name", names(ROOT))
+def test_no_capability_is_asked_of_an_nvcc_that_has_dropped_it(name: str) -> None:
+    site = load_site(name, ROOT)
+    if site.environment.wheels_from == "download" and site.torch_build != "cpu":
+        asked = [float(each) for each in str(site.cuda_arch_list).split(";")]
+        assert min(asked) >= {13: 7.5}.get(int(cuda.BUILDS[site.torch_build].cuda.split(".")[0]), 6.0)
 
 
 def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:

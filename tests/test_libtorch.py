@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +14,17 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import debian_packages
 import preloaded
 from chain_runs import DROPOUT, Bench, Chain
 from mini_slurm import MiniSlurm
+from plans import ROOT
+from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
+from relay.environments import login_node
 from relay.libtorch import process, program
 from relay.libtorch.failures import explained
 from relay.libtorch.job import SOURCES, run_libtorch
@@ -26,6 +32,7 @@ from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
+from relay.spec.site import Site, load_site
 from relay.spec.tasks import TaskSpec, task
 from results_tree import Tree
 from slurm_runs import WHEELS, site_file, slurm_snakemake
@@ -164,7 +171,7 @@ def test_without_cmake_it_is_skipped_with_the_packages_name(bench: Bench, monkey
     chain = bench.chain("results")
     monkeypatch.setenv("PATH", "/nowhere")
     ranks: Any = SimpleNamespace(device=torch.device("cpu"))
-    told = process.compared(chain.run, Places(chain.results, "run-1"), ranks, SOURCES, bench.folder, 0.0)
+    told = process.compared(chain.run, Places(chain.results, "run-1"), ranks, SOURCES, bench.folder, 0.0, {})
     assert told["status"] == "skipped"
     assert "cmake: no such program on PATH (Debian: cmake)" in told["reason"]
     (chain.results / "libtorch").mkdir()
@@ -175,7 +182,7 @@ def test_without_cmake_it_is_skipped_with_the_packages_name(bench: Bench, monkey
 def test_the_program_is_built_once_for_its_sources_and_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     built: list[Path] = []
 
-    def build(sources: Path, place: Path) -> None:
+    def build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
         built.append(place)
         place.mkdir()
         (place / program.NAME).touch()
@@ -187,6 +194,74 @@ def test_the_program_is_built_once_for_its_sources_and_torch(monkeypatch: pytest
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     program.program(SOURCES)
     assert len(set(built)) == 2
+
+
+TINY = """
+cmake_minimum_required(VERSION 3.18)
+project(tiny LANGUAGES CXX)
+file(WRITE ${CMAKE_BINARY_DIR}/../told "${TORCH_CUDA_ARCH_LIST}")
+add_executable(relay_libtorch main.cpp)
+"""
+
+
+def site_with(folder: Path, **keys: Any) -> Site:
+    gpus = {"name": None, "device": "cuda", "gpu_name": "a100", "gpus_per_node": 1, "cpus_per_node": 8}
+    text = {"name": "mine", "description": "a test", "verified": "here", "partitions": [gpus], **keys}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(text))
+    return load_site(str(folder / "mine.yaml"), ROOT)
+
+
+def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the site's file to a program that compiles with the one and is linked with the other."""
+    debian_packages.require()
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "CMakeLists.txt").write_text(TINY)
+    (tmp_path / "sources" / "main.cpp").write_text("int main() { return STATUS; }")
+    flags = {"compile_flags": ["-DSTATUS=7"], "link_flags": ["-Wl,-rpath,$EBROOTCUDA/extras/CUPTI/lib64"]}
+    environment = login_node.asked(site_with(tmp_path, libtorch=flags), "torch", ROOT, program="libtorch")
+    monkeypatch.setenv("EBROOTCUDA", "/cvmfs/cuda")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = program.program(tmp_path / "sources", program.cmake_options(environment))
+    assert subprocess.run([str(made)], check=False).returncode == 7
+    assert b"/cvmfs/cuda/extras/CUPTI/lib64" in made.read_bytes()
+    assert (tmp_path / "told").read_text() == "8.0"
+    assert program.program(tmp_path / "sources", ["-DCMAKE_CXX_FLAGS=-DSTATUS=0"]) != made
+
+
+@pytest.mark.parametrize(
+    ("root", "told"),
+    [
+        (None, "the variable EBROOTCUDA is not set there; name the module that sets it under stack_modules.libtorch"),
+        ("/a; rm -r b", r"is '-L/a; rm -r b/lib64', which is not allowed; allowed: a flag such as"),
+    ],
+)
+def test_a_flag_that_cannot_be_had_on_the_node_is_one_line(
+    root: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EBROOTCUDA", raising=False)
+    if root:
+        monkeypatch.setenv("EBROOTCUDA", root)
+    with pytest.raises(UserError, match=rf"libtorch.link_flags: '-L\$EBROOTCUDA/lib64' on node \S+:? ?.*{told}"):
+        program.cmake_options({"link_flags": ["-L$EBROOTCUDA/lib64"]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"libtorch": {"link_flags": ["-L/a", "-lb; rm -r c"]}},
+            r"libtorch.link_flags\[1\]: '-lb; rm -r c' is not all",
+        ),
+        ({"libtorch": {"compile_flags": ["-D`id`"]}}, r"libtorch.compile_flags\[0\]: '-D`id`' is not allowed"),
+        ({"torch_cuda_arch_list": "Ampere"}, "torch_cuda_arch_list: 'Ampere' is not allowed; .* such as 8.0;9.0"),
+    ],
+)
+def test_a_flag_that_a_shell_would_read_is_refused(keys: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=told):
+        site_with(tmp_path, **keys)
 
 
 def test_one_setting_of_each_task_is_run_and_rather_one_of_the_driver_own_stack() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ import psutil
 import pytest
 import torch
 
+import debian_packages
 import preflight_runs
 from mini_slurm import NODE_DISK, MiniSlurm
 from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
 from relay.base.ending import INTERRUPTED
-from relay.preflight import job
+from relay.preflight import job, node
 from relay.preflight.checks import check_all
 from relay.preflight.page import page
 from relay.process.cpus import SHARE
@@ -59,6 +61,23 @@ def test_all_is_right_on_this_machine(tmp_path: Path) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert f"1×2c {socket.gethostname()}" in shown.stdout
+
+
+def test_what_torch_compile_builds_is_built_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real compiler: Python's header in an empty folder, then OpenMP that the compiler has not."""
+    debian_packages.require()
+    for variable in ("CXX", "CC"):
+        monkeypatch.delenv(variable, raising=False)
+        assert node.compiling(variable) is None
+    without = tmp_path / "g++"
+    without.write_text('#!/bin/sh\ncase "$*" in *-fopenmp*) echo "error: no OpenMP here" >&2; exit 1;; esac\n')
+    without.chmod(0o755)
+    monkeypatch.setenv("CXX", str(without))
+    assert node.compiling("CXX") == "error: no OpenMP here"
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    for variable in ("CXX", "CC"):
+        assert "Python.h: No such file" in str(node.compiling(variable))
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +195,65 @@ def test_a_package_without_a_wheel_is_built_once_for_all(
     overlay.make(quick)
     assert kept.stat().st_mtime_ns == before
     assert "Building" not in capfd.readouterr().out
+
+
+FOR_GPUS = replace(QUICK, variables={}, cuda_variables={"CFLAGS": "-DNUMBER={capabilities}"})
+
+
+def a_cuda(folder: Path, monkeypatch: pytest.MonkeyPatch, *, nvcc: str, torch: str) -> None:
+    """A stand-in for nvcc of that CUDA first on the PATH, which only tells its version, and a torch of that CUDA."""
+    program = folder / "cuda" / "bin" / "nvcc"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {nvcc}, V{nvcc}.88'\n")
+    program.chmod(0o755)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(
+        built, "_torch_of", lambda python: {"about": [torch], "cuda": torch, "nccl": "/env/nvidia/nccl"}
+    )
+
+
+def test_a_cuda_build_is_for_the_gpus_that_are_named(
+    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
+    a_cuda(tmp_path, monkeypatch, nvcc="13.0", torch="13.0")
+    (entry,) = built.entries(quick.read_text()).values()
+    wheels = [built.wheel(entry, Path(sys.executable), "cuda", arch_list) for arch_list in ("8.0", "9.0+PTX")]
+    numbers = []
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(own_cache / wheel.parent.name)
+        told = [sys.executable, "-c", "import quick; print(quick.number)"]
+        done = subprocess.run(told, cwd=own_cache / wheel.parent.name, capture_output=True, text=True, check=True)
+        numbers.append(int(done.stdout))
+    assert numbers == [80, 90]
+
+
+@pytest.mark.parametrize(("nvcc", "torch"), [("12.9", "13.0"), ("13.1", "13.0"), ("12.2", "12.6")])
+def test_an_nvcc_of_another_version_is_told_before_anything_is_built(
+    quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, nvcc: str, torch: str
+) -> None:
+    monkeypatch.setitem(RECIPES, "quick", FOR_GPUS)
+    a_cuda(tmp_path, monkeypatch, nvcc=nvcc, torch=torch)
+    (entry,) = built.entries(quick.read_text()).values()
+    told = (
+        rf"quick has to be compiled here, and nvcc is of CUDA {nvcc} \(.*/cuda/bin/nvcc\), torch of CUDA {torch}: load"
+    )
+    with pytest.raises(UserError, match=told):
+        built.wheel(entry, Path(sys.executable), "cuda", "9.0")
+    assert not (own_cache / "built").exists()
+
+
+def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
+    told = {"arch_list": "8.0;9.0", "capabilities": "80,90", "nccl": "/env/nvidia/nccl"}
+    assert RECIPES["deepspeed"].environment("cuda", told)["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0"
+    horovod = RECIPES["horovod"].environment("cuda", told)
+    assert (horovod["HOROVOD_NCCL_LINK"], horovod["HOROVOD_NCCL_HOME"]) == ("SHARED", "/env/nvidia/nccl")
+    assert horovod["HOROVOD_BUILD_CUDA_CC_LIST"] == "80,90"
+    assert "HOROVOD_NCCL_HOME" not in RECIPES["horovod"].environment("cuda", told | {"nccl": ""})
+    assert not {"HOROVOD_NCCL_LINK", "TORCH_CUDA_ARCH_LIST"} & set(RECIPES["horovod"].environment("cpu", told))
 
 
 def test_another_recipe_builds_again(quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ def told(place: Path | None = None, **changes: Any) -> dict[str, Any]:
         "overlay": None,
         "modules": [],
         "stack_modules": [],
+        "arch_list": None,
         "image": None,
         "nvidia": False,
     }

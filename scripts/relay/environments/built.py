@@ -25,15 +25,22 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relay.base.errors import UserError
-from relay.environments import patience
+from relay.environments import nvcc, patience
 from relay.environments.lock_text import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
+from relay.spec import cuda
 
 # A login node is shared: a build takes no more of its CPUs.
 MOST_CPUS = 8
+ANY_GPU = (None, None)  # neither its name nor its generation is known
 ABOUT = """
-import json, sys, torch
-print(json.dumps([sys.version, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi()]))
+import importlib.util, json, sys, torch
+about = [sys.version, torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi()]
+try:
+    (nccl,) = importlib.util.find_spec("nvidia.nccl").submodule_search_locations
+except (AttributeError, ImportError):
+    nccl = ""
+print(json.dumps({"about": about, "cuda": torch.version.cuda, "nccl": nccl}))
 """
 
 
@@ -91,38 +98,54 @@ def has_header(name: str) -> bool:
         return False
 
 
-def wheel(entry: str, python: Path, build: str) -> Path:
+def wheel(entry: str, python: Path, build: str, arch_list: str | None = None) -> Path:
     """The wheel of a lock's entry (`entries`), built for the torch of an interpreter unless it is in the cache.
 
     `python` has torch, and what else the build needs, among its packages. `build` is torch's: cpu, or a CUDA build.
-    Raises UserError for missing programs, for a source whose hash the lock does not have, and for a failed build,
-    whose log it names.
+    `arch_list` is what CUDA code is built for, as TORCH_CUDA_ARCH_LIST takes it; None: the user's own, or all that the
+    build of torch is for.
+    Raises UserError for missing programs, for an nvcc of another version than torch's CUDA, for a source whose hash the
+    lock does not have, and for a failed build, whose log it names.
     """
     package = entry.partition("==")[0]
     recipe = RECIPES[package]
     if missing := lacking(recipe, build):
         raise UserError(f"{package} has to be compiled here, and this machine lacks: {'; '.join(missing)}")
-    place = cache() / "built" / f"{package}-{_key(entry, recipe, python, build)}"
+    torch = _torch_of(python)
+    if build != "cpu" and (problem := nvcc.problem(torch["cuda"])):
+        raise UserError(f"{package} has to be compiled here, and {problem}")
+    arch_list = arch_list or os.environ.get("TORCH_CUDA_ARCH_LIST") or ";".join(cuda.capabilities([ANY_GPU], build))
+    numbers = ",".join(re.findall(r"\d+", arch_list.replace(".", "")))
+    told = {"arch_list": arch_list, "capabilities": numbers, "nccl": torch["nccl"]}
+    variables = recipe.environment(build, told)
+    place = cache() / "built" / f"{package}-{_key(entry, recipe, torch, build, variables)}"
     with in_the_cache(), only_one(place):
         if not (made := sorted(place.glob("*.whl"))):
-            _build(entry, recipe, python, build, place)
+            _build(entry, recipe, python, variables, place)
             made = sorted(place.glob("*.whl"))
     return made[0]
 
 
-def _key(entry: str, recipe: Recipe, python: Path, build: str) -> str:
+def _torch_of(python: Path) -> dict[str, Any]:
+    """What an interpreter's torch says of itself: `about` it, its `cuda`, and the folder of its `nccl`."""
+    done = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{python}: torch cannot be imported: {done.stderr.strip().rpartition(chr(10))[2]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _key(entry: str, recipe: Recipe, torch: dict[str, Any], build: str, variables: dict[str, str]) -> str:
     """A digest of all that a wheel depends on: source, recipe, compilers, Python, torch, machine, optional headers."""
     compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    for program in recipe.cuda_programs if build != "cpu" else ():  # CUDA's own, of the site's module
-        compiler += subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    about = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
-    if about.returncode:
-        raise UserError(f"{python}: torch cannot be imported: {about.stderr.strip().rpartition(chr(10))[2]}")
-    known = [entry, repr(recipe), compiler, about.stdout, platform.machine(), build, optional(recipe)]
+    if build != "cpu":  # CUDA's own, of the site's module
+        compiler += str(nvcc.version())
+    lasting = {name: value for name, value in variables.items() if value != torch["nccl"]}  # a temporary folder's
+    known = [entry, repr(recipe), compiler, torch["about"], platform.machine(), build, optional(recipe), lasting]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
 
 
-def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) -> None:
+def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], place: Path) -> None:
     """Fetch the source, change it as the recipe says, build it, and move the finished wheel to its place."""
     started = time.monotonic()
     name = entry.split(maxsplit=1)[0]
@@ -132,7 +155,7 @@ def _build(entry: str, recipe: Recipe, python: Path, build: str, place: Path) ->
     # The headers and libraries of the environment that it is built for, whatever Python's variables say.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "UV_"))}
     environment |= {"MAX_JOBS": str(min(cpus, MOST_CPUS)), "MAKEFLAGS": f"-j{min(cpus, MOST_CPUS)}"}
-    environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **recipe.environment(build)}
+    environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **variables}
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, log.open("w", encoding="utf-8") as said:
         folder = Path(text)

@@ -31,7 +31,8 @@ def asked(
     driver's own environment. `device` is the run's, cpu or cuda. `program`: what else the job runs, libtorch.
     Keys: mode, stack, build (of torch), python, overlay (of the driver's environment, for mode current), wheelhouse,
     site_wheels, packages, conda (as declared), conda_folder (in mode conda; None for a name), image, modules,
-    stack_modules, nvidia, lock_sha256.
+    stack_modules, nvidia, lock_sha256, arch_list (what CUDA code is built for), and with `program` also its flags:
+    compile_flags, link_flags.
     Raises UserError where the site's file has no entry for this stack.
     """
     lock = lock_of(root, stack)
@@ -39,6 +40,7 @@ def asked(
     described |= {"overlay": None, "site_wheels": False, "packages": [], "conda": None, "image": None, "modules": []}
     described["stack_modules"] = []
     described |= {"nvidia": device == "cuda", "lock_sha256": sha256(lock) if lock.is_file() else None}
+    described |= {"arch_list": site.cuda_arch_list if site else None}
     if site is None or site.environment.mode == "current":
         place = overlay.place(lock)
         described["overlay"] = str(place) if place else None
@@ -47,13 +49,15 @@ def asked(
     declared = site.environment
     described |= {"mode": declared.mode, "build": site.torch_build, "modules": list(site.modules)}
     described["stack_modules"] = stack_modules(site, stack, program)
+    described |= dict(site.libtorch) if program else {}
     if declared.mode == "wheels":
         described["site_wheels"] = declared.wheels_from == "site"
         described["python"] = python_of(site)
         if described["site_wheels"]:
             described["packages"] = _site_wheels(site, stack, lock)
         else:
-            described["wheelhouse"] = str(wheelhouse.order(root, stack, site.torch_build, _own(declared.python)).folder)
+            wanted = wheelhouse.order(root, stack, site.torch_build, _own(declared.python), site.cuda_arch_list)
+            described["wheelhouse"] = str(wanted.folder)
     elif declared.mode == "conda":
         described["conda"] = declared_conda = str(conda_of(site, stack, root))
         folder = conda.folder_of(declared_conda)
@@ -177,10 +181,12 @@ def prepare(environment: dict[str, Any], lock: Path) -> dict[str, Any]:
     """
     record: dict[str, Any] = {"asked": environment, "lock": lock.name, "lock_sha256": sha256(lock)}
     if environment["mode"] == "current":
-        return record | _current(lock, overlay.make(lock) if environment["overlay"] else None)
+        own = overlay.make(lock, environment.get("arch_list")) if environment["overlay"] else None
+        return record | _current(lock, own)
     if environment["mode"] == "wheels" and not environment["site_wheels"]:
         root = ROOT if is_recorded(lock.stem) else lock.resolve().parent.parent
-        wanted = wheelhouse.order(root, environment["stack"], environment["build"], environment["python"])
+        named = (environment[key] for key in ("stack", "build", "python", "arch_list"))
+        wanted = wheelhouse.order(root, *named)
         place = wheelhouse.fetch(wanted)
         return record | {"wheels": sorted(wheel.name for wheel in place.glob("*.whl"))}
     if environment["mode"] == "conda" and conda.creates(environment["conda"]):

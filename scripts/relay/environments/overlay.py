@@ -56,9 +56,10 @@ def interpreter(link: Path) -> str:
     return str(found / "bin" / "python")
 
 
-def make(lock: Path) -> Path:
+def make(lock: Path, arch_list: str | None = None) -> Path:
     """Make a lock's environment unless it is there with every file, and return its place.
 
+    `arch_list` is what CUDA code is built for (`built.wheel`).
     Raises UserError where a package can neither be fetched nor built.
     """
     link = place(lock)
@@ -75,7 +76,7 @@ def make(lock: Path) -> Path:
             return link
         started, folder = time.monotonic(), new_version(link)
         try:
-            _install(lock, folder, held)
+            _install(lock, folder, held, arch_list)
             write_json(folder / MARKER, {"stack": lock.stem, "parts": parts, "packages": packages(folder)})
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -106,7 +107,7 @@ def site_packages(environment: Path) -> Path:
     return next(environment.glob("lib/python3*/site-packages"))
 
 
-def _install(lock: Path, folder: Path, held: int) -> None:
+def _install(lock: Path, folder: Path, held: int, arch_list: str | None) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     text = lock.read_text(encoding="utf-8")
     installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
@@ -123,7 +124,7 @@ def _install(lock: Path, folder: Path, held: int) -> None:
             installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held], place=folder)
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
-        wheel = built.wheel(entry, python, build)
+        wheel = built.wheel(entry, python, build, arch_list)
         installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
     _check(lock, python)
 

@@ -13,8 +13,10 @@ class Recipe:
     """How a package is built from its source.
 
     `programs` and `headers` are what the machine must have, each with the Debian package that brings it. `variables`
-    are the build's environment; `cuda_variables` are added for a CUDA build of torch, where it needs
-    `cuda_programs` too. `optional_headers` add a part to the wheel where the machine has them.
+    are the build's environment. For a CUDA build of torch `cuda_variables` are added, and nvcc is needed too. In these,
+    {arch_list} is TORCH_CUDA_ARCH_LIST, {capabilities} are the same numbers in Horovod's way (80,90), and {nccl} is the
+    folder of the NCCL that came with torch. A variable without a value is left out.
+    `optional_headers` add a part to the wheel where the machine has them.
     `tried` is a line of Python that runs only if the compiled parts fit.
     `replaced` are changes of the source: {file: ((pattern, text), …)}. Each pattern has to be found.
     """
@@ -25,17 +27,19 @@ class Recipe:
     headers: Mapping[str, str] = field(default_factory=dict)
     optional_headers: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
-    cuda_programs: Mapping[str, str] = field(default_factory=dict)
     cuda_variables: Mapping[str, str] = field(default_factory=dict)
     replaced: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
-    def environment(self, build: str) -> dict[str, str]:
-        """The variables for a build of torch, which is cpu or a CUDA build."""
-        return {**self.variables, **(self.cuda_variables if build != "cpu" else {})}
+    def environment(self, build: str, told: Mapping[str, str]) -> dict[str, str]:
+        """The variables for a build of torch, which is cpu or a CUDA build. `told` are the values in braces."""
+        if build == "cpu":
+            return dict(self.variables)
+        cuda = {name: text.format(**told) for name, text in self.cuda_variables.items()}
+        return {**self.variables, **{name: value for name, value in cuda.items() if value}}
 
     def needed_programs(self, build: str) -> dict[str, str]:
         """The programs for a build of torch, each with the Debian package that brings it."""
-        return {**self.programs, **(self.cuda_programs if build != "cpu" else {})}
+        return {**self.programs, **({} if build == "cpu" else NVCC)}
 
     def patch(self, source: Path) -> None:
         """Change the unpacked source. Raises ValueError for a pattern that is not found: another version."""
@@ -49,8 +53,11 @@ class Recipe:
 
 
 COMPILER = {"g++": "g++", "make": "make"}
+NVCC = {"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"}
 # The headers of torch 2.13 are C++17; Horovod 0.28.1, the last release, asks for C++14.
 AS_CPP17 = ((r"set\(CMAKE_CXX_STANDARD 14\)", "set(CMAKE_CXX_STANDARD 17)"),)
+# The wheel of NCCL has this file alone, without the link `libnccl.so` that a linker looks for.
+VERSIONED_NCCL = ((r'set\(NCCL_LIBNAME "nccl"\)', "set(NCCL_LIBNAME libnccl.so.2 nccl)"),)
 
 # A wheel is built on the login node and runs on others: for every x86 CPU with AVX2 (2013), not for the builder's own.
 NATIVE, FOR_X86 = "return '-march=native'", "'-march=x86-64-v3' if cpu_info['arch'] == 'X86_64'"
@@ -93,9 +100,18 @@ RECIPES = {
                 # Parts of the bundled libraries ask for a CMake that newer ones no longer imitate.
                 "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
             },
-            cuda_programs={"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"},
-            cuda_variables={"HOROVOD_GPU_OPERATIONS": "NCCL"},
-            replaced={"CMakeLists.txt": AS_CPP17, "horovod/torch/CMakeLists.txt": AS_CPP17},
+            cuda_variables={
+                "HOROVOD_GPU_OPERATIONS": "NCCL",
+                # The NCCL that torch loads; its wheel has no static library.
+                "HOROVOD_NCCL_LINK": "SHARED",
+                "HOROVOD_NCCL_HOME": "{nccl}",
+                "HOROVOD_BUILD_CUDA_CC_LIST": "{capabilities}",
+            },
+            replaced={
+                "CMakeLists.txt": AS_CPP17,
+                "horovod/torch/CMakeLists.txt": AS_CPP17,
+                "cmake/Modules/FindNCCL.cmake": VERSIONED_NCCL,
+            },
         ),
         Recipe(
             package="deepspeed",
@@ -109,9 +125,12 @@ RECIPES = {
                 "DS_BUILD_AIO": "1",  # left out by DeepSpeed where libaio's header is not there
                 "DS_ENABLE_NINJA": "1",  # compiles several files at once
             },
-            cuda_programs={"nvcc": "nvidia-cuda-toolkit, or the site's CUDA module"},
-            # Never tried: no machine with nvcc was there.
-            cuda_variables={"DS_ACCELERATOR": "cuda", "DS_BUILD_FUSED_ADAM": "1"},
+            cuda_variables={
+                "DS_ACCELERATOR": "cuda",
+                "DS_BUILD_FUSED_ADAM": "1",
+                # By default DeepSpeed names capabilities that nvcc 13 has dropped.
+                "TORCH_CUDA_ARCH_LIST": "{arch_list}",
+            },
             replaced={"op_builder/builder.py": FOR_MANY_CPUS, "op_builder/cpu/async_io.py": LINKED},
         ),
     )

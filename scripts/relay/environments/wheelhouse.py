@@ -41,12 +41,16 @@ SUMS = "SHA256SUMS"
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a wheelhouse must hold: a stack's locked wheels for one Python and one build of torch (cpu or cuda)."""
+    """What a wheelhouse must hold: a stack's locked wheels for one Python and one build of torch (cpu or cuda).
+
+    `arch_list` is what the CUDA code that is built here is for, as TORCH_CUDA_ARCH_LIST takes it.
+    """
 
     stack: str
     build: str
     python: Path
     locks: tuple[Path, ...]
+    arch_list: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -59,6 +63,7 @@ class Order:
             digest.update(lock.read_bytes())
         for name in self.built:
             digest.update(repr(RECIPES[name]).encode())
+            digest.update(f"{self.arch_list or ''}".encode() if self.build != "cpu" else b"")
         return FOLDER / f"{self.stack}-{digest.hexdigest()[:12]}"
 
     @property
@@ -76,7 +81,7 @@ class Order:
         return exactly(without(self.locked, lambda name, _: name in RECIPES), labelled)
 
 
-def order(root: Path, stack: str, build: str, python: str | None = None) -> Order:
+def order(root: Path, stack: str, build: str, python: str | None = None, arch_list: str | None = None) -> Order:
     """The order for a stack of the project in `root`. `python` is a path; None means the driver's base Python.
 
     Raises UserError for a build without locked hashes, and for a stack without a lock.
@@ -89,7 +94,8 @@ def order(root: Path, stack: str, build: str, python: str | None = None) -> Orde
     absent = next((lock for lock in locks if not lock.is_file()), None)
     if absent:
         raise UserError(f"stack {stack!r}: the lock {absent} is missing: restore it, or run `make lock`")
-    return Order(stack=stack, build=build, python=Path(python or base_python()), locks=tuple(locks))
+    python = python or base_python()
+    return Order(stack=stack, build=build, python=Path(python), locks=tuple(locks), arch_list=arch_list)
 
 
 def base_python() -> str:
@@ -257,7 +263,7 @@ def _build(wanted: Order, partial: Path) -> set[str]:
         environment = Path(folder) / "environment"
         installer.install(partial, partial / REQUIREMENTS, wanted.python, environment)
         for entry in wanted.built.values():
-            wheel = built.wheel(entry, environment / "bin" / "python", wanted.build)
+            wheel = built.wheel(entry, environment / "bin" / "python", wanted.build, wanted.arch_list)
             shutil.copy2(wheel, partial)
             made.add(wheel.name)
     return made

@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +25,11 @@ from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.export.final import final_checkpoint, read_model
 from relay.libtorch.failures import explained
-from relay.libtorch.program import lacking, program
+from relay.libtorch.program import cmake_options, lacking, program
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.places import Places, dataset_folder
+from relay.spec.job import Job
 from relay.spec.run import Run, Training
 from relay.task.data import Resident, Split
 from relay.task.network import Network
@@ -104,10 +106,19 @@ class Program:
         return float(said["samples"] / said["seconds"])
 
 
-def compared(run: Run, places: Places, ranks: Ranks, sources: Path, work: Path, seconds: float) -> dict[str, Any]:
+def compared(
+    run: Run,
+    places: Places,
+    ranks: Ranks,
+    sources: Path,
+    work: Path,
+    seconds: float,
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
     """Run the model in Python and in C++, for so many seconds in each round; what was found.
 
-    Where a compiler is missing, `status` is skipped, and `reason` names the package. `work` is a folder for files.
+    Where a compiler is missing, `status` is skipped, and `reason` names the package. `work` is a folder for files,
+    `environment` that of the job, with the site's flags.
     Raises UserError where the program cannot be built, or fails.
     """
     told = {"run": run.id, "task": run.task.name, "device": ranks.device.type, "batch": run.batch.global_batch_size}
@@ -115,7 +126,7 @@ def compared(run: Run, places: Places, ranks: Ranks, sources: Path, work: Path, 
     if missing := lacking():
         return {**told, "status": "skipped", "reason": "; ".join(missing)}
     example = Example.of(run, places, ranks.device)
-    cpp = Program(program(sources), work)
+    cpp = Program(program(sources, cmake_options(environment)), work)
     example.export(work / "model.pt")
     example.inputs.cpu().numpy().tofile(work / "inputs.bin")
     speeds = [(example.samples_per_second(seconds), cpp.samples_per_second(example, seconds)) for _ in range(ROUNDS)]
@@ -159,5 +170,7 @@ def main(arguments: list[str]) -> None:
     with joined(given.spec, _plain) as (_, ranks):
         places = Places(given.results, given.run)
         run = Run.read(places.run / "run.json")
-        found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds)
+        job = Job.read(given.spec)
+        environment = job.environment if job else {}
+        found = compared(run, places, ranks, given.sources, given.output.parent, given.seconds, environment)
         write_json(given.output, found)

@@ -6,19 +6,25 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from relay.base.errors import UserError
 from relay.environments import built
 from relay.environments.recipes import COMPILER, Recipe
+from relay.spec.job import FLAG
 
 NAME = "relay_libtorch"
+# The site's flags, by CMake's variable. Variables in them are those of the job's modules.
+FLAGS = {"compile_flags": "CMAKE_CXX_FLAGS", "link_flags": "CMAKE_EXE_LINKER_FLAGS"}
 RECIPE = Recipe(package="the C++ program", tried="", programs={**COMPILER, "cmake": "cmake"})
 
 
@@ -27,27 +33,57 @@ def lacking() -> list[str]:
     return built.lacking(RECIPE, "cpu")
 
 
-def program(sources: Path) -> Path:
-    """The program, built from the folder `sources` unless it is in the cache. Raises UserError where that fails."""
-    place = built.cache() / "built" / f"libtorch-{_key(sources)}"
+def cmake_options(environment: Mapping[str, Any]) -> list[str]:
+    """What a site adds to CMake's command line. `environment` is that of a job (`relay.environments.login_node.asked`).
+
+    Raises UserError for a flag with a variable that is not set on this node, or whose value no flag may have.
+    """
+    options = []
+    for key, name in FLAGS.items():
+        if flags := environment.get(key):
+            options.append(f"-D{name}={' '.join(_expanded(key, flag) for flag in flags)}")
+    if arch_list := environment.get("arch_list"):
+        options.append(f"-DTORCH_CUDA_ARCH_LIST={arch_list}")
+    return options
+
+
+def _expanded(key: str, flag: str) -> str:
+    """A flag without variables. CMake writes it into a shell's command."""
+    expanded = os.path.expandvars(flag)
+    where = f"libtorch.{key}: {flag!r} on node {os.uname().nodename}"
+    if unset := re.search(r"\$\{?(\w+)", expanded):
+        remedy = "name the module that sets it under stack_modules.libtorch in the site's file, or correct the flag"
+        raise UserError(f"{where}: the variable {unset[1]} is not set there; {remedy}")
+    allowed, pattern = FLAG
+    if not re.fullmatch(pattern, expanded) or "$" in expanded:
+        raise UserError(f"{where} is {expanded!r}, which is not allowed; allowed: {allowed}")
+    return expanded
+
+
+def program(sources: Path, site_options: Sequence[str] = ()) -> Path:
+    """The program, built from the folder `sources` unless it is in the cache.
+
+    `site_options` are those of `cmake_options`. Raises UserError where the build fails.
+    """
+    place = built.cache() / "built" / f"libtorch-{_key(sources, site_options)}"
     with built.in_the_cache(), built.only_one(place):
         if not (place / NAME).is_file():
-            _build(sources, place)
+            _build(sources, place, site_options)
     return place / NAME
 
 
-def _key(sources: Path) -> str:
-    """A digest of all that the program depends on: its sources, compiler, CMake, torch, machine."""
+def _key(sources: Path, site_options: Sequence[str]) -> str:
+    """A digest of all that the program depends on: its sources, compiler, CMake, torch, machine, the site's options."""
     said = [
         subprocess.run([word, "--version"], check=False, capture_output=True, text=True).stdout
         for word in ("g++", "cmake")
     ]
     known = [path.read_text(encoding="utf-8") for path in sorted(sources.iterdir()) if path.is_file()]
-    known += [*said, torch.__version__, str(torch.version.cuda), str(torch.compiled_with_cxx11_abi())]
+    known += [*said, torch.__version__, str(torch.version.cuda), str(torch.compiled_with_cxx11_abi()), *site_options]
     return hashlib.sha256(json.dumps([*known, platform.machine()]).encode()).hexdigest()[:12]
 
 
-def _build(sources: Path, place: Path) -> None:
+def _build(sources: Path, place: Path, site_options: Sequence[str]) -> None:
     """Configure and build in a temporary folder on a local disk, then move the program to its place."""
     print(f"Building {NAME} against torch {torch.__version__}; this is done once", flush=True)
     log = place.with_suffix(".log")
@@ -55,7 +91,7 @@ def _build(sources: Path, place: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="torch-relay-libtorch-") as text, log.open("w", encoding="utf-8") as said:
         # The path to torch's libraries is given when the program is started: environments come and go on a node's disk.
         options = [f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", "-DCMAKE_SKIP_RPATH=ON"]
-        options += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"]
+        options += ["-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}", *site_options]
         for words in (
             ["cmake", "-S", str(sources), "-B", text, *options],
             ["cmake", "--build", text, "--parallel", cpus],

@@ -94,7 +94,7 @@ def caches(facts: Facts) -> Outcome | None:
 
 @check("compiler")
 def compiler(facts: Facts) -> Outcome | None:
-    """torch.compile without a compiler: it would fail in the first step."""
+    """torch.compile without a compiler, Python's header or OpenMP: it would fail in the first step."""
     if not facts.run.get("compile"):
         return None
     variable, language = ("CC", "C") if facts.run["device"] == "cuda" else ("CXX", "C++")
@@ -104,6 +104,12 @@ def compiler(facts: Facts) -> Outcome | None:
                 f"torch.compile needs a {language} compiler, and there is none on {rank['node']}",
                 f"load the site's module of one (`modules` in the site's file), name it in {variable}, or leave "
                 "`compile` out",
+            )
+        if problem := rank.get("compiling", {}).get(variable):
+            return stop(
+                f"torch.compile cannot build {language} code on {rank['node']}: {problem}",
+                f"it needs Python's header (Debian: python3-dev; on a cluster the module that brings {rank['python']}) "
+                "and, for CPUs, a compiler with OpenMP (gcc): see `modules` in the site's file; or leave `compile` out",
             )
     return fine(facts.ranks[0]["compilers"][variable])
 

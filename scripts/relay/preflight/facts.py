@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> None:
 
     run, job = specification(given.spec)
     mine = node.collect(job)
+    mine["compiling"] = {name: node.compiling(name) for name in node.COMPILERS} if run.compile else {}
     mine["packages"] = node.packages(names_in((*EVERY_JOB, *packages_of(run.node_needs), NVML)))
     work, rank = given.output.parent, mine["rank"]
     write_json(rank_file(work, rank), mine)

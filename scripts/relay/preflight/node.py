@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,15 @@ SLURM = [
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
 # What torch.compile builds with: C++ for CPUs; for GPUs, Triton's own compiler and C for what calls its kernels.
 COMPILERS = {"CXX": ("g++",), "CC": ("gcc", "clang")}
+# What such code includes (torch's `_inductor/cpp_builder.py`, Triton's `runtime/build.py`), and a flag.
+COMPILED = {
+    "CXX": (
+        "c++",
+        "#include <Python.h>\n#include <omp.h>\nint threads() { return omp_get_max_threads(); }",
+        "-fopenmp",
+    ),
+    "CC": ("c", "#include <Python.h>\nint version() { return PY_MAJOR_VERSION; }", "-O2"),
+}
 WRITTEN_BYTES = 32 * 1024**2
 
 
@@ -197,6 +207,23 @@ def compiler(variable: str) -> str | None:
     """The compiler that the variable names, else the usual one; None where it is not there."""
     named = os.environ.get(variable)
     return next(filter(None, map(shutil.which, (named,) if named else COMPILERS[variable])), None)
+
+
+def compiling(variable: str) -> str | None:
+    """What the compiler says, in one line, to such code as torch.compile builds with it; None where all is there."""
+    if (program := compiler(variable)) is None:
+        return None  # told as such
+    language, code, flag = COMPILED[variable]
+    with tempfile.TemporaryDirectory(prefix="relay-preflight-") as folder:
+        words = [program, f"-I{sysconfig.get_path('include')}", "-x", language, "-", "-shared", "-fPIC", flag]
+        words += ["-o", f"{folder}/tried.so"]
+        try:
+            done = subprocess.run(words, input=code, capture_output=True, text=True, check=False, timeout=120)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{program}: {error}"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    told = next((line for line in lines if "error" in line), lines[0] if lines else f"status {done.returncode}")
+    return told[:300] if done.returncode else None
 
 
 def driver() -> dict[str, Any]:

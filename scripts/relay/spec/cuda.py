@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from relay.spec.gpu_types import compute_capability
+from relay.spec.gpu_types import COMPUTE_CAPABILITY, compute_capability
 from relay.spec.versions import release
 
 Generation = Literal["pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"]
@@ -70,9 +70,38 @@ def of_modules(modules: Iterable[str]) -> str | None:
 def generation_of(gpu_name: str | None) -> Generation | None:
     """The generation of a GPU by its name on a cluster; None where the name does not tell."""
     capability = compute_capability(gpu_name)
-    if capability is None:
-        return None
+    return None if capability is None else _generation(capability)
+
+
+def _generation(capability: tuple[int, int]) -> Generation:
     return next(generation for generation in reversed(GENERATIONS) if CAPABILITY[generation] <= capability)
+
+
+
+
+def capabilities(gpus: Iterable[tuple[str | None, Generation | None]], build: str | None = None) -> tuple[str, ...]:
+    """The compute capabilities for which CUDA code is compiled, in ascending order; none where that is not known.
+
+    `gpus` are the names and generations of the GPUs that there are. `build` is the build of torch that the code is for,
+    where it is known: all of its capabilities count where a GPU's are not known, and no other ones.
+    """
+    possible = _of_build(build) if build in BUILDS else None
+    found: set[tuple[int, int]] = set()
+    for name, generation in gpus:
+        if capability := compute_capability(name):
+            found.add(capability)
+        else:
+            found |= _of(generation) if generation else possible or set()
+    return tuple(f"{major}.{minor}" for major, minor in sorted(found if possible is None else found & possible))
+
+
+def _of_build(build: str) -> set[tuple[int, int]]:
+    oldest, newest = (GENERATIONS.index(each) for each in (BUILDS[build].oldest, BUILDS[build].newest))
+    return {each for generation in GENERATIONS[oldest : newest + 1] for each in _of(generation)}
+
+
+def _of(generation: Generation) -> set[tuple[int, int]]:
+    return {each for each in COMPUTE_CAPABILITY.values() if _generation(each) == generation}
 
 
 def problem(build: str, generation: str | None, driver: str | None) -> str | None:

@@ -20,8 +20,8 @@ COMPUTE_CAPABILITY: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("a40", "a16", "a10", "a2", "a6000", "a5000", "rtx3090"), (8, 6)),
     **dict.fromkeys(("l4", "l40", "l40s", "rtx4090"), (8, 9)),
     **dict.fromkeys(("h100", "h200", "gh200"), (9, 0)),
-    **dict.fromkeys(("b100", "b200", "gb200"), (10, 0)),
-    **dict.fromkeys(("b300", "gb300"), (10, 3)),
+    # The 300s have 10.3. Code for 10.0 runs there, and the nvcc of CUDA 12.8 knows no 10.3.
+    **dict.fromkeys(("b100", "b200", "gb200", "b300", "gb300"), (10, 0)),
     "rtx5090": (12, 0),
 }
 # From which compute capability on tensor cores compute in a precision. Below, TF32 is silently fp32, bf16 is emulated,

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# What a site's file may hand to a compiler or linker: build tools put it into a shell's command.
+FLAG = ("a flag such as -L$EBROOTCUDA/lib64", r"-[A-Za-z0-9._/+=,:${}@%-]+")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

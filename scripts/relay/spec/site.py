@@ -18,10 +18,11 @@ from relay.base.errors import UserError
 from relay.spec import cuda, yaml_file
 from relay.spec.blocks import Block, Natural, Text
 from relay.spec.contradictions import contradictions
+from relay.spec.job import FLAG
 from relay.spec.messages import error_lines, show, unknown
 from relay.spec.partition import Limits, Partition
 from relay.spec.price import Price
-from relay.spec.site_blocks import Environment, OpenMP
+from relay.spec.site_blocks import Environment, LibTorch, OpenMP
 from relay.spec.versions import VERSION
 
 SITES = Path("config/sites")
@@ -42,6 +43,7 @@ INTERFACE = ("an interface such as bond0", r"[A-Za-z0-9._:-]+")
 MODULE = ("a module such as python/3.11", r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 PACKAGE = ("a package such as torch or torch==2.9.1", r"[A-Za-z0-9][A-Za-z0-9._-]*((==|~=|>=|<=|<|>)[A-Za-z0-9.*+!]+)?")
 DISK = ("a folder or a variable, such as /tmp or $SLURM_TMPDIR/relay", r"[/$][A-Za-z0-9._/${}-]*")
+CAPABILITIES = ("compute capabilities such as 8.0;9.0", r"[0-9]+\.[0-9](\+PTX)?(;[0-9]+\.[0-9](\+PTX)?)*")
 PATH = ("a name or a path of letters, digits, blanks and . _ / + - @ ~ : , = %", r"(?!-)[\w./+@~:,=% -]+")
 
 
@@ -107,6 +109,12 @@ class Site(Block):
         "for deepspeed; under `libtorch` those of the C++ program's job",
     )
     environment: Environment = Field(default=Environment(), description="where a job's packages come from")
+    torch_cuda_arch_list: Text | None = Field(
+        default=None,
+        description="what CUDA code that is built for this cluster is for (TORCH_CUDA_ARCH_LIST): compute capabilities "
+        "such as 8.0;9.0; null: those of the partitions' GPUs",
+    )
+    libtorch: LibTorch = Field(default=LibTorch(), description="how the C++ program is built")
 
     _file: str = PrivateAttr(default="")
 
@@ -150,6 +158,10 @@ class Site(Block):
         yield "environment.image", self.environment.image, PATH
         yield "environment.torch_version", self.environment.torch_version, ("a version such as 2.5.1", VERSION)
         yield "environment.python", self.environment.python, PATH
+        yield "torch_cuda_arch_list", self.torch_cuda_arch_list, CAPABILITIES
+        for key, flags in self.libtorch:
+            for i, flag in enumerate(flags):
+                yield f"libtorch.{key}[{i}]", flag, FLAG
 
     @property
     def torch_build(self) -> str:
@@ -158,6 +170,13 @@ class Site(Block):
             return self.environment.torch
         gpus = [p.generation for p in self.partitions if p.device == "cuda"]
         return (cuda.chosen(gpus, self.nvidia_driver) or "cuda") if gpus else "cpu"
+
+    @property
+    def cuda_arch_list(self) -> str | None:
+        """What CUDA code is built for, as TORCH_CUDA_ARCH_LIST takes it; None where nothing tells."""
+        gpus = [(p.gpu_name, p.generation) for p in self.partitions if p.device == "cuda"]
+        build = self.torch_build if self.environment.wheels_from == "download" else None
+        return self.torch_cuda_arch_list or ";".join(cuda.capabilities(gpus, build)) or None
 
     @property
     def file(self) -> str:

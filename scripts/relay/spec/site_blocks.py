@@ -58,3 +58,14 @@ class Environment(Block):
         default=False,
         description="whether that torch was built with MPI (`torch.distributed.is_mpi_available()`), for backend mpi",
     )
+
+
+class LibTorch(Block):
+    """How the C++ program of `snakemake libtorch` is built, beyond what torch's own CMake files say."""
+
+    compile_flags: list[Text] = Field(
+        default=[], description="flags for the compiler; the job replaces variables, such as -I$EBROOTCUDA/include"
+    )
+    link_flags: list[Text] = Field(
+        default=[], description="flags for the linker, in the same way, such as -L$EBROOTCUDA/extras/CUPTI/lib64"
+    )

@@ -49,6 +49,8 @@ class ZeRO(Strategy):
             self.engine = self.engine_of(deepspeed, model, optimizer, config)
         if self.stage == 3:
             library.keep_no_weights(self.engine)
+        if self.task.dtype == torch.float64:
+            library.keep_float64(self.engine)
         _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
         self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
         self.forward = self.engine  # type: ignore[method-assign]

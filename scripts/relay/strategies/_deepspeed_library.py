@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -70,14 +70,59 @@ def keep_no_weights(engine: Any) -> None:
     """
     from deepspeed.runtime.zero.linear import zero3_linear_wrap
 
+    _within(engine, lambda: mock.patch.object(torch.nn.functional, "linear", zero3_linear_wrap), "forward", "backward")
+
+
+def keep_float64(engine: Any) -> None:
+    """Let the engine of a version that makes gradients float32 by `.float()` leave those of float64 as they are."""
+    if not _configures_masters():
+        _within(engine, _floats_kept, "backward", "step")
+
+
+def _within(engine: Any, context: Callable[[], AbstractContextManager[Any]], *methods: str) -> None:
+    """Let methods of an engine be called within a context of their own each time."""
+
     def within(compute: Callable[..., Any]) -> Callable[..., Any]:
         def computed(*given: Any, **named: Any) -> Any:
-            with mock.patch.object(torch.nn.functional, "linear", zero3_linear_wrap):
+            with context():
                 return compute(*given, **named)
 
         return computed
 
-    engine.forward, engine.backward = within(engine.forward), within(engine.backward)
+    for name in methods:
+        setattr(engine, name, within(getattr(engine, name)))
+
+
+def _configures_masters() -> bool:
+    """Whether this version has one place where the type of what is optimised is chosen (it came after 0.18.0)."""
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+
+    return hasattr(ZeROOptimizer, "_configure_master_weights")
+
+
+def _floats_kept() -> AbstractContextManager[Any]:
+    """A context in which `.float()` leaves float64 as it is. Versions to 0.18.0 make all that they optimise by it."""
+    known = torch.Tensor.float
+
+    def kept(tensor: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        return tensor if tensor.dtype == torch.float64 else known(tensor, *given, **named)
+
+    return mock.patch.object(torch.Tensor, "float", kept)
+
+
+def _masters_in_float64() -> AbstractContextManager[Any]:
+    """A context in which an engine keeps what it optimises in float64."""
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+
+    if not _configures_masters():
+        return _floats_kept()
+    known = ZeROOptimizer._configure_master_weights
+
+    def master_weights(*given: Any, **named: Any) -> torch.dtype:
+        known(*given, **named)
+        return torch.float64
+
+    return mock.patch.object(ZeROOptimizer, "_configure_master_weights", master_weights)
 
 
 @contextmanager
@@ -86,20 +131,13 @@ def in_type(dtype: torch.dtype) -> Iterator[None]:
 
     DeepSpeed has no float64. It takes such a model, and in silence keeps float32 copies that it trains.
     """
-    from deepspeed.runtime.base_optimizer import ZeROOptimizer
     from deepspeed.runtime.engine import DeepSpeedEngine
 
     if dtype != torch.float64:
         yield
         return
-    known = ZeROOptimizer._configure_master_weights
-
-    def master_weights(*given: Any, **named: Any) -> torch.dtype:
-        known(*given, **named)
-        return torch.float64
-
     with (
-        mock.patch.object(ZeROOptimizer, "_configure_master_weights", master_weights),
+        _masters_in_float64(),
         mock.patch.object(DeepSpeedEngine, "communication_data_type", torch.float64),
         mock.patch.object(DeepSpeedEngine, "get_data_types", return_value=(torch.float64, torch.float64)),
     ):

@@ -1,0 +1,39 @@
+"""CUDA's compiler: which version there is, and whether it is the one of torch's CUDA."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+
+def program() -> str | None:
+    """The nvcc that torch's extensions are built with: that of CUDA_HOME, else the first on the PATH; or None."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return shutil.which(str(Path(home) / "bin" / "nvcc") if home else "nvcc")
+
+
+def version() -> str | None:
+    """Its major and minor version, such as 13.0; None where there is none that runs."""
+    try:
+        said = subprocess.run([program() or "nvcc", "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return None
+    found = re.search(r"release (\d+\.\d+)", said)
+    return found[1] if found else None
+
+
+def problem(torch_cuda: str | None) -> str | None:
+    """Why nothing can be compiled for a torch of that CUDA (`torch.version.cuda`), with the remedy; None where it can.
+
+    Libraries of another minor version are refused by the packages that are built, or are found at run time.
+    """
+    wanted, found = ".".join((torch_cuda or "").split(".")[:2]), version()
+    if found == wanted:
+        return None
+    remedy = f"load the module of CUDA {wanted} (`stack_modules` in the site's file), or point CUDA_HOME at it"
+    if found is None:
+        return f"there is no nvcc on PATH (Debian: nvidia-cuda-toolkit), for torch's CUDA {wanted}: {remedy}"
+    return f"nvcc is of CUDA {found} ({program()}), torch of CUDA {wanted}: {remedy}"
