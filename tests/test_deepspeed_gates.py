@@ -13,6 +13,7 @@ from zero_gates import judged, named
 
 GPT = {"task": "gpt-deep-tiny"}  # it has AdamW
 FP16 = {"precision": "fp16"}
+FUSED = {"options": {"fused_adam": True}}  # on CPUs it is DeepSpeed's own of that name, built here
 # Cells whose gates share their processes, by the group's name, and the group's world size.
 RIGHT: dict[str, tuple[int, list[dict[str, Any]]]] = {
     "two": (
@@ -27,6 +28,7 @@ RIGHT: dict[str, tuple[int, list[dict[str, Any]]]] = {
         2,
         [
             {"strategy": "zero2", **FP16},
+            {"strategy": "zero3", **GPT, **FUSED},
             {"strategy": "zero3_offload_cpu", **GPT},
             {"strategy": "zero3_offload_nvme", **GPT},
         ],

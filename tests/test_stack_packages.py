@@ -31,13 +31,23 @@ STRATEGIES = {name: requirements.read(path) for name, path in requirements.find(
     ("found", "lacks"),
     [
         ({"deepspeed": "0.19.8"}, []),
-        ({"deepspeed": "0.19.8+site"}, []),
-        ({"deepspeed": "0.17.2"}, ["needs deepspeed 0.19.8, has deepspeed 0.17.2"]),
-        ({"deepspeed": None}, ["needs deepspeed 0.19.8, has none"]),
+        ({"deepspeed": "0.16.9+site"}, []),
+        ({"deepspeed": "0.17"}, []),
+        ({"deepspeed": "0.16.8"}, ["needs deepspeed >=0.16.9,<0.20, has deepspeed 0.16.8"]),
+        ({"deepspeed": "0.20.0"}, ["needs deepspeed >=0.16.9,<0.20, has deepspeed 0.20.0"]),
+        ({"deepspeed": None}, ["needs deepspeed >=0.16.9,<0.20, has none"]),
     ],
 )
 def test_a_version_is_asked_for_without_its_label(found: dict[str, str | None], lacks: list[str]) -> None:
-    assert list(versions.lacking(["deepspeed==0.19.8"], found)) == lacks
+    assert list(versions.lacking(["deepspeed>=0.16.9,<0.20"], found)) == lacks
+
+
+def test_one_version_is_asked_for_as_well() -> None:
+    assert list(versions.lacking(["horovod==0.28.1"], {"horovod": "0.28.1+site"})) == []
+    assert list(versions.lacking(["horovod==0.28.1"], {"horovod": "0.28.2"})) == [
+        "needs horovod 0.28.1, has horovod 0.28.2"
+    ]
+    assert versions.names_in(["deepspeed>=0.16.9,<0.20", LIGHTNING]) == ["deepspeed", "lightning", "pytorch-lightning"]
 
 
 def test_one_of_several_will_do() -> None:
@@ -46,7 +56,7 @@ def test_one_of_several_will_do() -> None:
 
 
 def test_the_strategies_say_which_deepspeed_they_know() -> None:
-    known = "|".join(f"deepspeed=={version}" for version in _deepspeed_library.KNOWN)
+    known = _deepspeed_library.KNOWN
     of_deepspeed = {name for name, needs in STRATEGIES.items() if needs.stack == "deepspeed"}
     assert len(of_deepspeed) == 6
     assert {name for name, needs in STRATEGIES.items() if known in needs.packages} == of_deepspeed
@@ -64,7 +74,7 @@ def test_a_ready_site_names_what_each_stack_needs(name: str) -> None:
     offered = load_site(name, ROOT).environment.packages
     for strategy, needs in STRATEGIES.items():
         there = dict.fromkeys(offered[needs.stack], "0")
-        by_name = [each.partition("==")[0] for each in needs.packages]
+        by_name = ["|".join(versions.names_in([each])) for each in needs.packages]
         assert list(versions.lacking(by_name, there)) == [], strategy
 
 
@@ -92,33 +102,37 @@ def of_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, **wheels: str) -
 
 
 def test_another_deepspeed_of_the_clusters_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.17.2+site", pytorch_lightning="2.5.1")
+    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.15.4+site", pytorch_lightning="2.5.1")
     told = {each.setting.strategy.name: "; ".join(each.reasons) for each in made.skipped}
     assert set(told) == {"zero1", "lightning_zero3"}
-    assert told["zero1"].startswith("zero1 needs deepspeed 0.19.8, has deepspeed 0.17.2 (results/locks/deepspeed-")
+    assert told["zero1"].startswith(
+        "zero1 needs deepspeed >=0.16.9,<0.20, has deepspeed 0.15.4 (results/locks/deepspeed-"
+    )
     assert told["zero1"].endswith(
         f"name it under environment.packages.deepspeed of {tmp_path}/mine.yaml, if the cluster has it"
     )
 
 
 def test_a_framework_that_the_site_does_not_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.19.8+site")
+    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.17.6+site")
     (skipped,) = made.skipped
     assert skipped.reasons[0].startswith("lightning_zero3 needs lightning or pytorch-lightning, has none (results/")
     (check,) = {made.preflight(run) for run in made.runs_of("zero1")}
-    assert made.preflights[check].node_needs == ("package deepspeed==0.19.8",)
+    assert made.preflights[check].node_needs == ("package deepspeed>=0.16.9,<0.20",)
 
 
 def test_preflight_stops_where_the_environment_lacks_it() -> None:
     def found(**there: str | None) -> Any:
         rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there | {"numpy": "2.0"}}
-        run = {"node_needs": ["package deepspeed==0.19.8", "node_disk"], "stack": "deepspeed-0123456789ab"}
+        run = {"node_needs": ["package deepspeed>=0.16.9,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
         return packages(Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True}))
 
     assert found(deepspeed="0.19.8").found == "numpy 2.0, deepspeed 0.19.8"
     stopped = found(deepspeed=None)
     assert stopped.severity == "stop"
-    assert stopped.found == ("a run of this check needs deepspeed 0.19.8, has none (rank 0 on n1, /env/bin/python)")
+    assert stopped.found == (
+        "a run of this check needs deepspeed >=0.16.9,<0.20, has none (rank 0 on n1, /env/bin/python)"
+    )
     assert "environment of stack deepspeed" in stopped.remedy
 
 

@@ -19,7 +19,7 @@ STEPS = 4
 
 def named(cell: dict[str, Any]) -> str:
     """A cell in one word."""
-    return "-".join(str(value) for value in cell.values())
+    return "-".join("-".join(value) if isinstance(value, dict) else str(value) for value in cell.values())
 
 
 def judged(gates: Gates, cells: list[dict[str, Any]], world_size: int, place: Path) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 LEAST = {"torch": "2.5", "python": "3.11"}
 VERSION = r"[0-9]+(\.[0-9]+){1,2}"
 NAMES = {"torch": "torch", "python": "Python"}
-# A package that a strategy needs, perhaps in one version, or one of several: "deepspeed==0.19.8", "lightning|fabric".
-ONE_PACKAGE = r"[a-z0-9][a-z0-9-]*(==[0-9][0-9.]*)?"
+# A package that a strategy needs, perhaps in one version or a range, or one of several: "deepspeed==0.19.8",
+# "deepspeed>=0.16,<0.20", "lightning|fabric".
+ONE_PACKAGE = r"[a-z0-9][a-z0-9-]*((==|>=|<)[0-9][0-9.]*(,<[0-9][0-9.]*)?)?"
 PACKAGE = rf"{ONE_PACKAGE}(\|{ONE_PACKAGE})*"
 EVERY_JOB = ("numpy",)  # beside torch
 NVML = "nvidia-ml-py|pynvml"  # either gives the module that reads what GPUs do
@@ -44,18 +45,32 @@ def packages_of(needs: Sequence[str]) -> list[str]:
 
 def names_in(packages: Sequence[str]) -> list[str]:
     """The names of all these packages, alternatives too."""
-    return [choice.partition("==")[0] for package in packages for choice in package.split("|")]
+    return [_parted(choice)[0] for package in packages for choice in package.split("|")]
+
+
+def _parted(choice: str) -> tuple[str, str]:
+    """A package's name, and its versions as they are written: ("deepspeed", ">=0.16,<0.20")."""
+    name = re.split(r"[=<>]", choice, maxsplit=1)[0]
+    return name, choice.removeprefix(name)
+
+
+def _allows(wanted: str, version: str) -> bool:
+    """Whether a version is among those wanted, such as "==0.19.8" or ">=0.16,<0.20"; all are where none is named."""
+    found = release(version)
+    holds = {"==": lambda least: found == least, ">=": lambda least: found >= least, "<": lambda most: found < most}
+    return all(holds[sign](release(named)) for sign, named in re.findall(r"(==|>=|<)([0-9.]+)", wanted))
 
 
 def lacking(packages: Sequence[str], found: Mapping[str, str | None]) -> Iterator[str]:
     """What is missing of these packages, a text for each. `found` has the versions that are there, by name."""
     for package in packages:
-        choices = [choice.partition("==")[::2] for choice in package.split("|")]
+        choices = [_parted(choice) for choice in package.split("|")]
         there = {name: version.partition("+")[0] for name, _ in choices if (version := found.get(name))}
-        if any(name in there and wanted in ("", there[name]) for name, wanted in choices):
+        if any(name in there and _allows(wanted, there[name]) for name, wanted in choices):
             continue
         has = ", ".join(f"{name} {version}" for name, version in there.items())
-        yield f"needs {' or '.join(' '.join(filter(None, choice)) for choice in choices)}, has {has or 'none'}"
+        told = (f"{name} {wanted.removeprefix('==')}".strip() for name, wanted in choices)
+        yield f"needs {' or '.join(told)}, has {has or 'none'}"
 
 
 def least_of(needs: Sequence[str], name: str) -> str:

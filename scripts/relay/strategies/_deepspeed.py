@@ -16,6 +16,8 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.process.ranks import TIMEOUT
 from relay.strategies import _deepspeed_library as library
+from relay.strategies import _deepspeed_operations as operations
+from relay.strategies._deepspeed_adam import fused_optimizer
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Replica, Strategy
 
@@ -28,6 +30,8 @@ UPDATES = 16
 class ZeRO(Strategy):
     """A stage of ZeRO; a subclass says which one.
 
+    `fused_adam` updates with DeepSpeed's FusedAdam in place of torch's Adam or AdamW.
+
     In low precision the network computes under autocast, as in every strategy. DeepSpeed keeps and averages all in
     float32.
     """
@@ -35,6 +39,11 @@ class ZeRO(Strategy):
     stage: ClassVar[int]
 
     def build(self, **options: Any) -> None:
+        with operations.built_where_missing():
+            self._build(**options)
+
+    def _build(self, *, fused_adam: bool = False, **options: Any) -> None:
+        self.fused_adam = fused_adam
         deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
         part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
@@ -99,7 +108,8 @@ class ZeRO(Strategy):
 
     def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed is given. It puts its own flat parts into the parameters' place."""
-        return self.task.optimizer(parameters if self.stage == 3 else self._groups(parameters))
+        groups = parameters if self.stage == 3 else self._groups(parameters)
+        return fused_optimizer(self.task, groups) if self.fused_adam else self.task.optimizer(groups)
 
     def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
         """Groups of neighbouring parameters, which stages 1 and 2 update one after the other."""

@@ -1,4 +1,4 @@
-"""DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly, and compiling nothing in a job."""
+"""DeepSpeed as the ZeRO strategies use it: imported for one kind of device, quietly."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import torch
 
 from relay.base.errors import UserError
+from relay.spec.versions import lacking
+from relay.strategies import _deepspeed_operations as operations
 
 # The versions whose insides are known here: where the parts of a parameter lie, and what float64 needs.
-KNOWN = ("0.19.8",)
+KNOWN = "deepspeed>=0.16.9,<0.20"
+# Between the processes of a node. DeepSpeed does without it, so that it is used only where the wheel has it.
+SHARED_MEMORY = "deepspeed_shm_comm"
 
 
 def imported(device: str) -> Any:
@@ -26,17 +30,17 @@ def imported(device: str) -> Any:
     """
     os.environ["DS_ACCELERATOR"] = device  # DeepSpeed asks the machine otherwise, and takes a GPU that it finds
     import deepspeed
+    from deepspeed import git_version_info
 
     logger = logging.getLogger("DeepSpeed")
     logger.setLevel(logging.WARNING)
     logger.addFilter(_worth_telling)
-    if deepspeed.__version__.partition("+")[0].strip() not in KNOWN:
-        raise UserError(
-            f"DeepSpeed is {deepspeed.__version__}; allowed: {', '.join(KNOWN)}. How a checkpoint is made of its parts "
-            "is known for these versions alone"
-        )
+    for problem in lacking([KNOWN], {"deepspeed": deepspeed.__version__.strip()}):
+        raise UserError(f"zero {problem}: how a checkpoint is made of its parts is known for these versions alone")
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+. is deprecated", FutureWarning)  # DeepSpeed's calls
-    _compile_nothing()
+    operations.take_over()
+    if not git_version_info.installed_ops.get(SHARED_MEMORY):
+        deepspeed.ops.__compatible_ops__[SHARED_MEMORY] = False
     with redirect_stdout(io.StringIO()):  # it prints that an operation was "built", which it has only loaded
         deepspeed.init_distributed(dist_init_required=False)
     return deepspeed
@@ -45,20 +49,6 @@ def imported(device: str) -> Any:
 def _worth_telling(record: logging.LogRecord) -> bool:
     """Not that DeepSpeed's own authors have not tried torch's SGD: the gate does."""
     return "untested optimizer" not in record.getMessage()
-
-
-def _compile_nothing() -> None:
-    """Let an operation that is not in the wheel be an error: compiling it would take minutes of a measured job."""
-    from deepspeed.ops.op_builder.builder import OpBuilder
-
-    def refuse(builder: Any, verbose: bool = True) -> NoReturn:
-        missing = "; it needs libaio's header (Debian: libaio-dev) when it is built" * (builder.name == "async_io")
-        raise UserError(
-            f"DeepSpeed's operation {builder.name} is not in its wheel, and is not compiled in a job{missing}. "
-            "Have the wheel built again: `snakemake --forcerun environment`"
-        )
-
-    OpBuilder.jit_load = refuse
 
 
 def keep_no_weights(engine: Any) -> None:

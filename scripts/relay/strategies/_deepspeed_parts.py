@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from relay.process.ranks import Ranks
-from relay.strategies._deepspeed_host import go_on_from
+from relay.strategies._deepspeed_adam import go_on_from
 
 Tensors = dict[str, torch.Tensor]
 # A checkpoint is read in portions of about this size, so that no rank ever has the whole of it in memory.

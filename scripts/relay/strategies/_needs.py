@@ -43,3 +43,11 @@ def matrices(setting: Setting, group: int, stages: int) -> str | None:
     if setting.task.matrices:
         return None
     return f"{setting.strategy.name} divides matrices, {setting.task.name} has next to none"
+
+
+def adam_if_fused(setting: Setting, group: int, stages: int) -> str | None:
+    """DeepSpeed's FusedAdam updates as Adam or AdamW do."""
+    task = setting.task
+    if not setting.strategy.options.get("fused_adam") or task.optimizer in ("adam", "adamw"):
+        return None
+    return f"fused_adam is for Adam and AdamW, {task.name} is trained with {task.optimizer}"

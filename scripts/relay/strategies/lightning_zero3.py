@@ -23,9 +23,11 @@ class LightningZeRO3(LightningStrategy, ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed==0.19.8", "lightning|pytorch-lightning"),
+        packages=("deepspeed>=0.16.9,<0.20", "lightning|pytorch-lightning"),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
+        options={"fused_adam": False},
+        needs=("adam_if_fused",),
         compiles=False,
     )
     stage = 3

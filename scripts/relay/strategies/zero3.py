@@ -11,9 +11,11 @@ class ZeRO3(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed==0.19.8",),
+        packages=("deepspeed>=0.16.9,<0.20",),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
+        options={"fused_adam": False},
+        needs=("adam_if_fused",),
         compiles=False,
     )
     stage = 3

@@ -12,7 +12,7 @@ from torch import nn
 
 from relay.process.devices import is_gpu
 from relay.strategies._deepspeed import ZeRO
-from relay.strategies._deepspeed_host import host_optimizer
+from relay.strategies._deepspeed_adam import host_optimizer
 from relay.strategies.base import Requirements
 
 
@@ -24,7 +24,7 @@ class ZeRO3OffloadCPU(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed==0.19.8",),
+        packages=("deepspeed>=0.16.9,<0.20",),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,

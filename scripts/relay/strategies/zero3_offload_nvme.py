@@ -19,7 +19,7 @@ from relay.process.devices import is_gpu
 from relay.strategies import _deepspeed_disk as disk
 from relay.strategies import _deepspeed_library as library
 from relay.strategies._deepspeed import ZeRO
-from relay.strategies._deepspeed_host import host_optimizer
+from relay.strategies._deepspeed_adam import host_optimizer
 from relay.strategies.base import Requirements
 
 # So many numbers, or those of the largest parameter, are in main memory at once in each of the buffers: for a
@@ -37,7 +37,7 @@ class ZeRO3OffloadNVMe(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed==0.19.8",),
+        packages=("deepspeed>=0.16.9,<0.20",),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
@@ -55,7 +55,7 @@ class ZeRO3OffloadNVMe(ZeRO):
             while _folders:
                 shutil.rmtree(_folders.pop(), ignore_errors=True)
 
-    def build(self, **options: Any) -> None:
+    def _build(self, **options: Any) -> None:
         self.folder = disk.swap_folder()
         _folders.append(self.folder)
         library.imported(self.ranks.device.type)
@@ -71,7 +71,7 @@ class ZeRO3OffloadNVMe(ZeRO):
             swapper.min_aio_bytes = disk.LEAST_BYTES
 
         with mock.patch.object(OptimizerSwapper, "__init__", with_everything):
-            super().build(**options)
+            super()._build(**options)
 
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
         disk.check_room(self.folder, parameters, self.task.dtype.itemsize, self.ranks)
