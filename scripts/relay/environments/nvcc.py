@@ -30,7 +30,9 @@ def problem(torch_cuda: str | None) -> str | None:
 
     Libraries of another minor version are refused by the packages that are built, or are found at run time.
     """
-    wanted, found = ".".join((torch_cuda or "").split(".")[:2]), version()
+    if torch_cuda is None:
+        return "torch was built without CUDA there: environment.torch in the site's file names its build"
+    wanted, found = ".".join(torch_cuda.split(".")[:2]), version()
     if found == wanted:
         return None
     remedy = f"load the module of CUDA {wanted} (`stack_modules` in the site's file), or point CUDA_HOME at it"

@@ -72,7 +72,7 @@ from importlib import import_module
 from deepspeed.git_version_info import installed_ops
 sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
 assert installed_ops["cpu_adam"]
-for name in ("adam.cpu_adam", "comm.deepspeed_shm_comm", "pin_memory.pin_memory", "aio.async_io"):
+for name in ("adam.cpu_adam", "adam.fused_adam", "comm.deepspeed_shm_comm", "pin_memory.pin_memory", "aio.async_io"):
     if installed_ops.get(name.partition(".")[2]):
         import_module(f"deepspeed.ops.{name}_op")
 """
