@@ -31,15 +31,15 @@ STRATEGIES = {name: requirements.read(path) for name, path in requirements.find(
     ("found", "lacks"),
     [
         ({"deepspeed": "0.19.8"}, []),
-        ({"deepspeed": "0.16.9+site"}, []),
+        ({"deepspeed": "0.14.5+site"}, []),
         ({"deepspeed": "0.17"}, []),
-        ({"deepspeed": "0.16.8"}, ["needs deepspeed >=0.16.9,<0.20, has deepspeed 0.16.8"]),
-        ({"deepspeed": "0.20.0"}, ["needs deepspeed >=0.16.9,<0.20, has deepspeed 0.20.0"]),
-        ({"deepspeed": None}, ["needs deepspeed >=0.16.9,<0.20, has none"]),
+        ({"deepspeed": "0.14.4"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.14.4"]),
+        ({"deepspeed": "0.20.0"}, ["needs deepspeed >=0.14.5,<0.20, has deepspeed 0.20.0"]),
+        ({"deepspeed": None}, ["needs deepspeed >=0.14.5,<0.20, has none"]),
     ],
 )
 def test_a_version_is_asked_for_without_its_label(found: dict[str, str | None], lacks: list[str]) -> None:
-    assert list(versions.lacking(["deepspeed>=0.16.9,<0.20"], found)) == lacks
+    assert list(versions.lacking(["deepspeed>=0.14.5,<0.20"], found)) == lacks
 
 
 def test_one_version_is_asked_for_as_well() -> None:
@@ -47,7 +47,7 @@ def test_one_version_is_asked_for_as_well() -> None:
     assert list(versions.lacking(["horovod==0.28.1"], {"horovod": "0.28.2"})) == [
         "needs horovod 0.28.1, has horovod 0.28.2"
     ]
-    assert versions.names_in(["deepspeed>=0.16.9,<0.20", LIGHTNING]) == ["deepspeed", "lightning", "pytorch-lightning"]
+    assert versions.names_in(["deepspeed>=0.14.5,<0.20", LIGHTNING]) == ["deepspeed", "lightning", "pytorch-lightning"]
 
 
 def test_one_of_several_will_do() -> None:
@@ -102,11 +102,11 @@ def of_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, **wheels: str) -
 
 
 def test_another_deepspeed_of_the_clusters_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.15.4+site", pytorch_lightning="2.5.1")
+    made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.13.1+site", pytorch_lightning="2.5.1")
     told = {each.setting.strategy.name: "; ".join(each.reasons) for each in made.skipped}
     assert set(told) == {"zero1", "lightning_zero3"}
     assert told["zero1"].startswith(
-        "zero1 needs deepspeed >=0.16.9,<0.20, has deepspeed 0.15.4 (results/locks/deepspeed-"
+        "zero1 needs deepspeed >=0.14.5,<0.20, has deepspeed 0.13.1 (results/locks/deepspeed-"
     )
     assert told["zero1"].endswith(
         f"name it under environment.packages.deepspeed of {tmp_path}/mine.yaml, if the cluster has it"
@@ -118,20 +118,20 @@ def test_a_framework_that_the_site_does_not_name_is_told(tmp_path: Path, monkeyp
     (skipped,) = made.skipped
     assert skipped.reasons[0].startswith("lightning_zero3 needs lightning or pytorch-lightning, has none (results/")
     (check,) = {made.preflight(run) for run in made.runs_of("zero1")}
-    assert made.preflights[check].node_needs == ("package deepspeed>=0.16.9,<0.20",)
+    assert made.preflights[check].node_needs == ("package deepspeed>=0.14.5,<0.20",)
 
 
 def test_preflight_stops_where_the_environment_lacks_it() -> None:
     def found(**there: str | None) -> Any:
         rank = {"rank": 0, "node": "n1", "python": "/env/bin/python", "packages": there | {"numpy": "2.0"}}
-        run = {"node_needs": ["package deepspeed>=0.16.9,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
+        run = {"node_needs": ["package deepspeed>=0.14.5,<0.20", "node_disk"], "stack": "deepspeed-0123456789ab"}
         return packages(Facts({"run": run, "job": None, "ranks": [rank], "allreduce": [], "complete": True}))
 
     assert found(deepspeed="0.19.8").found == "numpy 2.0, deepspeed 0.19.8"
     stopped = found(deepspeed=None)
     assert stopped.severity == "stop"
     assert stopped.found == (
-        "a run of this check needs deepspeed >=0.16.9,<0.20, has none (rank 0 on n1, /env/bin/python)"
+        "a run of this check needs deepspeed >=0.14.5,<0.20, has none (rank 0 on n1, /env/bin/python)"
     )
     assert "environment of stack deepspeed" in stopped.remedy
 

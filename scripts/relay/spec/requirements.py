@@ -34,7 +34,7 @@ class Requirements:
     """What a strategy needs, and what it divides among its processes (the gate proves the latter).
 
     `least_torch` and `least_python`: the oldest versions that it works with, such as "2.9".
-    `packages`: what its stack must hold, such as ("deepspeed>=0.16.9,<0.20", "lightning|pytorch-lightning"): versions
+    `packages`: what its stack must hold, such as ("deepspeed>=0.14.5,<0.20", "lightning|pytorch-lightning"): versions
     where it knows only these, and names where one of several will do. A cluster's own packages may be others.
     `processes`: "one per device", "several per device" (as processes_per_device says), or "one" (a single process,
     whatever the devices).
@@ -286,7 +286,7 @@ def _check(path: Path, stated: Requirements) -> None:
     if unfit := [package for package in stated.packages if not re.fullmatch(PACKAGE, package)]:
         raise UserError(
             f"{path}: requirements.packages: '{unfit[0]}' is not allowed; allowed: a package's name in small letters, "
-            "such as horovod, deepspeed>=0.16.9,<0.20 or lightning|pytorch-lightning"
+            "such as horovod, deepspeed>=0.14.5,<0.20 or lightning|pytorch-lightning"
         )
     members = ("choices", "lossy", "gpu_only", "low_precision_only", "cross_entropy_only", "least", "not_in", "part_of")
     named = {name for member in members for name in getattr(stated, member)} | set(stated.divisors)

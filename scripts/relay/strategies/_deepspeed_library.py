@@ -14,11 +14,11 @@ from unittest import mock
 import torch
 
 from relay.base.errors import UserError
-from relay.spec.versions import lacking
+from relay.spec.versions import lacking, release
 from relay.strategies import _deepspeed_operations as operations
 
 # The versions whose insides are known here: where the parts of a parameter lie, and what float64 needs.
-KNOWN = "deepspeed>=0.16.9,<0.20"
+KNOWN = "deepspeed>=0.14.5,<0.20"
 # Between the processes of a node. DeepSpeed does without it, so that it is used only where the wheel has it.
 SHARED_MEMORY = "deepspeed_shm_comm"
 
@@ -37,6 +37,11 @@ def imported(device: str) -> Any:
     logger.addFilter(_worth_telling)
     for problem in lacking([KNOWN], {"deepspeed": deepspeed.__version__.strip()}):
         raise UserError(f"zero {problem}: how a checkpoint is made of its parts is known for these versions alone")
+    if device == "cpu" and release(deepspeed.__version__) < (
+        0,
+        16,
+    ):  # these count CPUs by the program numactl otherwise
+        os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     warnings.filterwarnings("ignore", r".*torch\.distributed\.\w+. is deprecated", FutureWarning)  # DeepSpeed's calls
     operations.take_over()
     if not git_version_info.installed_ops.get(SHARED_MEMORY):

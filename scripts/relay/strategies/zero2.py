@@ -11,7 +11,7 @@ class ZeRO2(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed>=0.16.9,<0.20",),
+        packages=("deepspeed>=0.14.5,<0.20",),
         least_devices=2,
         divides=("samples", "gradients", "optimizer"),
         options={"fused_adam": False},

@@ -37,7 +37,7 @@ class ZeRO3OffloadNVMe(ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed>=0.16.9,<0.20",),
+        packages=("deepspeed>=0.14.5,<0.20",),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
