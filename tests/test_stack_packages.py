@@ -59,7 +59,9 @@ def test_the_strategies_say_which_deepspeed_they_know() -> None:
     known = _deepspeed_library.KNOWN
     of_deepspeed = {name for name, needs in STRATEGIES.items() if needs.stack == "deepspeed"}
     assert len(of_deepspeed) == 6
-    assert {name for name, needs in STRATEGIES.items() if known in needs.packages} == of_deepspeed
+    # Lightning itself refuses DeepSpeed before 0.16 on torch 2.6 and newer.
+    assert {name for name, needs in STRATEGIES.items() if known in needs.packages} == of_deepspeed - {"lightning_zero3"}
+    assert "deepspeed>=0.16.9,<0.20" in STRATEGIES["lightning_zero3"].packages
     assert [name for name, needs in STRATEGIES.items() if needs.stack != "torch" and not needs.packages] == []
 
 

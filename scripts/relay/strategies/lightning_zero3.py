@@ -23,7 +23,7 @@ class LightningZeRO3(LightningStrategy, ZeRO):
 
     requirements = Requirements(
         stack="deepspeed",
-        packages=("deepspeed>=0.14.5,<0.20", "lightning|pytorch-lightning"),
+        packages=("deepspeed>=0.16.9,<0.20", "lightning|pytorch-lightning"),
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"fused_adam": False},
