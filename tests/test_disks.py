@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -171,17 +172,14 @@ def test_the_driver_says_what_is_wrong_with_the_disk(
     tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a job could not say it."""
-    small(tmp_path / "results", mount, 200)
+    small(tmp_path / "results", mount, 4000)
     monkeypatch.setattr(retries, "RESULTS", tmp_path / "results")
-    assert retries._unwritable() is None
+    deciding, job = retries.Retries(Mock(said_of={})), Mock(jobid=1)
+    assert deciding._told(job, None).status == ending.INTERRUPTED
     fill(tmp_path / "results")
-    full = retries._unwritable()
-    assert full is not None
-    assert ending.remedy_of(full) == FREE_SPACE
+    assert deciding._told(job, None).remedy == FREE_SPACE
     mount(tmp_path / "results", "-o", "remount,ro")
-    read_only = retries._unwritable()
-    assert read_only is not None
-    assert ending.remedy_of(read_only) == READ_ONLY
+    assert deciding._told(job, None).remedy == READ_ONLY
 
 
 def test_a_fault_on_a_full_disk_is_kept_at_home(tmp_path: Path, mount: Mount, log: Path) -> None:

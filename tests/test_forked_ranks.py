@@ -51,7 +51,7 @@ def test_forked_ranks_are_and_compute_what_ranks_started_anew_are_and_compute(be
         mine, theirs = ranks[rank], others[rank]
         assert mine["session"] == mine["pid"]
         assert mine["parent"] == ranks[0]["parent"]
-        left_out = {*VARYING, LAUNCHED, "NOTES", "OMP_PROC_BIND"}
+        left_out = {*VARYING, "TORCH_FR_DUMP_TEMP_FILE", LAUNCHED, "NOTES", "OMP_PROC_BIND"}
         told = [{k: v for k, v in each["environment"].items() if k not in left_out} for each in (mine, theirs)]
         assert told[0] == told[1]
         assert mine["environment"]["TORCHELASTIC_RUN_ID"]

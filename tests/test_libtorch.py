@@ -105,7 +105,7 @@ def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_program_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
     """The built program, with a file that is missing, damaged, or for other inputs, and without its device."""
     debian_packages.require()
-    built = program.program(SOURCES)
+    built = program.program(SOURCES, program.cmake_options({}))
     traced = torch.jit.trace(torch.nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 8, 8))
     traced.save(str(tmp_path / "model.pt"))
     (tmp_path / "damaged.pt").write_bytes((tmp_path / "model.pt").read_bytes()[:900])

@@ -28,6 +28,7 @@ from relay.datasets.prepare import prepare
 from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
 from relay.spec.dataset import DatasetSpec
+from relay.spec.requirements import read
 from relay.spec.run import Run
 from relay.spec.tasks import TaskSpec, task
 from relay.training import job
@@ -57,12 +58,13 @@ import os
 import time
 {imports}
 from relay import strategies
+from relay.spec.requirements import Requirements
 
 Base = strategies.load({base!r})
 
 
 class Made(Base):
-    requirements = Base.requirements
+    requirements = {requirements}
 
     def train_step(self, inputs, targets):
         self.steps = getattr(self, "steps", 0) + 1
@@ -111,7 +113,8 @@ class Bench:
         """A strategy of a further folder that does something `before` each step of a built-in one."""
         path = self.folder / "strategies" / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(STRATEGY.format(base=base, before=before, imports=imports))
+        requirements = read(BUILT_IN / f"{base}.py")
+        path.write_text(STRATEGY.format(base=base, before=before, imports=imports, requirements=requirements))
         return {"strategy": name, "strategy_file": str(path)}
 
     def processes(self) -> list[psutil.Process]:

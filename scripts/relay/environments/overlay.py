@@ -111,7 +111,7 @@ def _install(lock: Path, folder: Path, held: int, arch_list: str | None) -> None
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     text = lock.read_text(encoding="utf-8")
     installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
-    drivers = sysconfig.get_path("purelib")
+    drivers = Path(sysconfig.get_path("purelib")).resolve()  # not through a link, which may be gone later
     (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]

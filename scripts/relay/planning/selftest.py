@@ -13,8 +13,8 @@ from typing import Any
 from relay.base.files import read_json
 from relay.environments import overlay
 from relay.environments.locks import lock_of
+from relay.planning.gpus import count_gpus
 from relay.planning.plan import Plan, Skipped
-from relay.planning.settings import count_gpus
 from relay.spec.run import Gate, Preflight, Setting
 
 TARGET = "selftest"

@@ -77,8 +77,6 @@ def _generation(capability: tuple[int, int]) -> Generation:
     return next(generation for generation in reversed(GENERATIONS) if CAPABILITY[generation] <= capability)
 
 
-
-
 def capabilities(gpus: Iterable[tuple[str | None, Generation | None]], build: str | None = None) -> tuple[str, ...]:
     """The compute capabilities for which CUDA code is compiled, in ascending order; none where that is not known.
 
