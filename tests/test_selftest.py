@@ -247,10 +247,9 @@ def test_the_whole_of_it_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path) -> No
         cluster, tmp_path, config, "selftest", site=site_file(tmp_path), timeout_seconds=3500
     )
     wrong, worked = (tmp_path / "results/selftest.md").read_text().split("## What worked")
-    # This cluster kills 5 seconds after it has asked (KillWait), before a rank that waits has told where it was.
-    wrong = [line for line in wrong.splitlines()[1:] if line.startswith("|") and FAULTS["hang"].means not in line]
-    assert len(wrong) == 2, printed  # the head of the table
-    assert status == 1
+    wrong = [line for line in wrong.splitlines()[1:] if line.startswith("|")]
+    assert not wrong, wrong
+    assert status == 0, printed
     for part in (rows.STRATEGIES, rows.TIMING, rows.USES, rows.SPLIT, rows.RESUMING, rows.PROBE, rows.PREFLIGHT):
         assert f"### {part}\n" in worked
-    assert worked.count("(gloo, 2 nodes)") == sum(fault.met_by("gloo") for fault in FAULTS.values()) - 1
+    assert worked.count("(gloo, 2 nodes)") == sum(fault.met_by("gloo") for fault in FAULTS.values())

@@ -67,7 +67,8 @@ ReturnToService=1
 # A node may claim more CPUs than this machine has.
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=0
-KillWait=5
+# Long enough for a process that waits for another one to say where it was. Slurm's own default is 30.
+KillWait=10
 # Finished jobs stay visible this many seconds.
 MinJobAge=600
 # Patience: all nodes and their jobs share this machine's few CPUs.
