@@ -28,10 +28,10 @@ from relay.run_folder import attempt_name, faults, watchdog
 
 TIMEOUT_SECONDS = 60
 SCRIPTS = Path(watchdog.__file__).resolve().parents[2]
-# https://github.com/deepseek-ai/DeepSeek-MoE/issues/47
-LAUNCH_FAILURE = """\
+# https://github.com/deepseek-ai/DeepSeek-MoE/issues/47, with another error of CUDA's in it
+ECC = """\
 [rank1]:[E410 01:50:33.889423318 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group \
-watchdog thread terminated with exception: CUDA error: unspecified launch failure
+watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
@@ -146,26 +146,56 @@ def test_a_damaged_dump_is_left_out_and_runs_nothing(
 
 
 def test_what_the_watchdog_said_is_the_fault_where_the_process_could_say_nothing(
-    work: Path, monkeypatch: pytest.MonkeyPatch
+    work: Path, monkeypatch: pytest.MonkeyPatch, flights: dict[int, bytes]
 ) -> None:
-    """A GPU that fails is first seen by the watchdog, which ends the process. The job of one node knows the node."""
+    """A GPU that fails is first seen by the watchdog, which ends the process. The job of one node knows the node.
+
+    The other ranks waited for that one: this is no hang.
+    """
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     monkeypatch.setenv("SLURMD_NODENAME", "g2")
-    (work / "job.log").write_text(LAUNCH_FAILURE)
+    leave(work, flights)
+    (work / "job.log").write_text(ECC)
     assert faults.concluded(work, "run r", -6) == ending.INTERRUPTED
     told = ending.read(work / "job.log")
     assert told is not None
     assert told.node == "g2"
-    assert told.what == ("run r failed: DistBackendError: CUDA error: unspecified launch failure (rank 1 on g2)")
+    assert told.what == (
+        "run r failed: DistBackendError: CUDA error: uncorrectable ECC error encountered (rank 1 on g2)"
+    )
 
 
-def test_a_hang_is_also_known_by_the_watchdogs_words(work: Path) -> None:
+def test_without_dumps_nobody_knows_whether_the_missing_rank_was_killed(work: Path) -> None:
     (work / "job.log").write_text(TIMEOUT)
+    assert faults.concluded(work, "run r", -6) == ending.INTERRUPTED
+
+
+def test_what_the_log_held_before_is_of_an_earlier_attempt(work: Path, flights: dict[int, bytes]) -> None:
+    """Slurm writes on in the log of a job that it starts again."""
+    (work / "job.log").write_text(ECC)
+    faults.forget(work)
+    leave(work, flights)
     assert faults.concluded(work, "run r", -6) == ending.FAULT
     told = ending.read(work / "job.log")
     assert told is not None
-    assert "WorkNCCL(SeqNum=880, OpType=BROADCAST" in told.what
-    assert told.what.endswith("(rank 1)")
+    assert "rank 0 waited 60 s" in told.what
+
+
+def test_of_transfers_in_a_batch_the_batch_is_judged(work: Path, flights: dict[int, bytes]) -> None:
+    """NCCL gives no events to the transfers of a batch: in a dump they never end, also where their batch did."""
+    leave(work, flights)
+    (dump,) = [each for rank, each in watchdog.dumps(work).items() if rank == 0]
+    hung = dict(dump["entries"][-1]) | {"is_p2p": True}
+
+    def entry(name: str, number: int, state: str) -> dict[str, Any]:
+        return hung | {"profiling_name": f"nccl:{name}", "p2p_seq_id": number, "state": state, "retired": False}
+
+    sent = [entry("send 0->1", 1, "scheduled"), entry("coalesced", 1, "completed")]
+    waits = [entry("send 0->1", 2, "scheduled"), entry("coalesced", 2, "started")]
+    found = {0: dump | {"entries": sent + waits}, 1: dump | {"entries": sent}}
+    told = watchdog.hang(found)
+    assert told is not None
+    assert "rank 0 waited 60 s in nccl:coalesced number 2" in told[1]
 
 
 @pytest.mark.parametrize("asked", [False, True])

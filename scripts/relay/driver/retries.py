@@ -93,8 +93,10 @@ class Retries:
         else:
             reason = "" if job.attempt > job.rule.restart_times else None
         if told.node and reason is None:
-            reason = None if self.leave_out(job, told.node) else f"no other node than {told.node} can take it"
-            told = replace(told, what=f"{told.what}; node {told.node} is left out")
+            if self.leave_out(job, told.node):
+                told = replace(told, what=f"{told.what}; node {told.node} is left out")
+            else:
+                reason = f"no other node than {told.node} can take it"
         if job.rule.restart_times and reason is None:
             logger.info(f"{_where(job)}\n  {told.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
             if log:

@@ -33,9 +33,9 @@ def prevent_joining(facts: Mapping[str, Any]) -> list[Finding]:
 
 
 def explain(error: str) -> Finding | None:
-    """A process's error as a finding with its remedy; None for one that is not known, or only follows from another."""
+    """A process's error as a finding with its remedy; None for one that is not known, or may follow from another."""
     row = known_faults.known(error)
-    if row is None or row.kind == Kind.LOST_PEER:
+    if row is None or row.kind in (Kind.LOST_PEER, Kind.HANG):
         return None
     return Finding(row.name, False, "stop", error, row.remedy)
 

@@ -33,9 +33,9 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     _forget(output)
     status = _launch(spec, results, folder)
     run, job = specification(spec)
-    broken = [fault for fault in faults.told(folder) if faults.is_a(Kind.HARDWARE, fault)]
-    if broken:  # another node may do
-        return ending.say(faults.outcome(broken[0], f"preflight {run.id}", status))
+    passing = (Kind.HARDWARE, Kind.BUSY)  # another node, or another time, may do
+    if passed := [fault for fault in faults.told(folder) if any(faults.is_a(kind, fault) for kind in passing)]:
+        return ending.say(faults.outcome(passed[0], f"preflight {run.id}", status))
     facts = read_json(folder / COLLECTED)
     complete = facts is not None
     if facts is None:

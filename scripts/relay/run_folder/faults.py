@@ -170,17 +170,23 @@ def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """The faults of ranks that torch's NCCL watchdog has ended: they could record none themselves."""
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
     same = {
-        "world_size": max((each["world_size"] for each in flights.values()), default=0),
+        "world_size": max((each["world_size"] for each in flights.values()), default=sys.maxsize),  # nobody knows
         "mistake": False,
         "kind": "Watchdog",
     }
     same |= {"node": os.environ.get("SLURMD_NODENAME", "") if nodes == "1" else ""}
+    words = [(rank, f"DistBackendError: {why}") for rank, why in watchdog.words(_log())]
+    hung = watchdog.hang(flights)
+    found = [(hung[0], f"{WATCHDOG_TIMEOUT}: {hung[1]}"), *words] if hung else words
+    faults = [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(found)]
+    # The others also wait for a rank whose GPU has failed.
+    return [fault for fault in faults if is_a(Kind.HARDWARE, fault)] or faults
+
+
+def _log() -> Path | None:
+    """The job's log."""
     log = os.environ.get(ending.LOG)
-    found = [(rank, f"DistBackendError: {why}") for rank, why in watchdog.words(Path(log) if log else None)]
-    if hung := watchdog.hang(flights):
-        rank, why = hung
-        found.insert(0, (rank, f"{WATCHDOG_TIMEOUT}: {why}"))
-    return [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(found)]
+    return Path(log) if log else None
 
 
 def _all_alive(first: dict[str, Any], left: list[dict[str, Any]], flights: dict[int, dict[str, Any]]) -> bool:
@@ -253,7 +259,7 @@ def forget(work: Path) -> None:
     """A new attempt begins, by a name of its own; what earlier ones left is removed."""
     attempt_name.begin()
     room.forget(work, FAULT)
-    watchdog.forget(work)
+    watchdog.forget(work, _log())
     for path in room.found(work, "fault-*.json"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:

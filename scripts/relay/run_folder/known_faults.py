@@ -46,7 +46,7 @@ TABLE = (
         Kind.HARDWARE,
         "GPU hardware",
         r"[Uu]ncorrectable (ECC|NVLink) error|ECC_UNCORRECTABLE|fallen off the bus|GPU is lost|busy or unavailable|"
-        r"unspecified launch failure|[Hh]ardware [Ss]tack [Ee]rror|(CUDA error:|Cuda failure 999) '?unknown error|"
+        r"[Hh]ardware [Ss]tack [Ee]rror|(CUDA error:|Cuda failure 999) '?unknown error|"
         r"system not yet initialized|\bXid\b",
         "tell your site the node and this line; `nvidia-smi -q` there shows its GPUs' errors",
     ),
@@ -142,7 +142,8 @@ TABLE = (
         Kind.LOST_PEER,
         "lost peer",
         r"(closed|reset) by (remote )?peer|gloo/transport|[Bb]roken pipe|Horovod has been shut down|PeerFailed: |"
-        r"Dist(Network|Store)Error: |ncclRemoteError|remote process exited|NCCL communicator was aborted",
+        r"Dist(Network|Store)Error: |ncclRemoteError|remote process exited|NCCL communicator was aborted|"
+        r"retrieving ncclUniqueId|[Cc]onnection was likely closed|Connection refused|No route to host",
         "",
     ),
     Known(

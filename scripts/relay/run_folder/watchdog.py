@@ -20,6 +20,7 @@ from relay.run_folder import attempt_name
 ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default from 2.10 on
 _RENAMED = (2, 9)  # the first torch that surely knows the new names; later ones warn of the old ones
 _LAST_BYTES = 1 << 20
+_HELD_BYTES: dict[Path, int] = {}  # what a job's log held when this attempt began
 _NEARLY = 0.9  # of the timeout: the file's time is that of its server, whose clock may be another
 _WORDS = re.compile(
     r"Rank (\d+)\] \w+(?: group)? watchdog thread terminated with exception: (.+?)"
@@ -79,10 +80,12 @@ def dumps(work: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def forget(work: Path) -> None:
-    """Remove the dumps, of whatever attempt."""
+def forget(work: Path, log: Path | None) -> None:
+    """Remove the dumps, of whatever attempt. What the job's log holds by now is of an earlier one."""
     for path in work.glob("flight-*"):
         path.unlink(missing_ok=True)
+    if log:
+        _HELD_BYTES[log] = log.stat().st_size if log.is_file() else 0
 
 
 def hang(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, str] | None:
@@ -114,13 +117,23 @@ def _named(entry: Mapping[str, Any]) -> str:
 
 
 def _overdue(dump: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The first collective that had not ended when its timeout was over."""
+    """The first collective that had not ended when its timeout was over.
+
+    Of transfers in a batch the batch is judged: NCCL times the batch alone, and its transfers never end.
+    """
+    batches = {_batch(entry) for entry in dump["entries"] if str(entry["profiling_name"]).endswith(":coalesced")}
     for entry in dump["entries"]:
+        if entry.get("is_p2p") and _batch(entry) in batches and not entry["profiling_name"].endswith(":coalesced"):
+            continue
         waited_ms = dump["written"] * 1e3 - int(entry["time_created_ns"]) / 1e6
         ended = entry["retired"] or entry["state"] == "completed"
         if not ended and waited_ms >= _NEARLY * (entry["timeout_ms"] or float("inf")):
             return dict(entry)
     return None
+
+
+def _batch(entry: Mapping[str, Any]) -> tuple[Any, Any]:
+    return tuple(entry["process_group"]), entry["p2p_seq_id"]
 
 
 def _last(dump: Mapping[str, Any], group: Any) -> Mapping[str, Any] | None:
@@ -140,7 +153,7 @@ def words(log: Path | None) -> list[tuple[int, str]]:
         return []
     try:
         with log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - _LAST_BYTES))
+            stream.seek(max(_HELD_BYTES.get(log, 0), stream.seek(0, 2) - _LAST_BYTES))
             text = stream.read().decode(errors="replace")
     except OSError:
         return []
