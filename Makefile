@@ -56,7 +56,6 @@ prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 p
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
 
 gpu-check: install $(if $(filter-out torch,$(STACKS)),stacks)  ## Does all of this work on these GPUs, or CPUs? results/selftest.md (STACKS=all: more of it)
-	@ls /dev/nvidia[0-9]* > /dev/null 2>&1 || echo "gpu-check: this machine has no NVIDIA GPU, so it runs on CPUs"
 	@$(BIN)/snakemake --profile profiles/local selftest $(SNAKEMAKE_OPTIONS)
 
 stacks: install-dev  ## Make the environments of the stacks that tests use (built once: minutes)

@@ -16,7 +16,7 @@ SELFTEST_PARTS = [
         (name, pair.id)
         for pair in PAIRS.values()
         for name, fault in FAULTS.items()
-        if fault.met_by(pair.shape.backend)
+        if fault.met_by(pair.shape)
     ),
 ]
 LOAD.known |= {RESUME: RUNS, **dict.fromkeys(FAULTS, PLAN.preflights)}

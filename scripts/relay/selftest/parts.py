@@ -9,26 +9,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from relay.base.ending import FAULT, INTERRUPTED
+from relay.spec.setting import Shape
 
 RESUME = "resume"  # a run is killed, and goes on
 NO_INTERFACE = "none0"
+FIRST = "the first"  # of those that the variable has
 
 
 @dataclass(frozen=True)
 class Planted:
     """A fault. `ending`: the status of a job that meets it. `says`: what its line has to hold, one of these.
 
-    `variables` are set for its processes, by the backend; no backend without them meets the fault, where there are any.
+    `variables` are set by its processes, by the backend; no backend without them meets the fault, where there are any.
+    `on_one_node`: processes on two nodes cannot meet it.
     """
 
     means: str
     ending: int
     says: tuple[str, ...]
     variables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    on_one_node: bool = False
 
-    def met_by(self, backend: str | None) -> bool:
-        """Whether processes that communicate by this backend meet it."""
-        return not self.variables or backend in self.variables
+    def met_by(self, shape: Shape) -> bool:
+        """Whether processes of this shape meet it."""
+        return (not self.variables or shape.backend in self.variables) and (shape.nodes == 1 or not self.on_one_node)
 
 
 FAULTS: Mapping[str, Planted] = {
@@ -43,7 +47,7 @@ FAULTS: Mapping[str, Planted] = {
         {"nccl": {"NCCL_SOCKET_IFNAME": NO_INTERFACE}, "gloo": {"GLOO_SOCKET_IFNAME": NO_INTERFACE}},
     ),
     "duplicate_gpu": Planted(
-        "two processes use one GPU", FAULT, ("Duplicate GPU",), {"nccl": {"CUDA_VISIBLE_DEVICES": "0"}}
+        "two processes use one GPU", FAULT, ("Duplicate GPU",), {"nccl": {"CUDA_VISIBLE_DEVICES": FIRST}}, True
     ),
 }
 PARTS = (RESUME, *FAULTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
@@ -16,7 +17,7 @@ from relay.preflight.facts import specification
 from relay.probe.process import refused
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
-from relay.selftest.parts import FAULTS
+from relay.selftest.parts import FAULTS, FIRST
 
 SILENCE = timedelta(seconds=15)  # after which a collective is given up; a run's is minutes
 TOO_MUCH_BYTES = 2**50
@@ -39,6 +40,12 @@ def fail(name: str, device: torch.device) -> None:
             raise NoRoom(f"no room: {str(error).splitlines()[0]}") from error
 
 
+def _plant(variables: Mapping[str, str]) -> None:
+    """Set them here: Slurm, and what the site's file sets for each process, would have the last word otherwise."""
+    for name, value in variables.items():
+        os.environ[name] = os.environ.get(name, "0").split(",")[0] if value == FIRST else value
+
+
 def main(arguments: list[str]) -> None:
     """Parse the command line, meet the others in a collective, and then the fault, before a second collective.
 
@@ -50,6 +57,7 @@ def main(arguments: list[str]) -> None:
 
     Interruption.watch()  # as a process that trains: it lives on to tell where it was
     run, _ = specification(given.spec)
+    _plant(FAULTS[given.fault].variables.get(run.shape.backend or "", {}))
     ranks = Ranks.join(run.shape.device, run.shape.backend)
     group = dist.new_group(backend=ranks.backend, timeout=SILENCE)
     tensor = torch.ones(1, device=ranks.device if ranks.backend == "nccl" else "cpu")
