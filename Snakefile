@@ -13,7 +13,7 @@
 #   snakemake --profile profiles/slurm selftest   does all of this work on these devices?
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from snakemake.utils import min_version
@@ -27,6 +27,7 @@ from relay.driver.view import View
 from relay.environments import login_node
 from relay.launch import warm
 from relay.planning import (
+    gpus,
     here,
     largest_models,
     planner,
@@ -86,6 +87,7 @@ try:
         planner.plan,
         root=Path(workflow.basedir),
         site=SITE,
+        gpus=cache(partial(gpus.count_gpus, anew=workflow.is_main_process)),
         arithmetic=ARITHMETIC,
         record=workflow.is_main_process,
     )

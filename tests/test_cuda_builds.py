@@ -21,6 +21,7 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.identity import lock_lines
+from relay.spec.partition import Partition
 from relay.spec.site import Site, load_site, names
 from relay.spec.site_blocks import Environment
 from small_wheels import lock_entry, simple_index, write_wheel
@@ -86,6 +87,15 @@ def test_wheels_for_other_gpus_are_other_wheels(tmp_path: Path) -> None:
 
     assert folder("a100", "deepspeed") != folder("h100", "deepspeed")
     assert folder("a100", "torch") == folder("h100", "torch"), "nothing of it is built"
+
+
+def test_a_generation_that_is_named_wins_over_the_gpus_name() -> None:
+    """An RTX 6000 is of three generations."""
+    assert cuda.capabilities([("rtx6000", "ada")]) == ("8.9",)
+    assert cuda.capabilities([("rtx6000", None), ("a40", "ampere")]) == ("7.5", "8.6")
+    fields = {"cpus_per_node": 8, "max_minutes": 60, "device": "cuda", "gpus_per_node": 2, "gpu_name": "rtx6000"}
+    found = [Partition(**fields, gpu_generation=each).capability for each in ("ada", None)]
+    assert found == [(8, 9), (7, 5)]
 
 
 @pytest.mark.parametrize("name", names(ROOT))

@@ -235,7 +235,7 @@ def test_queued_work_is_counted_once() -> None:
 def _timed(ranks: Ranks) -> None:
     """A step that is queued is its block's, what a pause queues is the pause's: whoever waits for it."""
     gpu, began = pretended_gpu.gpu(ranks.device), time.perf_counter()
-    stopwatch = Stopwatch(ranks.device, 0)
+    stopwatch = Stopwatch(ranks.devices, 0)
     gpu.queue(0.3)
     stopwatch.tick()
     with stopwatch.paused("evaluation"):

@@ -17,7 +17,7 @@ LONG = 0.2
 
 
 def test_short_steps_share_a_block_of_at_least_10_ms() -> None:
-    stopwatch = Stopwatch(CPU, 0)
+    stopwatch = Stopwatch([CPU], 0)
     for _ in range(40):
         time.sleep(0.001)
         stopwatch.tick()
@@ -29,7 +29,7 @@ def test_short_steps_share_a_block_of_at_least_10_ms() -> None:
 
 
 def test_a_long_step_is_a_block_of_its_own() -> None:
-    stopwatch = Stopwatch(CPU, 100)
+    stopwatch = Stopwatch([CPU], 100)
     for _ in range(3):
         time.sleep(0.011)
         stopwatch.tick()
@@ -38,7 +38,7 @@ def test_a_long_step_is_a_block_of_its_own() -> None:
 
 def test_blocks_follow_each_other_without_a_gap_across_pauses_and_takes() -> None:
     """Every step from where the attempt went on is in exactly one block."""
-    stopwatch, blocks = Stopwatch(CPU, 7), []
+    stopwatch, blocks = Stopwatch([CPU], 7), []
     for step in range(1, 61):
         time.sleep(0.002)
         stopwatch.tick()
@@ -57,7 +57,7 @@ def test_blocks_follow_each_other_without_a_gap_across_pauses_and_takes() -> Non
 
 def test_what_happens_in_a_pause_does_not_count() -> None:
     """Evaluation and saving are no training time."""
-    stopwatch = Stopwatch(CPU, 0)
+    stopwatch = Stopwatch([CPU], 0)
     began = time.perf_counter()
     for _ in range(5):
         time.sleep(0.011)
@@ -71,7 +71,7 @@ def test_what_happens_in_a_pause_does_not_count() -> None:
 
 
 def test_a_pause_closes_the_block_that_is_open_however_short() -> None:
-    stopwatch = Stopwatch(CPU, 0)
+    stopwatch = Stopwatch([CPU], 0)
     stopwatch.tick()
     stopwatch.pause()
     (block,) = stopwatch.take()
@@ -81,7 +81,7 @@ def test_a_pause_closes_the_block_that_is_open_however_short() -> None:
 
 
 def test_the_blocks_together_are_the_time_that_passed() -> None:
-    stopwatch = Stopwatch(CPU, 0)
+    stopwatch = Stopwatch([CPU], 0)
     began = time.perf_counter()
     for _ in range(50):
         time.sleep(0.002)
@@ -97,7 +97,7 @@ def test_waiting_for_data_is_noted_in_the_block_where_it_happened() -> None:
             time.sleep(0.05 if number in (3, 4) else 0)
             yield number
 
-    stopwatch, received = Stopwatch(CPU, 0), []
+    stopwatch, received = Stopwatch([CPU], 0), []
     for batch in stopwatch.waiting(batches()):
         received.append(batch)
         time.sleep(0.011)
@@ -114,7 +114,7 @@ def test_waiting_for_data_is_noted_in_the_block_where_it_happened() -> None:
 
 
 def test_a_row_is_what_the_summary_reads() -> None:
-    stopwatch = Stopwatch(CPU, 3)
+    stopwatch = Stopwatch([CPU], 3)
     time.sleep(0.02)
     stopwatch.tick()
     (block,) = stopwatch.take()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import sha256
+from relay.environments.built import only_one
 
 CREATED = Path("results/conda")
 COMPLETE = "torch-relay-complete"  # written last, so only a whole environment has it
@@ -38,6 +39,11 @@ def folder_of(conda: str) -> Path | None:
 
 def create(file: Path, folder: Path) -> None:
     """Create the environment of a file in a folder, unless it is whole. Raises UserError where conda cannot."""
+    with only_one(folder):  # two stacks may name one file
+        _create(file, folder)
+
+
+def _create(file: Path, folder: Path) -> None:
     if (folder / COMPLETE).is_file():
         print(f"environment: {folder} is there")
         return

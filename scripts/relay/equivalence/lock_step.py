@@ -6,7 +6,7 @@ Floating-point sums in another order diverge chaotically. Where two plain traini
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class LockStep:
 
     Each of the others computes a batch's `parts` in as many pieces as one of `divisions` says: in all equal ones that
     there are, where nothing is said. A library may take another algorithm for few samples than for many, as cuDNN does,
-    and that one rounds otherwise. So all divisions train the first step, and the farthest one goes on.
+    and that one rounds otherwise. So all divisions train the first step, one after the other, and the farthest goes on.
 
     In float64 there are halves alone, whose parameters begin one unit in the last place away, each up or down: pieces
     may happen to round alike where other orders of the sums do not. In lower precisions a unit would be more than a
@@ -37,13 +37,11 @@ class LockStep:
         self.parts = min(parts, run.batch.global_batch_size)
         self.task = TrialTask.in_trial(run, trial, scale=1.0)
         self.first = Plain.of(self.task, data.device)
-        self.others: dict[int, Plain] = {}  # by the number of pieces
+        self.others: dict[int, Plain | None] = {}  # by the number of pieces; None before the first step
         if trial.most_rounding is not None:
             wanted = divisions or divisors(run.batch.global_batch_size // self.parts)
-            self.others = {pieces: Plain.of(self.task, data.device) for pieces in ((2,) if self.exact else wanted)}
-        if self.exact:
-            for other in self.others.values():
-                _move_one_unit(other, run.seed)
+            self.others = dict.fromkeys((2,) if self.exact else wanted)
+        self.seed = run.seed
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
         self.rounding = dict.fromkeys(trial.compares, 0.0)
@@ -60,23 +58,44 @@ class LockStep:
         for batch in zip(*slices, strict=True):
             rate = self.task.learning_rate(self.steps)
             losses = [self.first.step([batch], rate)]
-            losses += [other.step([_in_pieces(batch, pieces)], rate) for pieces, other in self.others.items()]
-            self.ended = self._fault(losses)
+            divided = list(self._divided_steps(batch, rate))
+            losses += [loss for loss, _ in divided]
+            self.ended = self._fault(losses, [apart for _, apart in divided])
             if self.ended:
                 torch._foreach_copy_(_parameters(self.first), self.kept)
                 return
-            if len(self.others) > 1:
-                self._keep_the_farthest()
             self.losses.append(losses[0])
             torch._foreach_copy_(self.kept, _parameters(self.first))  # of the last step that counts
 
-    def _fault(self, losses: Sequence[torch.Tensor]) -> str:
+    def _divided_steps(self, batch: Sequence[Batch], rate: float) -> Iterator[tuple[torch.Tensor, float]]:
+        """The loss of each division's step, and how far from the first training's it leaves the parameters.
+
+        Of several, the one whose gradients are farthest away is kept: most parameters are too coarse to show it.
+        """
+        tried, self.others, farthest = self.others, {}, 0.0
+        for pieces, other in tried.items():
+            training = other or self._divided()
+            loss = training.step([_in_pieces(batch, pieces)], rate)
+            yield loss, self._apart(_parameters(training))
+            if len(tried) > 1:
+                distance = _norm(torch._foreach_sub(_gradients(self.first), _gradients(training)))
+                if self.others and not distance > farthest:
+                    continue
+                farthest = distance
+            self.others = {pieces: training}
+
+    def _divided(self) -> Plain:
+        made = Plain.of(self.task, self.data.device)
+        if self.exact:
+            _move_one_unit(made, self.seed)
+        return made
+
+    def _fault(self, losses: Sequence[torch.Tensor], apart: Sequence[float]) -> str:
         """Why the step just trained cannot be compared; '' where it can, whose rounding is then noted."""
         if not self.others:
             finite = all(bool(each.isfinite().all()) for each in (*losses, *_parameters(self.first)))
             return "" if finite else "is not finite"
         assert self.trial.most_rounding is not None
-        apart = [self._apart(_parameters(other)) for other in self.others.values()]
         found = {
             "losses": float((torch.stack([*losses[1:]]) - losses[0]).abs().max()),  # keeps a NaN, as the next one does
             "parameters": float(torch.tensor(apart, dtype=torch.float64).max()),
@@ -89,13 +108,6 @@ class LockStep:
             return f"is moved by rounding by {max(compared.values()):.0e}"
         self.rounding = {name: max(known, compared[name]) for name, known in self.rounding.items()}
         return ""
-
-    def _keep_the_farthest(self) -> None:
-        """Go on with the training whose gradients are farthest away: most parameters are too coarse to show it."""
-        expected = _gradients(self.first)
-        apart = {p: _norm(torch._foreach_sub(expected, _gradients(other))) for p, other in self.others.items()}
-        farthest = max(apart, key=lambda pieces: apart[pieces])
-        self.others = {farthest: self.others[farthest]}
 
     def _apart(self, others: list[torch.Tensor]) -> float:
         """How far these parameters are from the first training's, measured as the trial compares them."""

@@ -84,6 +84,6 @@ def not_right(record: Path) -> str:
 def described(plan: Plan) -> str:
     """This machine, as far as the plan uses it: its GPUs, or its CPUs alone."""
     if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
-        count = count_gpus()
+        count = count_gpus(anew=False)
         return f"this machine's {count} GPU{'s' * (count != 1)}" if count else "this machine's GPUs"
     return "this machine's CPUs, without a GPU"

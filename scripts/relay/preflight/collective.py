@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relay.process.devices import is_gpu, synchronise
 from relay.process.ranks import Ranks
 
 SIZES_BYTES = {"cpu": (64 * 2**10, 2**20, 16 * 2**20), "cuda": (64 * 2**10, 2**20, 16 * 2**20, 256 * 2**20)}
@@ -44,8 +45,8 @@ def all_reduce(ranks: Ranks, nodes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _measure(ranks: Ranks, group: dist.ProcessGroup | None, span: str, size: int) -> list[dict[str, Any]]:
-    kind = "cpu" if ranks.backend == "gloo" else ranks.device.type
-    device = ranks.device if kind == "cuda" else torch.device("cpu")
+    device = torch.device("cpu") if ranks.backend == "gloo" else ranks.device
+    kind = "cuda" if is_gpu(device) else "cpu"
     rows: list[dict[str, Any]] = []
     for size_bytes in SIZES_BYTES[kind]:
         if rows and rows[-1]["seconds"] * size_bytes / rows[-1]["bytes"] > MOST_SECONDS:  # the same on all ranks
@@ -57,12 +58,10 @@ def _measure(ranks: Ranks, group: dist.ProcessGroup | None, span: str, size: int
         while len(timings) < 1 + repeats:
             tensor.fill_(1)
             ranks.barrier()
-            if kind == "cuda":
-                torch.cuda.synchronize()
+            synchronise(device)
             started = time.perf_counter()
             dist.all_reduce(tensor, group=group)
-            if kind == "cuda":
-                torch.cuda.synchronize()
+            synchronise(device)
             timings += ranks.largest([time.perf_counter() - started])
             right = right and bool((tensor == size).all())
             if len(timings) == 1 and timings[0] > SLOW_SECONDS:  # the same on all ranks: all agreed on it

@@ -1,8 +1,8 @@
 """What an error's text says: of which kind it is, what the user can do, and whether another try is worthwhile.
 
-The one table for all who ask: the processes, their jobs, the probe, preflight. torch raises plain RuntimeErrors for
-most of this, and one type, DistBackendError, for everything that NCCL says: only the text tells them apart.
-`tests/known_faults.yaml` holds each row against messages that people have really met.
+The one table for Python's processes, their jobs, the probe and preflight; the C++ program has its own few causes.
+torch raises plain RuntimeErrors for most of this, and one type, DistBackendError, for everything that NCCL says: only
+the text tells them apart. `tests/known_faults.yaml` holds each row against messages that people have really met.
 """
 
 from __future__ import annotations

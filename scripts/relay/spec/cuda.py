@@ -86,7 +86,8 @@ def capabilities(gpus: Iterable[tuple[str | None, Generation | None]], build: st
     possible = _of_build(build) if build in BUILDS else None
     found: set[tuple[int, int]] = set()
     for name, generation in gpus:
-        if capability := compute_capability(name):
+        capability = compute_capability(name)
+        if capability and generation in (None, _generation(capability)):
             found.add(capability)
         else:
             found |= _of(generation) if generation else possible or set()

@@ -79,8 +79,14 @@ class Partition(Block):
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """The compute capability of its GPUs, or the least of their generation; None where neither is known."""
-        return compute_capability(self.gpu_name) or (CAPABILITY[self.gpu_generation] if self.gpu_generation else None)
+        """The compute capability of its GPUs, or the least of their generation; None where neither is known.
+
+        A generation that the file names is right where the GPU's name says another one: an RTX 6000 is of three.
+        """
+        named = generation_of(self.gpu_name)
+        if self.gpu_generation and named != self.gpu_generation:
+            return CAPABILITY[self.gpu_generation]
+        return compute_capability(self.gpu_name)
 
     @property
     def slurms(self) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from relay import networks
 from relay.datasets import kinds
-from relay.process.devices import generators_kept
+from relay.process.devices import generators_kept, is_gpu
 from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task.network import Computation, Network
@@ -106,10 +106,12 @@ class Task:
 
     def optimizer(self, parameters: Iterable[nn.Parameter] | list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The task's optimiser for these parameters, or groups of parameters, at the learning rate of step 0."""
-        chosen = OPTIMIZERS[self.spec.optimizer]
-        # torch's default on GPUs. On CPUs it gives the same bits, takes less time, and proves the code of GPUs.
-        options = {"foreach": True, **self.spec.optimizer_options}
-        return chosen(parameters, lr=self.spec.learning_rate, **options)  # type: ignore[call-arg]
+        chosen: Any = OPTIMIZERS[self.spec.optimizer]
+        given: list[Any] = list(parameters)
+        held = [p for each in given for p in (each["params"] if isinstance(each, dict) else [each])]
+        # On GPUs torch chooses this by itself, where it can. On CPUs it gives the same bits and takes less time.
+        foreach = {} if any(is_gpu(p.device) for p in held) else {"foreach": True}
+        return chosen(given, lr=self.spec.learning_rate, **foreach, **self.spec.optimizer_options)
 
     @property
     def warmup_steps(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -34,11 +34,11 @@ class Block:
 class Stopwatch:
     """Times training steps; what happens in pauses (evaluation, saving) is left out.
 
-    On a GPU the block's ends are events in the stream, read only when the blocks are taken.
+    On GPUs the block's ends are events in the first one's stream, read only when the blocks are taken.
     """
 
-    def __init__(self, device: torch.device, step: int) -> None:
-        self.device, self.step, self.waited = device, step, 0.0
+    def __init__(self, devices: Sequence[torch.device], step: int) -> None:
+        self.devices, self.device, self.step, self.waited = devices, devices[0], step, 0.0
         self._paused: dict[str, float] = {}
         self._closed: list[tuple[Block, torch.cuda.Event | None, torch.cuda.Event | None]] = []
         self.resume()
@@ -69,6 +69,8 @@ class Stopwatch:
 
     def pause(self) -> None:
         """Close the block that is open: what follows does not count until `resume`."""
+        for device in self.devices[1:]:  # the first one's event waits for no other GPU
+            synchronise(device)
         if self.step > self._first:
             self._close()
 
@@ -79,7 +81,8 @@ class Stopwatch:
         synchronise(self.device)  # what is still queued belongs to the block, whose last event comes after it
         began = time.perf_counter()
         yield
-        synchronise(self.device)  # what was queued within belongs to the pause
+        for device in self.devices:  # what was queued within belongs to the pause
+            synchronise(device)
         self._paused[what] = self._paused.get(what, 0.0) + time.perf_counter() - began
         self.resume()
 

@@ -144,7 +144,7 @@ class Images(Kind):
     dimensions = ("channels", "height", "width")
     inputs, targets = "uint8", "int64"
     channels_last = True
-    loader_packages = ("torchvision", "pillow")
+    loader_packages = ("torchvision", "pillow|pillow-simd")
     reader = ImageReader
     datasets = (
         _images("digits", (1, 8, 8), 1437, 360, write_digits),
