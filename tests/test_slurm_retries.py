@@ -91,11 +91,12 @@ def test_hardware_that_fails_is_tried_again_on_another_node(cluster: MiniSlurm, 
         "comparisons": [{"strategy": "broken"}],
     }
     config |= {"strategy_folders": [str(tmp_path / "strategies")]}
+    before = {job["JobId"] for job in cluster.jobs()}  # of other tests
     status, printed = slurm_snakemake(
         cluster, tmp_path, config, "broken", "--until", "segment", site=site_file(tmp_path)
     )
     assert status == 0, printed
-    jobs = [job for job in cluster.jobs() if "segment" in job.get("Comment", "")]
+    jobs = [job for job in cluster.jobs() if "segment" in job.get("Comment", "") and job["JobId"] not in before]
     assert [(job["NodeList"], job["ExcNodeList"]) for job in jobs] == [("c1", "(null)"), ("c2", "c1")], printed
     told = "failed: RuntimeError: CUDA error: uncorrectable ECC error encountered (rank 0 on c1); node c1 is left out"
     assert f"{told}; goes on with attempt 2" in printed

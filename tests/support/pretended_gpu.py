@@ -12,6 +12,7 @@ long as the process lives: tests do it in processes of their own.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -197,19 +198,23 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) or (not isinstance(value, OnGpu) and value.dim() == 0)
 
 
+_DRAWS = threading.Lock()  # nn.DataParallel has a thread for each GPU, and the CPU's generator is lent to one at a time
+
+
 @contextlib.contextmanager
 def _drawing(function: Any, number: int | None) -> Iterator[None]:
     """Draw from the device's own generator."""
     if number is None or torch.Tag.nondeterministic_seeded not in getattr(function, "tags", ()):
         yield
         return
-    before, own = torch.default_generator.get_state(), _gpus[number].generator
-    torch.default_generator.set_state(own.get_state())
-    try:
-        yield
-    finally:
-        own.set_state(torch.default_generator.get_state())
-        torch.default_generator.set_state(before)
+    with _DRAWS:
+        before, own = torch.default_generator.get_state(), _gpus[number].generator
+        torch.default_generator.set_state(own.get_state())
+        try:
+            yield
+        finally:
+            own.set_state(torch.default_generator.get_state())
+            torch.default_generator.set_state(before)
 
 
 class Event:

@@ -116,7 +116,7 @@ def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[
         if not limits.confirmed and (over := limits.exceeded(taken)):
             yield (
                 f"takes {', '.join(over)} in {where}, as is said of it ({here.site.file}, limits): Slurm may never "
-                "start it; ask your centre, then set confirmed: true, or correct the limits"
+                "start it; ask your centre, then correct the limits, or set confirmed: true to have such jobs skipped"
             )
     used = {"GPUs": (shape.gpus_per_node, partition.gpus_per_node)}
     used |= {"CPUs": (shape.cpus_per_node, partition.cpus_per_node)}

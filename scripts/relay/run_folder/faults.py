@@ -213,8 +213,8 @@ def outcome(fault: dict[str, Any] | None, what: str, status: int, *, came_furthe
     if fault["kind"] == Busy.__name__:
         return Ending(ending.INTERRUPTED, fault["error"])
     node = str(fault.get("node", ""))
-    place = f"rank {fault['rank']}" + (f" on {node}" if node else "")
-    told = f"{what} failed: {fault['error']} ({place})"
+    place = f" (rank {fault['rank']}{f' on {node}' if node else ''})"
+    told = f"{what} failed: {fault['error']}{'' if fault['mistake'] else place}"  # a mistake is all ranks' alike
     if not again(fault, came_further=came_further):
         return Ending(ending.FAULT, told, remedy(fault))
     return Ending(ending.INTERRUPTED, told, remedy(fault), node=node if is_a(Kind.HARDWARE, fault) else "")
