@@ -137,7 +137,7 @@ def test_a_limit_that_is_not_confirmed_is_a_warning(planned: Planned) -> None:
     assert {run.shape.devices for run in found.runs} == {2, 4}
     (warning,) = [line for line in found.warnings if "of a user's" in line]
     assert "takes 4 GPUs of a user's 2, 48 CPUs of a user's 32 in partition gpus" in warning
-    assert "then set confirmed: true" in warning
+    assert "or set confirmed: true to have such jobs skipped" in warning
     assert found.site
     assert not all_counters(found.site)  # Slurm holds back what it does not allow
 
