@@ -190,11 +190,9 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
         file.flush()
         result = run_pip(pip_of(venv), "install", "--quiet", *safety, *options, "--requirement", file.name)
     if result.returncode:
-        kind = (
-            NoSuchBuild
-            if re.search(r"No matching distribution found for torch(vision)?=", result.stdout)
-            else InstallError
-        )
+        # The second is what pip says where a constraints file of the user's own names torch as well.
+        missing = r"(No matching distribution found for|Cannot install) torch(vision)?="
+        kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
         raise kind(f"pip could not install this:\n{result.stdout.rstrip()}")
 
 

@@ -289,7 +289,15 @@ def test_pips_own_configuration_comes_first_and_a_second_call_does_nothing(proje
     assert project.packages() == {**CPU_ONLY, "driver-thing": "2.0"}
 
 
+@pytest.fixture(params=["", "torch<=2.14.1\ntorchvision<=0.29.1\n"], ids=["free", "constrained"])
+def constraints(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constraints file of a site's own, with which pip says otherwise that there is no such build."""
+    (tmp_path / "constraints.txt").write_text(request.param, encoding="utf-8")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("constraints")
 def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(project: Project) -> None:
     result = project.install()
     assert result.returncode == 0, result.stderr
@@ -299,6 +307,7 @@ def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(project: Projec
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("constraints")
 def test_the_registrys_build_is_the_last_resort_and_says_so(project: Project, closed_port: str) -> None:
     result = project.install(index=closed_port)
     assert result.returncode == 0, result.stderr
