@@ -15,6 +15,9 @@ PYTEST_OPTIONS ?=
 # Processes among which the files of tests are divided: one more than two cores, for many tests wait.
 PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
+CARDS_OPTIONS ?=
+# Of a task or a strategy that `make new-task` or `make new-strategy` begins.
+NAME ?=
 
 BIN := .venv/bin
 DIVIDED = --numprocesses $(PYTEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -38,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help install install-dev demo prove gpu-check stacks test test-quick test-long lint format lock schema clean
+.PHONY: help install install-dev new-task new-strategy cards demo prove prove-models gpu-check stacks test test-quick test-long lint format lock schema clean
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,8 +55,18 @@ install-dev:  ## Install what running and testing need into .venv
 demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores (STACKS=all: more of them)
 	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO) $(SNAKEMAKE_OPTIONS)
 
+new-task: install  ## Begin a task of your own: NAME=my_task makes my_task.py and my_task.yaml, which run as they are
+	@$(BIN)/python scripts/new.py task '$(NAME)'
+
+new-strategy: install  ## Begin a strategy of your own: NAME=my_ddp makes own_strategies/my_ddp.py and my_ddp.yaml
+	@$(BIN)/python scripts/new.py strategy '$(NAME)'
+
 prove: install  ## Put every strategy through its equivalence gate, on 2 and 4 processes: results/proof/table.md
 	$(BIN)/python scripts/prove.py config/proof/*.yaml
+
+prove-models: install  ## The same for models of one's own, tests/tasks/*.py: results/proof-models/table.md
+	$(BIN)/python scripts/prove.py tests/tasks/every_strategy.yaml --folder results/proof-models \
+	  $(patsubst %,--task tests/tasks/%.py,table lstm vae unet)
 
 gpu-check: install $(if $(filter-out torch,$(STACKS)),stacks)  ## Does all of this work on these GPUs, or CPUs? results/selftest.md (STACKS=all: more of it)
 	@$(BIN)/snakemake --profile profiles/local selftest $(SNAKEMAKE_OPTIONS)
@@ -86,6 +99,9 @@ lock: install-dev  ## Make the locks in envs/ anew from envs/*.in (LOCK_OPTIONS=
 
 schema: install  ## Make the configuration's schema and documented defaults anew from its code
 	$(BIN)/python scripts/schema.py
+
+cards: install  ## Look at all built-in tasks anew (CARDS_OPTIONS="--root FOLDER": a copy of MNIST and CIFAR-10 lies there)
+	$(BIN)/python scripts/cards.py $(CARDS_OPTIONS)
 
 clean:  ## Remove the environment and caches; results are kept
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

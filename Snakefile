@@ -2,6 +2,8 @@
 #   snakemake --profile profiles/local            the whole comparison of config/config.yaml
 #   snakemake --profile profiles/local -n         what would run
 #   snakemake --profile profiles/local plan       jobs and hours at most to be spent, before anything runs
+#   snakemake --profile profiles/local card       the task in words: what was seen of it, and what that means
+#   snakemake --profile profiles/local data           the task's data only
 #   snakemake --profile profiles/local ddp        one strategy only
 #   snakemake --profile profiles/local first_repeats   each setting once
 #   snakemake --profile profiles/local status     what is done, running, queued and still to do
@@ -22,11 +24,13 @@ min_version("9.0")
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.base import lifeline
-from relay.driver import full_disk, guard, refused
+from relay.card.words import all_in_words
+from relay.driver import first_look, full_disk, guard, refused
 from relay.driver.view import View
 from relay.environments import login_node
-from relay.launch import warm
+from relay.equivalence.job import settle
 from relay.planning import (
+    cards,
     gpus,
     here,
     largest_models,
@@ -34,9 +38,11 @@ from relay.planning import (
     probed,
     reading,
     selftest,
+    settings,
     shrink,
     table,
 )
+from relay.planning.cards import NotKnown
 from relay.planning.config import load
 from relay.run_folder import layout
 from relay.base.errors import UserError
@@ -90,6 +96,8 @@ try:
         gpus=cache(partial(gpus.count_gpus, anew=workflow.is_main_process)),
         arithmetic=ARITHMETIC,
         record=workflow.is_main_process,
+        look=workflow.is_main_process,
+        prepare=workflow.is_main_process and not first_look.dry(sys.argv[1:]),
     )
     PLAN = planned(CONFIG)
     if SELFTEST:
@@ -97,11 +105,16 @@ try:
             of_gates = load(GIVEN | reading.read_config(file))
             selftest.add_gates(PLAN, planned(of_gates))
     # Snakemake tells its targets only after this file is read.
-    unplanned = {"plan", "probe", "status", largest_models.TARGET}
+    unplanned = {"card", "plan", "probe", "status", largest_models.TARGET}
     if workflow.is_main_process and not unplanned & set(sys.argv):
         PLAN.check_measured()
     if workflow.is_main_process:
         here.check(PLAN)
+    if workflow.is_main_process and PLAN.looks and "status" in sys.argv:
+        raise NotKnown(*table.unknown(PLAN))
+except NotKnown as error:
+    print(error, file=sys.stderr)
+    sys.exit(0)
 except UserError as error:
     sys.exit(f"error: {error}")
 except KeyboardInterrupt:
@@ -137,7 +150,7 @@ if workflow.is_main_process:
                 "gate": PLAN.gates,
                 "reference": PLAN.references,
             },
-            reading={"status"} if PLAN.unmeasured else {"status", "plan"},
+            reading={"card", "status"} | (set() if PLAN.unmeasured else {"plan"}),
             missing=[
                 *PLAN.unready,
                 *login_node.undeployed(
@@ -154,9 +167,12 @@ if workflow.is_main_process:
                 *largest_models.refusals(PLAN, targets),
             ],
             cluster=SITE_NAME,
-            before=lambda: [PLAN.prepare(), finished.settle(RESULTS)],
-            notes=[*table.skipped(PLAN)],
-            nothing_for=lambda targets: table.nothing_for(PLAN, targets),
+            first=[f"results/cards/{card}.json" for card in PLAN.looks],
+            before=lambda: [PLAN.prepare(), settle(RESULTS), finished.settle(RESULTS)],
+            notes=[*table.unknown(PLAN), *table.skipped(PLAN)],
+            nothing_for=lambda targets: (
+                "" if {*targets} == {"card"} else table.nothing_for(PLAN, targets)
+            ),
             concluding=lambda targets: refused.nothing_usable(
                 [
                     (run.id, PLAN.gate(run))
@@ -164,21 +180,16 @@ if workflow.is_main_process:
                     if targets <= {"all", "comparison"} or run.strategy.name in targets
                 ]
             ),
-            proving=lambda: (
-                any(map(asked_for, ("reference", "gate")))
-                and any(
-                    warm.may_serve(gate, warm.GATE, os.environ)
-                    for gate in PLAN.gates.values()
-                )
-            ),
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
             leave_out=lambda job, node: leave_out(job, node),
             afterwards={
+                "card": lambda: show_cards(),
                 "plan": lambda: show_plan(),
                 "status": lambda: show_status(),
                 "selftest": lambda: end_selftest(),
                 **dict.fromkeys(PLAN.strategies, lambda: show_measured()),
             },
+            dry={"card"},
             view=View(
                 watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
             ),
@@ -187,6 +198,8 @@ if workflow.is_main_process:
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/jobs.smk"
+include: "workflow/rules/card.smk"
 include: "workflow/rules/datasets.smk"
 include: "workflow/rules/environments.smk"
 include: "workflow/rules/preflight.smk"

@@ -14,17 +14,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 
-from relay.datasets import catalogue
-from relay.datasets.prepare import prepare
-from relay.spec import tasks
+from relay.spec.looked import Looked
 from relay.spec.run import Run
 from relay.spec.setting import Batch, Length, StrategySpec
+from relay.spec.tasks import BUILT_IN
+from relay.task.prepared import prepare_data
 
 
 def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
     """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
-    task, dataset = tasks.task("lenet-synthetic"), catalogue.dataset("synthetic")
-    prepare(dataset, folder)
+    looked = Looked.read(BUILT_IN / "cards/lenet-synthetic.json")
+    task, dataset = looked.task, looked.dataset
+    prepare_data(task, dataset, folder)
     length = Length(
         epochs=1,
         steps_per_epoch=dataset.train_count // global_batch_size,

@@ -12,15 +12,15 @@ from common import report, synthetic_run
 
 from relay.process import machine
 from relay.spec.run import Run
-from relay.task.data import Split, batch_indices, feeder
+from relay.task.bound import BoundTask
+from relay.task.data import feeder
+from relay.task.split import Split, chosen
 
 
 def seconds(kind: str, run: Run, split: Split, workers: int) -> float:
     """Seconds until the last of the run's batches is there."""
-    fed = feeder(kind, split, torch.device("cpu"), torch.float32, workers)
-    lists = (
-        batch_indices(len(split), run.batch.global_batch_size, run.seed, step) for step in range(run.length.total_steps)
-    )
+    fed = feeder(kind, split, torch.device("cpu"), workers)
+    lists = (chosen(len(split), run.batch.global_batch_size, run.seed, step) for step in range(run.length.total_steps))
     started = time.perf_counter()
     for _ in fed.batches(lists):
         pass
@@ -38,7 +38,7 @@ def main() -> None:
     machine.set_threads(1, 1)
     with tempfile.TemporaryDirectory() as folder:
         run = synthetic_run(Path(folder) / "dataset", given.steps, given.global_batch_size)
-        split = Split(Path(folder) / "dataset", "train", run.task)
+        split = BoundTask.of(run, Path(folder) / "dataset").split("train")
         seconds("resident", run, split, 0)  # warm-up
         ratios = []
         for _ in range(given.rounds):

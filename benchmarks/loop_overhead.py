@@ -15,24 +15,23 @@ from common import report, synthetic_run
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.run import Run
-from relay.task.data import Resident, Split, batch_indices
-from relay.task.task import Task
+from relay.task.bound import BoundTask
+from relay.task.data import Resident
+from relay.task.split import chosen
 from relay.training.trainer import Trainer
 
 
 def bare(run: Run, dataset: Path) -> float:
     """Seconds for the run's steps in a loop that does nothing else."""
-    task = Task.of(run)
+    task = BoundTask.of(run, dataset)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
-    data = Resident(Split(dataset, "train", run.task), torch.device("cpu"), torch.float32)
+    data = Resident(task.split("train"), torch.device("cpu"))
     started = time.perf_counter()
     for step in range(run.length.total_steps):
-        inputs, targets = data.fetch(
-            batch_indices(run.dataset.train_count, run.batch.global_batch_size, run.seed, step)
-        )
+        batch = data.fetch(chosen(run.dataset.train_count, run.batch.global_batch_size, run.seed, step))
         optimizer.zero_grad()
-        task.loss(model(inputs), targets).backward()
+        task.loss(task.outputs(model, batch), batch).backward()
         optimizer.step()
     return time.perf_counter() - started
 

@@ -126,17 +126,18 @@ def _trained(kind: Any, ranks: Any, held: str, width: int, depth: int) -> tuple[
     """A strategy that has trained a GPT for its first steps, and what trains another step."""
     import torch
 
-    from relay.spec import tasks
-    from relay.task.task import Task
+    from relay.spec.looked import Looked
+    from relay.spec.tasks import BUILT_IN
+    from relay.task.bound import BoundTask
 
-    options = {"width": width, "depth": depth, "heads": 8}
-    spec = replace(tasks.task("gpt-small"), input_shape=(LENGTH,), layers=depth + 3, network_options=options)
-    task = Task(spec, 256, 1, held, steps_per_epoch=9, total_steps=9, kind="text")
+    spec = Looked.read(BUILT_IN / "cards/gpt-small.json").task
+    options = {**spec.options, "length": LENGTH, "width": width, "depth": depth, "heads": 8}
+    task = BoundTask(replace(spec, options=options), 1, held, steps_per_epoch=9, total_steps=9)
     built = kind(task, ranks, ranks.world_size, {})
     inputs = torch.randint(256, (1, LENGTH), generator=torch.Generator().manual_seed(ranks.rank))
 
     def step() -> None:
-        built.train_step(inputs, inputs)
+        built.train_step((inputs, inputs))
 
     for _ in range(FIRST_STEPS):
         step()

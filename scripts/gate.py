@@ -7,8 +7,10 @@ from relay.equivalence.job import run_gate
 def main() -> int:
     """Parse the command line and judge the strategy."""
     parser = options.parser(__doc__, "spec", "output", "reference", "attempt", "results")
+    parser.add_argument("--beside", nargs="*", default=[], help="ids of gates that the same processes judge afterwards")
     given = parser.parse_args()
-    return run_gate(given.spec, given.reference, given.results, given.output, given.attempt)
+    beside = [given.spec.parents[1] / gate / given.spec.name for gate in given.beside]
+    return run_gate(given.spec, given.reference, given.results, given.output, given.attempt, beside=beside)
 
 
 if __name__ == "__main__":

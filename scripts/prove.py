@@ -15,7 +15,6 @@ import pandas as pd
 
 from relay.base import entry
 from relay.base.errors import UserError
-from relay.driver.warm import serving
 from relay.environments import overlay
 from relay.environments.locks import lock_of
 from relay.planning import config, here
@@ -27,13 +26,15 @@ from relay.spec.messages import unknown
 ROOT = Path(__file__).resolve().parents[1]  # the locks of the stacks are below it
 
 
-def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
-    """The config of a file, with one precision and length of the gate where they are given. Raises UserError."""
+def read(path: Path, precision: str | None, steps: int | None, task: str | None = None) -> config.Config:
+    """The config of a file, with one precision, length of the gate and task where they are given. Raises UserError."""
     raw = read_config(path)
     config.load(raw)  # before it is changed: a mistake is the file's
     changed: dict[str, Any] = {**raw}
     if steps:
         changed["gate"] = {**changed.get("gate", {}), "steps": steps}
+    if task:
+        changed["task"] = task
     if precision:
         changed["comparisons"] = [{**c, "precision": precision} for c in changed.get("comparisons", [])]
     return config.load(changed)
@@ -41,7 +42,11 @@ def read(path: Path, precision: str | None, steps: int | None) -> config.Config:
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
-    plans = [plan(read(path, given.precision, given.steps), record=True) for path in given.configs]
+    plans = [
+        plan(read(path, given.precision, given.steps, task), record=True, prepare=True)
+        for path in given.configs
+        for task in given.task or (None,)
+    ]
     known = sorted({name for made in plans for name in made.strategies})
     for name in given.strategy or ():
         if name not in known:
@@ -49,7 +54,8 @@ def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     for made in plans:
         for name in [name for name in made.strategies if not given.strategy or name in given.strategy]:
             for skipped in made.skipped_of(name):
-                print(f"skipped: {name} on {skipped.setting.shape.world_size}: {'; '.join(skipped.reasons)}")
+                task, processes = skipped.setting.task.name, skipped.setting.shape.world_size
+                print(f"skipped: {task}, {name} on {processes}: {'; '.join(skipped.reasons)}")
         pairs = [(gate, made.references[made.reference_of[name]]) for name, gate in made.gates.items()]
         chosen = [
             (gate, reference) for gate, reference in pairs if not given.strategy or gate.strategy.name in given.strategy
@@ -66,6 +72,7 @@ def main() -> int:
     parser.add_argument("configs", type=Path, nargs="+", help="config files: what to prove")
     parser.add_argument("--steps", type=int, help="steps of the fp64 training (default: the config's)")
     parser.add_argument("--precision", choices=["fp64", "fp32"], help="instead of the config's")
+    parser.add_argument("--task", action="append", help="instead of the config's: a name, or a file (may be repeated)")
     parser.add_argument("--passes", type=int, default=1, help="how often to judge every cell")
     parser.add_argument("--limit-seconds", type=float, help="a gate that takes longer is ended, and has failed")
     parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
@@ -83,16 +90,15 @@ def main() -> int:
         if overlay.place(lock):
             overlay.make(lock)
     rows: list[dict[str, Any]] = []
-    with serving(given.folder):
-        for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
-            rows.append(row)
-            found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
-            words = (row[name] for name in ("task", "strategy", "options", "precision"))
-            what = f"{', '.join(filter(None, words))} on {row['processes']}"
-            print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
-            table = pd.DataFrame(rows)
-            table.to_csv(given.folder / "table.csv", index=False)
-            (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
+    for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
+        rows.append(row)
+        found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
+        words = (row[name] for name in ("task", "strategy", "options", "precision"))
+        what = f"{', '.join(filter(None, words))} on {row['processes']}"
+        print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)
+        table = pd.DataFrame(rows)
+        table.to_csv(given.folder / "table.csv", index=False)
+        (given.folder / "table.md").write_text(markdown(table), encoding="utf-8")
     failed = sum(not row["equivalent"] for row in rows)
     print(f"{len(rows)} cells, {failed} failed: {given.folder / 'table.md'}")
     return int(failed > 0)

@@ -18,9 +18,10 @@ from pydantic import BaseModel
 import site_files
 from relay.base.errors import UserError
 from relay.planning.config import Comparison, Config
-from relay.planning.config_blocks import Gate, Probe, Segment, SpotChecks, Synthetic
+from relay.planning.config_blocks import Gate, Probe, Segment, SpotChecks
+from relay.spec.looked import Looked
 from relay.spec.messages import Schema, describe
-from relay.spec.tasks import TASKS
+from relay.spec.tasks import built_in
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "workflow/schemas/config.schema.json"
@@ -145,7 +146,7 @@ def readme() -> str:
     """`config/README.md`: every key as tables."""
     whole = Config.model_json_schema()
     parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
-    blocks = {"segment": Segment, "synthetic": Synthetic, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
+    blocks = {"segment": Segment, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
     for title, block in blocks.items():
         parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
     parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]
@@ -171,16 +172,19 @@ def _table(block: type[BaseModel], whole: Schema) -> str:
 
 
 def _tasks() -> str:
-    rows = ["| task | network | dataset | optimiser | learning rate | global batch size |"]
-    rows += ["| --- | --- | --- | --- | --- | --- |"]
-    for t in TASKS.values():
+    rows = ["| task | data | parameters | optimiser | learning rate | global batch size | options |"]
+    rows += ["| --- | --- | --- | --- | --- | --- | --- |"]
+    for name in built_in():
+        looked = Looked.read(ROOT / f"scripts/relay/tasks/cards/{name}.json")
+        t, parameters = looked.task, looked.task.card.parameters
         cells = (
             f"`{t.name}`",
-            t.network,
-            t.dataset,
+            looked.dataset.name,
+            f"{parameters:,}" if parameters else "",
             t.optimizer,
             f"{t.learning_rate:g}",
             t.global_batch_size,
+            ", ".join(f"{option}: {_yaml(value)}" for option, value in t.options.items()),
         )
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(rows) + "\n"

@@ -8,8 +8,9 @@ def main() -> int:
     """Parse the command line and check the runs."""
     parser = options.parser(__doc__, "spec", "output", "attempt", "results")
     parser.add_argument("--runs", nargs="+", required=True, help="the runs' ids: folders below results/runs")
+    parser.add_argument("--beside", nargs="*", default=[], help="runs of other settings that the same process checks")
     given = parser.parse_args()
-    return run_spot_check(given.spec, given.runs, given.results, given.output, given.attempt)
+    return run_spot_check(given.spec, given.runs, given.results, given.output, given.attempt, beside=given.beside)
 
 
 if __name__ == "__main__":

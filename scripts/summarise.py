@@ -2,7 +2,7 @@
 
 from relay.base import entry, options
 from relay.base.errors import UserError
-from relay.base.files import write_json_with_digest
+from relay.base.files import write_json
 from relay.run_folder import chain, replaced
 from relay.spec.run import Run
 from relay.training.job import Places
@@ -17,7 +17,7 @@ def main() -> int:
     if problem := chain.of_another_start(places.run, places.work):
         raise UserError(f"run {run.id}: {problem}")
     summary = summarise(run, places.work)
-    write_json_with_digest(places.run / "summary.json", summary)
+    write_json(places.run / "summary.json", summary)
     if summary["status"] == "done":
         replaced.forget(places)
     return 0

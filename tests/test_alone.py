@@ -36,3 +36,8 @@ def test_several_strategies_are_told_together_and_others_are_not(full: Tree) -> 
 def test_a_run_that_was_too_short_to_be_timed_says_so(tree: Tree) -> None:
     tree.setting("cpu", [None])
     assert "too short to be timed; proven" in shown(tree, "cpu")[0]
+
+
+def test_what_nothing_can_prove_is_not_called_proven(tree: Tree) -> None:
+    tree.setting("cpu", [100.0, 100.0], verdict={"equivalent": False, "unprovable": "the loss is no mean"})
+    assert shown(tree, "cpu")[0].endswith(" in 2 repeats; measured, not proven: because the loss is no mean")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -122,3 +123,12 @@ def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> Non
     told = words.certainty(answer_of(tree))
     assert "Because it costs half as much, I recommend it if it is at least 0.71 times as fast." in told
     assert "The fastest repeat of cpu (1 proc, 1 thread, resident) was 18 times as fast as its slowest." in told
+
+
+def test_a_useless_interval_is_told_in_numbers(tree: Tree) -> None:
+    tree.setting("cpu", [1000.0, 2000.0], cpus_per_task=2, threads=2)
+    tree.setting("cpu", [700.0, 1600.0])
+    said = words.certainty(answer_of(tree))
+    assert re.search(r"looks 1\.34 times as fast \(between 0\.\d+ and \d+\.\d+\)", said), said
+    assert "Two repeats tell nothing here: their speeds are too far apart." in said
+    assert "perhaps a tenth" not in said

@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from chain_results import assert_same, result
-from chain_runs import DDP, DROPOUT, LIKE_MNIST, Bench, Chain, Ended, finish, interrupt, wait_until
-from relay import networks
+from chain_runs import DDP, Bench, Chain, Ended, finish, interrupt, wait_until
+from own_tasks import spec
 from relay.base import lock
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json
+from relay.run_folder.places import dataset_folder
 from relay.spec.run import changed
-from relay.spec.tasks import task
-from relay.task.data import Resident, Split
+from relay.task.bound import BoundTask
 from relay.training import job as training_job
 from relay.training import speed
 from relay.training.job import Places
@@ -118,10 +118,10 @@ def kill_and_go_on(bench: Bench, chain: Chain, times: int) -> None:
 def check_evaluation(chain: Chain) -> None:
     """What two processes found on the test set is what its 101 samples give in a plain loop over the final model."""
     state = torch.load(chain.results / "whole.pt", weights_only=False)["model"]
-    model = networks.build("utsa_cnn", (1, 28, 28), 10, {}).eval()
+    task = BoundTask.of(chain.run, dataset_folder(chain.results, chain.run.dataset))
+    model = task.built().eval()
     model.load_state_dict(state)
-    split = Split(chain.results / "datasets" / LIKE_MNIST.directory_name, "test", DROPOUT)
-    inputs, targets = Resident(split, torch.device("cpu"), torch.float32).fetch(torch.arange(len(split)))
+    inputs, targets = task.own.transform(task.datasets[1][:])
     outputs = model(inputs)
     last = summarise(chain.run, chain.work)["evaluations"][-1]
     assert last["step"] == chain.run.length.total_steps
@@ -398,7 +398,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
 @pytest.mark.slow
 def test_the_speed_of_a_setting_is_measured_and_nothing_is_left_behind(bench: Bench) -> None:
     """Not even by an earlier measurement that was killed, whose steps are not taken for this one's."""
-    chain = bench.chain("results", task("lenet-digits"))
+    chain = bench.chain("results", spec("lenet-digits"))
     probe = changed(
         chain.run,
         id=f"speed-{chain.run.setting_id}",

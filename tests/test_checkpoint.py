@@ -12,13 +12,13 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from chain_runs import DIGITS, DROPOUT, LIKE_MNIST, VECTORS
+from chain_runs import DROPOUT
 from checkpointed import Training, filled, names
+from own_tasks import OWN, spec
 from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder.sealed import complete
-from relay.spec.dataset import DatasetSpec
-from relay.spec.tasks import TaskSpec, task
+from relay.spec.tasks import TaskSpec
 from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
 
@@ -26,23 +26,24 @@ pytest_plugins = ["chain_runs", "checkpointed"]
 
 
 @pytest.mark.parametrize(
-    ("spec", "its"),
+    "its",
     [
-        (DROPOUT, LIKE_MNIST),  # Adadelta, dropout, a schedule of steps
-        (task("lenet-digits"), DIGITS),  # SGD with momentum
-        (task("linear-random10"), VECTORS),  # SGD without any state
+        DROPOUT,  # Adadelta, a schedule of steps
+        spec("lenet-digits"),  # SGD with momentum
+        spec("linear-random10"),  # SGD without any state
+        spec(str(OWN / "own_loss.py")),  # a tied weight, samples one by one, a loss of the model's own
     ],
     ids=lambda value: value.name,
 )
 def test_a_resumed_training_goes_on_bit_for_bit(
-    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, spec: TaskSpec, its: DatasetSpec
+    ranks: Ranks, prepared: Path, checkpoints: Checkpoints, its: TaskSpec
 ) -> None:
-    uncut = Training(ranks, prepared, spec, its)
+    uncut = Training(ranks, prepared, its)
     expected = uncut.train(12)
-    first = Training(ranks, prepared, spec, its)
+    first = Training(ranks, prepared, its)
     losses = first.train(7)
     checkpoints.save(first.strategy, 7)
-    second = Training(ranks, prepared, spec, its)
+    second = Training(ranks, prepared, its)
     torch.manual_seed(99)  # where another process's generator may be
     second.step = checkpoints.resume(second.strategy, 0, 12) or 0
     assert second.step == 7
@@ -180,8 +181,7 @@ def test_a_parameter_without_state_has_none_after_resuming(
     ranks: Ranks, prepared: Path, checkpoints: Checkpoints
 ) -> None:
     """One that no gradient has reached yet: torch would give it the state of a step that it never made."""
-    spec = task("lenet-digits")
-    first, second = (Training(ranks, prepared, spec, DIGITS) for _ in range(2))
+    first, second = (Training(ranks, prepared, spec("lenet-digits")) for _ in range(2))
     for trained in (first, second):
         next(trained.strategy.model.parameters()).requires_grad_(False)
     first.train(2)

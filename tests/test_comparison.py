@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 
 import numpy as np
@@ -27,11 +28,11 @@ REQUIRED = [
     "repeats",
     "segments",
     "samples_per_second",
-    "tokens_per_second",
-    "images_per_second",
-    "images_per_second_low",
-    "images_per_second_high",
-    "images_per_second_per_device",
+    "unit",
+    "units_per_sample",
+    "samples_per_second_low",
+    "samples_per_second_high",
+    "samples_per_second_per_device",
     "scaling_efficiency",
     "peak_memory_bytes",
     "test_accuracy",
@@ -59,16 +60,12 @@ def test_columns_and_pooled_figures(tree: Tree) -> None:
     assert set(REQUIRED) <= set(raw[0])
     assert raw[0]["equivalent"] == "true"
     row = tree.row("ddp")
-    assert row["images_per_second"] == pytest.approx(110)  # the geometric mean: 110 / 1.1, 110, 110 × 1.1
+    assert row["samples_per_second"] == pytest.approx(110)  # the geometric mean: 110 / 1.1, 110, 110 × 1.1
     half = stats.t.ppf(0.975, 2) * math.log(1.1) / math.sqrt(3)
-    assert row["images_per_second_low"] == pytest.approx(110 * math.exp(-half))
-    assert row["images_per_second_high"] == pytest.approx(110 * math.exp(half))
-    assert row["images_per_second_per_device"] == pytest.approx(55)
-    assert (row["samples_per_second"], row["samples_per_second_low"]) == (
-        row["images_per_second"],
-        row["images_per_second_low"],
-    )
-    assert (row["unit"], row["tokens_per_second"]) == ("images", None)
+    assert row["samples_per_second_low"] == pytest.approx(110 * math.exp(-half))
+    assert row["samples_per_second_high"] == pytest.approx(110 * math.exp(half))
+    assert row["samples_per_second_per_device"] == pytest.approx(55)
+    assert (row["unit"], row["units_per_sample"]) == ("images", 1)
     assert (row["world_size"], row["repeats"], row["segments"], row["status"]) == (2, 3, 2, "done")
     assert row["test_accuracy"] == pytest.approx(0.93)
     assert row["peak_memory_bytes"] == 1002
@@ -113,17 +110,10 @@ def test_text_is_told_in_tokens(
     tree.skip("single_gpu", "no GPU here", task="gpt-tiny", device="cuda")
     assert tree.compare() == 0
     row, slower, skipped = tree.rows()
-    assert (row["unit"], row["images_per_second"], row["images_per_second_low"]) == ("tokens", None, None)
+    assert (row["unit"], row["units_per_sample"]) == ("tokens", 64)
     assert row["samples_per_second"] == pytest.approx(11)
-    for part in ("", "_low", "_high", "_per_device"):
-        assert row[f"tokens_per_second{part}"] == pytest.approx(64 * row[f"samples_per_second{part}"])
-    assert row["tokens_per_second_low"] < row["tokens_per_second"] < row["tokens_per_second_high"]
     assert slower["relative_speed"] == pytest.approx(0.5)
-    assert (skipped["unit"], skipped["tokens_per_second"]) == (None, None)
-    with (tree.root / "runs.csv").open(newline="") as stream:
-        runs = list(csv.DictReader(stream))
-    assert [float(run["tokens_per_second"]) for run in runs[:3]] == pytest.approx([640, 704, 774.4])
-    assert {run["images_per_second"] for run in runs} == {""}
+    assert (skipped["unit"], skipped["samples_per_second"]) == (None, None)
     out = shown(tree, capsys, monkeypatch)
     for place in (out, tree.html, tree.headline()):
         assert "tokens/s" in place
@@ -135,7 +125,7 @@ def test_text_is_told_in_tokens(
 def test_regression_is_told_in_samples(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0], task="linear-random10")
     row = tree.row("cpu")
-    assert (row["unit"], row["images_per_second"], row["tokens_per_second"]) == ("samples", None, None)
+    assert (row["unit"], row["units_per_sample"]) == ("samples", 1)
     assert "samples/s" in tree.headline()
 
 
@@ -154,7 +144,7 @@ def test_struck_out_setting_is_never_the_best(tree: Tree) -> None:
     assert (row["status"], row["equivalent"], row["standing"]) == ("done", False, None)
     assert "losses differ by 0.25" in row["reason"]
     assert row["relative_speed"] is None
-    assert row["images_per_second"] > 9000
+    assert row["samples_per_second"] > 9000
     assert tree.row("cpu")["standing"] == "fastest"
     assert tree.compare() == 0
     assert "<s>9,000</s>" in tree.html
@@ -196,7 +186,7 @@ def test_skipped_settings_stand_last_with_their_reason(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 101.0])
     rows = tree.rows()
     assert [row["status"] for row in rows] == ["done", "skipped"]
-    assert (rows[1]["equivalent"], rows[1]["reason"], rows[1]["images_per_second"]) == (
+    assert (rows[1]["equivalent"], rows[1]["reason"], rows[1]["samples_per_second"]) == (
         None,
         "no GPU here",
         None,
@@ -235,3 +225,39 @@ def test_a_lossy_setting_is_marked_as_such_wherever_it_stands(
     assert tree.compare() == 0
     assert "passed, lossy" in tree.html
     assert "lossy" in shown(tree, capsys, monkeypatch)
+
+
+def test_what_nobody_can_prove_is_measured_and_told_as_not_proven(tree: Tree) -> None:
+    reason = "the loss is no mean over samples"
+    tree.setting("ddp", [9000.0, 9001.0], devices_per_node=2, verdict={"equivalent": False, "unprovable": reason})
+    tree.setting("cpu", [1000.0, 1001.0])
+    row = tree.row("ddp")
+    assert (row["status"], row["equivalent"], row["unproven"], row["standing"]) == ("done", None, reason, "fastest")
+    assert f"measured, not proven: because {reason}" in row["reason"]
+    assert tree.compare() == 0
+    assert "<s>9,000</s>" not in tree.html
+    assert tree.html.count("✓ passed") == 1  # of the other one alone
+    if "ddp" in tree.headline():
+        assert f"It is measured, not proven: because {reason}." in tree.html
+
+
+def test_not_proven_stands_beside_the_setting_wherever_it_is_shown(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "the loss is no mean over samples"
+    tree.setting("cpu", [1000.0, 1001.0], verdict={"equivalent": False, "unprovable": reason})
+    assert tree.compare() == 0
+    told = f"measured, not proven: because {reason}"
+    printed = " ".join(shown(tree, capsys, monkeypatch).split())
+    assert "cpu (1 proc, 1 thread, resident) is recommended" in printed
+    assert "gate: not proven: measured, but nothing can tell" in printed
+    assert "✓" not in printed
+    files = [(tree.root / name).read_text() for name in ("recommendation.sbatch", "comparison.md", "comparison.csv")]
+    for text in (printed, tree.html, *files):
+        assert told in text
+    assert '<td role="cell" data-label="Equivalence gate"><div>measured, not proven' in tree.html
+    for claim in ("✓ passed", "Nothing went wrong", "What went wrong", '<span class="badge struck-out">'):
+        assert claim not in tree.html
+    told_in_json = json.loads((tree.root / "answer.json").read_text())["answers"][0]
+    assert told_in_json["recommended"]["unproven"] == reason
+    assert told in told_in_json["certainty_in_words"]

@@ -89,3 +89,12 @@ def test_repeats_are_summed_up() -> None:
     found = [SpotChecked("passed"), SpotChecked("not checked"), SpotChecked("passed")]
     assert summed_up(found) == "2 passed, 1 not checked"
     assert summed_up([]) is None
+
+
+def test_a_failed_spot_check_strikes_out_what_no_gate_can_prove(checked: Checked) -> None:
+    unprovable = {"equivalent": False, "unprovable": "the loss is no mean"}
+    runs = checked.setting("ddp", [900.0, 901.0], name="fast", verdict=unprovable)
+    checked.found("fast", runs, "passed", "failed")
+    row = checked.row("ddp")
+    assert (row["equivalent"], row["unproven"], row["standing"]) == (False, None, None)
+    assert PROBLEM in row["reason"]

@@ -13,7 +13,7 @@ import yaml
 
 from relay.base.errors import UserError
 from relay.planning.config import Comparison, Config, load
-from relay.spec.tasks import TASKS
+from relay.spec.tasks import built_in
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -61,21 +61,17 @@ REFUSED = {
     # a misspelt value, as one value of an axis and in a list
     "comparisons: [{strategy: cpu}, {strategy: cpu, loader: residnt}]": (
         "config: comparisons[1].loader: 'residnt' is not allowed; "
-        "did you mean 'resident'? allowed: dataloader, resident"
+        "did you mean 'resident'? allowed: dataloader, resident, null"
     ),
     "comparisons: [{strategy: cpu, loader: [resident, x]}]": (
-        "config: comparisons[0].loader[1]: 'x' is not allowed; allowed: dataloader, resident"
+        "config: comparisons[0].loader[1]: 'x' is not allowed; allowed: dataloader, resident, null"
     ),
     "device: gpu": "config: device: 'gpu' is not allowed; allowed: auto, cpu, cuda",
-    "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(sorted(TASKS))}",
+    "task: lenet": f"config: task: 'lenet' is unknown; allowed: {', '.join(built_in())} or a file of your own (.py)",
     "learning_rate_scaling: root": (
         "config: learning_rate_scaling: 'root' is not allowed; allowed: none, linear, square_root"
     ),
     # misspelt keys, at every depth
-    "synthetic: {clases: 3}": (
-        "config: synthetic.clases: 3 has an unknown key; did you mean 'classes'? "
-        "allowed: classes, shape, test_count, train_count"
-    ),
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
@@ -89,7 +85,7 @@ REFUSED = {
     ),
     # YAML's accidents
     "epochs: '2'": (
-        "config: epochs: '2' is not allowed; allowed: a number greater than 0 and of at most 1000000 "
+        "config: epochs: '2' is not allowed; allowed: a number greater than 0 and of at most 1000000 or null "
         "(this is text: write 2, without quotes)"
     ),
     "learning_rate: 1e-5": (
@@ -97,13 +93,15 @@ REFUSED = {
         "(this is text: write 1.0e-05, without quotes)"
     ),
     "repeats: true": "config: repeats: true is not allowed; allowed: a whole number of at least 1",
-    "epochs: yes": "config: epochs: true is not allowed; allowed: a number greater than 0 and of at most 1000000",
+    "epochs: yes": (
+        "config: epochs: true is not allowed; allowed: a number greater than 0 and of at most 1000000 or null"
+    ),
     "device: on": "config: device: true is not allowed; allowed: auto, cpu, cuda",
     "repeats: 3.0": "config: repeats: 3.0 is not allowed; allowed: a whole number of at least 1",
     "epochs: 2020-01-01": (
-        "config: epochs: 2020-01-01 is not allowed; allowed: a number greater than 0 and of at most 1000000"
+        "config: epochs: 2020-01-01 is not allowed; allowed: a number greater than 0 and of at most 1000000 or null"
     ),
-    "epochs:": "config: epochs: null is not allowed; allowed: a number greater than 0 and of at most 1000000",
+    "repeats:": "config: repeats: null is not allowed; allowed: a whole number of at least 1",
     # what a text program has put in place of a character
     "device: cu–da": (
         "config: device: 'cu–da' is not allowed (U+2013, en dash, stands in it: type - (or --)); did you mean 'cuda'? "
@@ -126,8 +124,10 @@ REFUSED = {
     "learning_rate: 1.0e+30": (
         "config: learning_rate: 1e+30 is not allowed; allowed: a number greater than 0 and of at most 1000 or null"
     ),
-    "epochs: 0": "config: epochs: 0 is not allowed; allowed: a number greater than 0 and of at most 1000000",
-    "epochs: .inf": "config: epochs: Infinity is not allowed; allowed: a number greater than 0 and of at most 1000000",
+    "epochs: 0": "config: epochs: 0 is not allowed; allowed: a number greater than 0 and of at most 1000000 or null",
+    "epochs: .inf": (
+        "config: epochs: Infinity is not allowed; allowed: a number greater than 0 and of at most 1000000 or null"
+    ),
     "margin: 1": "config: margin: 1 is not allowed; allowed: a number of at least 0 and less than 1",
     "seed: -1": ("config: seed: -1 is not allowed; allowed: a whole number of at least 0 and less than 2147483648"),
     "comparisons: [{strategy: cpu, threads: [1, 0]}]": (
@@ -138,9 +138,6 @@ REFUSED = {
         "config: comparisons[0].nodes: [] is not allowed; allowed: a whole number of at least 1, or a list of these"
     ),
     # the wrong shape
-    "synthetic: {shape: [32, 32]}": (
-        "config: synthetic.shape: [32, 32] is not allowed; allowed: 3 values, each a whole number of at least 1"
-    ),
     "segment: 7": "config: segment: 7 is not allowed; allowed: a block with the keys epochs, steps, minutes",
     "segment: {}": "config: segment: {} gives nothing; allowed: exactly one of epochs, steps, minutes",
     "segment: {epochs: 1, steps: 2}": (
@@ -181,7 +178,7 @@ def test_a_mistake_has_one_line(text: str) -> None:
 def test_every_key_refuses_nonsense_by_its_name(key: str) -> None:
     (line,) = (
         refusal(f"{key}: {{no: sense}}")
-        if key not in ("synthetic", "gate", "packages")
+        if key not in ("gate", "packages", "task_options")
         else refusal(f"{key}: nonsense")
     )
     assert line.startswith(f"config: {key}")
@@ -190,7 +187,7 @@ def test_every_key_refuses_nonsense_by_its_name(key: str) -> None:
 
 @pytest.mark.parametrize("key", list(Comparison.model_fields))
 def test_every_key_of_a_comparison_refuses_nonsense_by_its_name(key: str) -> None:
-    nonsense = {"strategy": "cpu", key: 3 if key in ("options", "segment") else {"no": "sense"}}
+    nonsense = {"strategy": "cpu", key: 3 if key in ("options", "task_options", "segment") else {"no": "sense"}}
     with pytest.raises(UserError) as caught:
         load({"comparisons": [{"strategy": "cpu"}, nonsense]})
     (line,) = str(caught.value).splitlines()
@@ -253,7 +250,7 @@ def test_the_documentation_has_every_key() -> None:
     text = (ROOT / "config/README.md").read_text()
     for key in [*Config.model_fields, *Comparison.model_fields]:
         assert f"| `{key}` |" in text
-    for task in TASKS:
+    for task in built_in():
         assert f"| `{task}` |" in text
     example = text.split("```yaml\n")[1].split("```")[0]
     assert len(load(yaml.safe_load(example)).comparisons) == 2

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datasets_requests import assert_is, corrupt, laid_out, names, one_line, replace_by_folder, truncate
+from datasets_requests import assert_is, corrupt, laid_out, names, one_line, prepare_public, replace_by_folder, truncate
 from datasets_server import StandIn, known, small_cifar, tar_gz
 from relay.base.errors import UserError
 from relay.datasets.cifar10 import read_cifar_batch
 from relay.datasets.files import check_file
-from relay.datasets.prepare import prepare
+from relay.tasks._images import STATISTICS
 
 pytest_plugins = ["datasets_requests"]
 
@@ -25,18 +26,18 @@ def test_a_copy_is_taken_extracted_or_packed(tmp_path: Path, stand_in: StandIn) 
     for name, content in stand_in.archives.items():
         (packed / name).write_bytes(content)
     for root in (tmp_path / "extracted", packed):
-        made = prepare(stand_in.request, tmp_path / f"from-{root.name}", root=root, source=stand_in.source)
+        prepare_public(stand_in, tmp_path / f"from-{root.name}", root=root)
         assert_is(tmp_path / f"from-{root.name}", stand_in)
-        assert made.source == str(root)
     assert names(packed) == set(stand_in.archives)
 
 
 def test_mean_and_std_are_those_of_the_training_images(tmp_path: Path, stand_in: StandIn) -> None:
     laid_out(stand_in, tmp_path)
-    made = prepare(stand_in.request, tmp_path / "out", root=tmp_path, source=stand_in.source)
+    prepare_public(stand_in, tmp_path / "out", root=tmp_path)
+    made = json.loads((tmp_path / "out" / STATISTICS).read_text())
     scaled = stand_in.arrays["train-inputs"] / 255
-    np.testing.assert_allclose(made.mean, scaled.mean(axis=(0, 2, 3)), rtol=1e-12)
-    np.testing.assert_allclose(made.std, scaled.std(axis=(0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(made["mean"], scaled.mean(axis=(0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(made["std"], scaled.std(axis=(0, 2, 3)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_a_damaged_copy_is_one_line_and_leaves_nothing(tmp_path: Path, stand_in:
     damage(folder / list(stand_in.members)[-1])
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match=expected) as error:
-        prepare(stand_in.request, tmp_path / "out" / "it", root=tmp_path / "root", source=stand_in.source)
+        prepare_public(stand_in, tmp_path / "out" / "it", root=tmp_path / "root")
     assert list(stand_in.members)[-1] in one_line(error)
     assert names(tmp_path / "out") == set()
 
@@ -65,7 +66,7 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path, stand_in: StandIn, damage
     name = next(iter(stand_in.archives))
     damage(tmp_path / name)
     with pytest.raises(UserError, match=r"truncated|corrupted") as error:
-        prepare(stand_in.request, tmp_path / "out", root=tmp_path, source=stand_in.source)
+        prepare_public(stand_in, tmp_path / "out", root=tmp_path)
     assert str(tmp_path / name) in one_line(error)
     assert not (tmp_path / "out").exists()
 
@@ -84,7 +85,7 @@ def test_an_archive_without_its_members_is_named(tmp_path: Path) -> None:
     source = dataclasses.replace(stand_in.source, archives=(archive,))
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(packed)
     with pytest.raises(UserError, match=r"holds no data_batch_2, .*test_batch"):
-        prepare(stand_in.request, tmp_path / "out", root=tmp_path, source=source)
+        prepare_public(stand_in, tmp_path / "out", root=tmp_path, source=source)
 
 
 def test_a_root_that_is_missing_empty_or_a_file_is_named(tmp_path: Path, stand_in: StandIn) -> None:
@@ -92,7 +93,7 @@ def test_a_root_that_is_missing_empty_or_a_file_is_named(tmp_path: Path, stand_i
     (tmp_path / "file").write_text("")
     for name, said in (("nowhere", "does not exist"), ("empty", "holds no"), ("file", "is a file")):
         with pytest.raises(UserError, match=f"dataset_root: .*{name}' {said}") as error:
-            prepare(stand_in.request, tmp_path / "out", root=tmp_path / name, source=stand_in.source)
+            prepare_public(stand_in, tmp_path / "out", root=tmp_path / name)
         assert stand_in.source.folder in one_line(error)
 
 
@@ -102,11 +103,3 @@ def test_a_pickle_that_calls_a_function_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"asks for os\.system"):
         read_cifar_batch("data_batch_1", harmful)
     assert not mark.exists()
-
-
-def test_counts_that_the_data_do_not_have_are_refused(tmp_path: Path, stand_in: StandIn) -> None:
-    laid_out(stand_in, tmp_path / "root")
-    wrong = dataclasses.replace(stand_in.request, test_count=21)
-    with pytest.raises(UserError, match=r"test inputs are \[20, .*expected \[21, "):
-        prepare(wrong, tmp_path / "out", root=tmp_path / "root", source=stand_in.source)
-    assert names(tmp_path) == {"root"}

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets_requests import HASTY, assert_is, names, one_line
+from datasets_requests import HASTY, assert_is, names, one_line, prepare_public
 from datasets_server import StandIn, known, serving, small_cifar
 from relay.base.errors import UserError
 from relay.datasets.download import download
-from relay.datasets.prepare import prepare
 from relay.datasets.progress import progress
 
 pytest_plugins = ["datasets_requests"]
@@ -26,10 +25,9 @@ IMPATIENT = dataclasses.replace(HASTY, silence_seconds=0.3, slow_window_seconds=
 
 def test_a_download_is_whole_verified_and_leaves_only_the_arrays(tmp_path: Path, stand_in: StandIn) -> None:
     with serving(stand_in.archives) as server:
-        made = prepare(stand_in.request, tmp_path / "out", mirror=server.url, source=stand_in.source, patience=HASTY)
+        prepare_public(stand_in, tmp_path / "out", mirror=server.url, patience=HASTY)
     assert_is(tmp_path / "out", stand_in)
     assert names(tmp_path) == {"out"}
-    assert made.source == server.url
     assert sorted(name for name, _ in server.asked) == sorted(stand_in.archives)
 
 
@@ -99,7 +97,7 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
     with serving(stand_in.archives, mode, faults=99) as server:
         patience = IMPATIENT if mode in ("silent", "trickle") else HASTY
         with pytest.raises(UserError, match=said) as error:
-            prepare(stand_in.request, tmp_path / "out", mirror=server.url, source=stand_in.source, patience=patience)
+            prepare_public(stand_in, tmp_path / "out", mirror=server.url, patience=patience)
     text = one_line(error)
     assert "cifar-10-python.tar.gz: could not be downloaded" in text
     assert server.url in text
@@ -122,7 +120,7 @@ def test_a_refused_connection_and_an_unknown_host_are_one_line(tmp_path: Path) -
 
 def test_a_mirror_that_is_no_web_address_is_refused(tmp_path: Path, stand_in: StandIn) -> None:
     with pytest.raises(UserError, match="dataset_mirror: 'ftp://x' must begin with http://, https:// or file://"):
-        prepare(stand_in.request, tmp_path / "out", mirror="ftp://x", source=stand_in.source)
+        prepare_public(stand_in, tmp_path / "out", mirror="ftp://x")
 
 
 def read_to_end(terminal: int) -> str:

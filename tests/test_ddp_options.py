@@ -13,15 +13,16 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from gate_runs import FEW_STEPS, Gates, planned
+from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks
-from relay.spec import tasks
 from relay.strategies.base import Strategy
-from relay.task.task import Task
+from relay.task.data import Mapped
+from relay.task.split import chosen
 
 PROCESSES, BATCH = 3, 24  # with three, a sum depends on the bucket in which it is made
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
@@ -45,18 +46,15 @@ LOSS = {"fp16": (1e-5, 2e-3), "bf16": (1e-4, 5e-2), "powersgd": (1e-2, 0.4), "po
 
 def built(ranks: Ranks, options: dict[str, Any], precision: str = "fp64", strategy: str = "ddp") -> Strategy:
     """The strategy at its start, on LeNet."""
-    spec = replace(tasks.task("lenet-digits"), learning_rate=0.005)
-    return strategies.load(strategy)(Task(spec, 10, 5, precision, 10, 10), ranks, BATCH, options)
+    task = bound(spec(str(OWN / "lenet_random.py")), precision, Path())
+    return strategies.load(strategy)(task, ranks, BATCH, options)
 
 
 def trained(strategy: Strategy, first: int, last: int) -> dict[str, torch.Tensor]:
-    """This rank's parameters after these steps of made-up batches, always the same ones."""
-    generator, (index, count, _) = torch.Generator().manual_seed(3), strategy.replica
-    for step in range(last):
-        inputs = torch.randn(BATCH, 3, 32, 32, generator=generator, dtype=torch.float64).to(strategy.task.dtype)
-        targets = torch.randint(10, (BATCH,), generator=generator)
-        if step >= first:
-            strategy.train_step(inputs.chunk(count)[index], targets.chunk(count)[index])
+    """This rank's parameters after these steps of the task."""
+    (index, count, _), data = strategy.replica, Mapped(strategy.task.split("train"), torch.device("cpu"))
+    for step in range(first, last):
+        strategy.train_step(data.fetch(chosen(240, BATCH, 3, step, index, count)))
     return {name: tensor.clone() for name, tensor in strategy.model.state_dict().items()}
 
 
@@ -140,8 +138,7 @@ def test_powersgd_begins_anew_on_another_number_of_processes(alone: Ranks, tmp_p
 @pytest.mark.slow
 def test_building_changes_nothing(alone: Ranks) -> None:
     """The passes that settle the buckets leave parameters, gradients and BatchNorm's statistics as they were."""
-    spec = tasks.task("resnet18-cifar10")
-    task = Task(replace(spec, network_options=spec.network_options | {"width": 4}), 10, 5, "fp32", 10, 10)
+    task = bound(spec(str(OWN / "unet.py"), width=4), "fp32", Path())
     strategy, model = strategies.load("ddp")(task, alone, 4, {}), task.model()
     assert all(torch.equal(strategy.model.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in strategy.model.parameters())

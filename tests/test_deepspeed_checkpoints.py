@@ -10,7 +10,7 @@ import torch
 import debian_packages
 from preloaded import spawned
 from relay.process.ranks import Ranks
-from sharded import batch, built, of_task
+from sharded import batch, built, of_task, prepared
 from stacks import provide
 
 pytestmark = pytest.mark.slow
@@ -24,22 +24,22 @@ def deepspeed() -> None:
 
 
 def _begin(ranks: Ranks, strategy: str, place: Path) -> None:
-    task = of_task("gpt-tiny", "fp64")
+    task = of_task("gpt-tiny", place / "text", "fp64")
     trained = built(strategy, ranks, task)
-    for seed in (1, 2):
-        trained.train_step(*batch(task, trained, seed))
+    for _ in range(2):
+        trained.train_step(batch(task, trained))
     trained.save(place / "middle").result()
-    trained.train_step(*batch(task, trained, 3))
+    trained.train_step(batch(task, trained))
     whole = trained.whole_model()
     if ranks.rank == 0:
         torch.save(whole, place / "unbroken.pt")
 
 
 def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
-    task = of_task("gpt-tiny", "fp64")
+    task = of_task("gpt-tiny", place / "text", "fp64")
     resumed = built(strategy, ranks, task)
     resumed.load(place / "middle")
-    resumed.train_step(*batch(task, resumed, 3))
+    resumed.train_step(batch(task, resumed))
     whole = resumed.whole_model()
     if ranks.rank == 0:
         torch.save(whole, place / "resumed.pt")
@@ -55,6 +55,8 @@ def _go_on(ranks: Ranks, strategy: str, place: Path) -> None:
     ],
 )
 def test_it_goes_on(first: str, second: str, processes: int, limit: float, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    prepared("gpt-tiny", tmp_path / "text")
     spawned(_begin, 2, first, tmp_path)
     spawned(_go_on, processes, second, tmp_path)
     unbroken, resumed = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("unbroken", "resumed"))

@@ -30,7 +30,7 @@ from slurm_packages import require
 pytest_plugins = ["results_tree"]
 
 BLOCKS = [*all_blocks()]
-WRITTEN = "mine.yaml"  # by the user, who follows the page
+WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
     "apt-get install": "it changes the system; `virtual_cluster.py up` names the same packages (below)",
@@ -44,6 +44,7 @@ PRINTED = {
     "lenet-digits": "test_the_table_has_the_columns_on_the_page",
     "relative test": "test_the_table_has_the_columns_on_the_page",
     "config ─▶ planning": "",  # a picture
+    "discs.py, with width 8": "tests/test_own_model_page.py",
     "chain of": DRAWN,
     "12:04 Preparing": DRAWN,
     "run state trained": DRAWN,
@@ -81,7 +82,7 @@ def snakemake_takes(arguments: list[str]) -> None:
     assert all((ROOT / each / "config.yaml").is_file() for each in profile), profile
     given = get_argument_parser([str(ROOT / each) for each in profile]).parse_args(arguments)
     assert set(given.targets) <= rules(), given.targets
-    assert all(str(each) == WRITTEN or (ROOT / each).is_file() for each in given.configfile), given.configfile
+    assert all(str(each) in WRITTEN or (ROOT / each).is_file() for each in given.configfile), given.configfile
 
 
 @cache
@@ -192,9 +193,9 @@ def newcomer(tmp_path: Path) -> Path:
     folder = tmp_path / "newcomer"
     folder.mkdir()
     for entry in ROOT.iterdir():
-        if entry.name not in ("results", ".snakemake", ".git", WRITTEN):
+        if entry.name not in ("results", ".snakemake", ".git", *WRITTEN):
             (folder / entry.name).symlink_to(entry)
-    (folder / WRITTEN).write_text(next(each for each in blocks("docs/tutorial.md") if each.language == "yaml").text)
+    (folder / "mine.yaml").write_text(next(each for each in blocks("docs/tutorial.md") if each.language == "yaml").text)
     return folder
 
 

@@ -25,7 +25,9 @@ pytest_plugins = ["plans", "results_tree"]
 
 
 def first(name: str, speed: float, cost: float = 1.0, **more: Any) -> First:
-    return First(**{"setting": name, "name": name, "task": "t", "speed": speed, "cost": cost, "proven": True} | more)
+    return First(
+        **{"setting": name, "name": name, "trains": ("t", ""), "speed": speed, "cost": cost, "proven": True} | more
+    )
 
 
 def test_only_what_is_slower_by_the_factor_is_dropped() -> None:
@@ -44,7 +46,7 @@ def test_a_cheaper_one_is_never_dropped_for_a_dearer_one() -> None:
 def test_nothing_is_dropped_for_what_is_not_proven_or_another_task() -> None:
     slow = first("slow", 100.0)
     assert clearly_slower([slow, first("wrong", 900.0, proven=False)], 2.0) == {}
-    assert clearly_slower([slow, first("other", 900.0, task="another")], 2.0) == {}
+    assert clearly_slower([slow, first("other", 900.0, trains=("another", ""))], 2.0) == {}
 
 
 @pytest.mark.parametrize("noise", NOISES)

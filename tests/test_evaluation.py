@@ -2,57 +2,170 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
 
-from chain_runs import DROPOUT, LIKE_MNIST, VECTORS
-from checkpointed import Training
+import relay
+from own_tasks import OWN, bound, spec
+from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec.tasks import task
-from relay.task.data import Resident, Split
-from relay.task.task import Task
+from relay.task.bound import BoundTask, set_learning_rate
+from relay.task.data import Resident, Streamed
+from relay.task.split import Chosen, chosen
 from relay.training.evaluation import Evaluation
 
-pytest_plugins = ["chain_runs", "checkpointed"]
+pytest_plugins = ["checkpointed"]
+
+COUNT = 21
 
 
-@pytest.mark.parametrize("batch", [64, 77, 101, 128])
-def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, prepared: Path, batch: int) -> None:
-    """Batches that do not divide it, one larger than all of it: always the plain mean over its 101 samples."""
-    its_task = Task(DROPOUT, LIKE_MNIST.classes, 5, "fp64", 1, 1)
-    strategy = strategies.load("cpu")(its_task, ranks, batch, {})
-    split = Split(prepared / LIKE_MNIST.directory_name, "test", DROPOUT)
-    assert len(split) == 101
-    loss, accuracy = Evaluation(split, its_task, strategy, batch).measure()
-    inputs, targets = Resident(split, ranks.device, torch.float64).fetch(torch.arange(101))
-    outputs = strategy.model.eval()(inputs)
-    assert accuracy == (outputs.argmax(1) == targets).double().mean().item()
-    assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, targets).item(), rel=1e-12)
+@dataclass
+class Returned:
+    """A model's own loss beside its outputs."""
+
+    loss: torch.Tensor
+    logits: torch.Tensor
 
 
-def test_evaluation_leaves_the_training_as_it_was(ranks: Ranks, prepared: Path) -> None:
+class Head(nn.Module):
+    """One linear layer, whose output comes in the form that is asked for."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.linear, self.drop = form, nn.Linear(6, 3), nn.Dropout(0.5)
+
+    def forward(self, points: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = self.linear(self.drop(points))
+        loss = F.cross_entropy(logits, labels)
+        forms = {"tensor": logits, "tuple": (logits, [logits * 2]), "dict": {"logits": logits}}
+        return (forms | {"dataclass": Returned(loss, logits), "loss": loss})[self.form]
+
+
+class Formed(relay.Task):
+    """Points in three classes."""
+
+    learning_rate = 0.1
+    form = "tensor"
+
+    def datasets(self, folder: Path) -> tuple[TensorDataset, TensorDataset]:
+        points = torch.randn(60 + COUNT, 6, generator=torch.Generator().manual_seed(1))
+        stored = TensorDataset(points, points[:, :3].argmax(1))
+        return TensorDataset(*stored[:60]), TensorDataset(*stored[60:])
+
+    def model(self) -> nn.Module:
+        return Head(self.form)
+
+    def inputs(self, batch: Any) -> Any:
+        return batch
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        if self.form in ("dataclass", "loss"):
+            return super().loss(outputs, batch)
+        return F.cross_entropy(self._logits(outputs), batch[1])
+
+    def _logits(self, outputs: Any) -> torch.Tensor:
+        if self.form == "tuple":
+            return outputs[1][0] / 2
+        return outputs["logits"] if self.form == "dict" else getattr(outputs, "logits", outputs)
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, self.learning_rate)
+
+    def metrics(self, outputs: Any, batch: Any) -> dict[str, Any]:
+        if self.form == "loss":
+            return {}
+        return {"accuracy": (self._logits(outputs).argmax(-1) == batch[1]).double().mean()}
+
+
+def formed(form: str) -> BoundTask:
+    its = spec(str(OWN / "residual.py"))
+    task = bound(its, folder=Path())
+    task.own = Formed()
+    task.own.form = form
+    return task
+
+
+def evaluated(ranks: Ranks, strategy: str, form: str, batch: int) -> None:
+    """Loss and accuracy are those of all samples, on every rank."""
+    task = formed(form)
+    made = strategies.load(strategy)(task, ranks, batch, {})
+    test = task.split("test")
+    loss, metrics = Evaluation(Resident(test, ranks.device), made, batch).measure()
+    points, labels = test.dataset.tensors
+    logits = made.model.eval().linear(points.double())
+    assert loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-12)
+    accuracy = (logits.argmax(1) == labels).double().mean().item()
+    assert metrics == ({} if form == "loss" else {"accuracy": pytest.approx(accuracy, rel=1e-12)})
+
+
+FORMS = ["tensor", "tuple", "dict", "dataclass", "loss"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("batch", [7, 8, 20, 64])
+def test_no_sample_of_the_test_set_counts_twice(ranks: Ranks, form: str, batch: int) -> None:
+    """Batches that divide it or not, one larger than all of it; a model's own loss is that of its whole batch."""
+    evaluated(ranks, "cpu", form, batch)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_replicas_count_every_sample_once_together(form: str) -> None:
+    """The last batch of 16 has five samples: all in the first rank's slice, the second one has none."""
+    spawned(evaluated, 2, "ddp", form, 16)
+
+
+def test_evaluation_leaves_the_training_as_it_was(ranks: Ranks) -> None:
     """It draws nothing for dropout, and dropout is at work again afterwards."""
-    plain, watched = Training(ranks, prepared), Training(ranks, prepared)
-    test = Split(prepared / LIKE_MNIST.directory_name, "test", DROPOUT)
-    evaluation = Evaluation(test, watched.strategy.task, watched.strategy, watched.batch)
-    torch.manual_seed(5)
-    expected = plain.train(4)
-    torch.manual_seed(5)
-    losses = []
-    for _ in range(4):
-        losses += watched.train(1)
-        assert evaluation.measure() == evaluation.measure()
-    assert losses == expected
+    courses = []
+    for evaluates in (False, True):
+        task = formed("dict")
+        made = strategies.load("cpu")(task, ranks, 16, {})
+        evaluation = Evaluation(Streamed(task.split("test"), ranks.device, 0), made, 16)
+        train = Resident(task.split("train"), ranks.device)
+        torch.manual_seed(5)
+        courses.append([])
+        for step in range(4):
+            courses[-1].append(made.train_step(train.fetch(chosen(60, 16, 5, step))).item())
+            assert not evaluates or evaluation.measure() == evaluation.measure()
+    assert courses[0] == courses[1]
 
 
-def test_regression_is_evaluated_without_accuracy(ranks: Ranks, prepared: Path) -> None:
-    spec = task("linear-random10")
-    trained = Training(ranks, prepared, spec, VECTORS)
-    split = Split(prepared / VECTORS.directory_name, "test", spec)
-    loss, accuracy = Evaluation(split, trained.strategy.task, trained.strategy, 32).measure()
-    inputs, targets = Resident(split, ranks.device, torch.float32).fetch(torch.arange(len(split)))
-    assert accuracy is None
-    assert loss == pytest.approx(torch.nn.functional.mse_loss(trained.strategy.model(inputs), targets).item(), rel=1e-5)
+def test_parameter_groups_keep_the_ratio_of_their_learning_rates() -> None:
+    """The schedule moves all of them; what a comparison replaces, such as momentum, holds for each."""
+
+    class Grouped(Formed):
+        def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            weight, bias = parameters
+            groups = [{"params": [weight]}, {"params": [bias], "lr": 10 * self.learning_rate}]
+            return torch.optim.SGD(groups, self.learning_rate, weight_decay=0.3)
+
+    task = formed("tensor")
+    task.own = Grouped()
+    task.spec = type(task.spec)(
+        **vars(task.spec)
+        | {"optimizer_options": {"momentum": 0.7, "weight_decay": 0.0}, "schedule": {"kind": "cosine"}}
+    )
+    made = task.optimizer(task.model().parameters())
+    assert [group["momentum"] for group in made.param_groups] == [0.7, 0.7]
+    assert [group["weight_decay"] for group in made.param_groups] == [0.0, 0.0]
+    for step in range(4):
+        set_learning_rate(made, task.learning_rate(step))
+        one, other = (group["lr"] for group in made.param_groups)
+        assert (one, other) == (pytest.approx(task.learning_rate(step)), pytest.approx(10 * one))
+    assert task.learning_rate(3) < task.learning_rate(0)
+
+
+def test_an_example_has_as_many_samples_as_are_asked_for() -> None:
+    """Also more than there are: the first ones again."""
+    points, labels = formed("tensor").example(70)
+    assert points.dtype == torch.float64
+    assert torch.equal(points[60:], points[:10])
+    assert torch.equal(formed("tensor").split("train").read(Chosen(torch.arange(60)))[1], labels[:60])

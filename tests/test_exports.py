@@ -25,8 +25,8 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
 
 def test_parquet_tells_units_and_meanings(full: Tree) -> None:
     schema = parquet.read_schema(full.root / "comparison.parquet")
-    assert schema.field("images_per_second_low").metadata == {
-        b"unit": b"images/s",
+    assert schema.field("samples_per_second_low").metadata == {
+        b"unit": b"samples/s",
         b"meaning": b"lower end of the 95 % interval",
     }
     assert schema.field("peak_memory_bytes").metadata[b"unit"] == b"bytes"
@@ -34,7 +34,7 @@ def test_parquet_tells_units_and_meanings(full: Tree) -> None:
 
 
 def test_a_unit_follows_from_the_name() -> None:
-    units = {"step_seconds_median": "s", "disk_bytes_read": "bytes", "tokens_per_second_per_device": "tokens/s",
+    units = {"step_seconds_median": "s", "disk_bytes_read": "bytes", "samples_per_second_per_device": "samples/s",
              "test_accuracy": "1", "scaling_efficiency": "1", "strategy": None, "repeats": None, "gpu_power_watts": "W",
              "gpu_energy_joules_per_epoch": "J", "gpu_sm_clock_mhz": "MHz", "cpu_utilisation": "1",
              "gpu_sm_activity": "1", "observed_step_ratio": "1"}  # fmt: skip

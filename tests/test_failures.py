@@ -90,7 +90,7 @@ def test_a_part_of_a_checkpoint_that_cannot_be_written_ends_all_with_the_reason_
             (directory.parent / 'rng-1.pt').mkdir(parents=True)  # where a file should be
         return super().save(directory)
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         time.sleep(0.05)"""
     strategy = bench.strategy("unwritable", save, base="ddp")
     chain = bench.chain("results", total_steps=600, **(DDP | strategy))

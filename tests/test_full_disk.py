@@ -14,6 +14,7 @@ from snakemake.logging import logger
 from local_driver import LocalDriver
 from relay.driver.full_disk import told, unwritable
 from shared import let_others_enter
+from short_tasks import shipped
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,14 +79,15 @@ def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> Non
 
 def test_a_file_in_the_place_of_a_folder_that_snakemake_looks_at_is_named(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
-    (tmp_path / "results" / "datasets").mkdir(parents=True)
-    (tmp_path / "results" / "datasets" / "digits").touch()
+    prepared = Path("results/datasets") / shipped("lenet-digits").dataset.directory_name
+    (tmp_path / prepared).parent.mkdir(parents=True)
+    (tmp_path / prepared).touch()
     try:
         status, printed = driver.call("cpu")
     finally:
         driver.end()
     assert (status, "Traceback" in printed) == (1, False)
-    told = "error: results/datasets/digits/manifest.json: Not a directory; look at what is there, and move it away"
+    told = f"error: {prepared}/manifest.json: Not a directory; look at what is there, and move it away"
     assert printed.splitlines()[-1] == told
 
 

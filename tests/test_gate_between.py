@@ -45,6 +45,9 @@ EVERY_NUMBER = parts("trained.parameters", "trained.outputs", "resumed.parameter
 EVERY_NUMBER |= parts("resumed.state")
 STATISTICS = (EVERY_NUMBER | parts("trained.statistics")) - parts("resumed.losses")
 
+EVERYTHING = EVERY_NUMBER | parts("trained.losses")
+LESS = "dropout: while it trains, units are dropped "
+
 WRONG = [
     # Checkpoints
     Planted(
@@ -57,15 +60,25 @@ WRONG = [
         | parts("own.state", "own.resumed"),
     ),
     Planted("wrong_momentum_rounded_when_loaded", fails=parts("own.state")),
-    Planted("wrong_saving_disturbs", fails=parts("trained.parameters", "own.resumed")),
+    Planted("wrong_saving_disturbs", fails=parts("trained.losses", "trained.parameters", "own.resumed")),
     Planted(
         "wrong_checkpoint_of_its_own",
         says=("between steps: one plain process cannot load the checkpoint: FileNotFoundError",),
     ),
     Planted("wrong_scale_lost", axes=FP16, says=("between steps: the loss's scale is another one after",)),
     # Evaluation
-    Planted("wrong_old_evaluation", fails=parts("trained.outputs", "resumed.outputs")),
-    Planted("wrong_evaluation_rounds", fails=EVERY_NUMBER, says=("evaluation: it changes the model: conv1.weight",)),
+    Planted("wrong_old_evaluation", fails=parts("trained.outputs", "resumed.outputs", "own.outputs")),
+    Planted(
+        "wrong_evaluation_rounds",
+        fails=EVERY_NUMBER - parts("resumed.losses"),
+        says=("evaluation: it changes the model: conv1.weight",),
+    ),
+    Planted(
+        "wrong_predicts_in_training_mode",
+        task=DROPOUT,
+        fails=parts("trained.outputs", "resumed.outputs"),
+        says=("evaluation: it draws random numbers", "dropout: while it predicts, units are dropped "),
+    ),
     Planted("wrong_evaluation_draws", says=("evaluation: it draws random numbers",)),
     # Low precision where nobody looks
     Planted("wrong_evaluation_lowered", fails=parts("own.outputs")),
@@ -73,27 +86,30 @@ WRONG = [
         "wrong_lowered_momentum",
         says=("low precision: in fp32: optimizer state: momentum_buffer of conv1.weight is bfloat16, not float32",),
     ),
-    # Modules
-    Planted("wrong_dropout_left_out", task=DROPOUT, says=("modules: dropout1 has p 0.0 when it is built",)),
-    Planted("wrong_dropout_passed_by", task=DROPOUT, says=("modules: dropout1 is not used while it trains",)),
+    # Dropout, of which the gate replaces the masks: those that a strategy draws are looked at
+    Planted("wrong_dropout_left_out", task=DROPOUT, fails=EVERYTHING, says=(LESS,)),
+    Planted("wrong_dropout_passed_by", task=DROPOUT, fails=EVERYTHING, says=(LESS,)),
+    Planted("wrong_dropout_in_evaluation_mode", task=DROPOUT, fails=EVERYTHING, says=(LESS,)),
     Planted(
-        "wrong_dropout_in_evaluation_mode", task=DROPOUT, says=("modules: dropout1 has training False while it trains",)
+        "wrong_dropout_repeats", task=DROPOUT, says=("dropout: the same random numbers are drawn in steps 0 and 1",)
     ),
-    Planted("wrong_dropout_repeats", task=DROPOUT, says=("modules: dropout1 drops the same units in steps 0 and 1",)),
-    Planted("wrong_dropout_alike", task=DROPOUT, says=("modules: dropout1 drops the same units on replicas 0 and 1",)),
-    Planted("wrong_dropout_in_turns", task=DROPOUT, says=("modules: dropout1 drops the same units in steps 0 and 2",)),
+    Planted(
+        "wrong_dropout_alike", task=DROPOUT, says=("dropout: the same random numbers are drawn on replicas 0 and 1",)
+    ),
+    Planted(
+        "wrong_dropout_in_turns", task=DROPOUT, says=("dropout: the same random numbers are drawn in steps 0 and 2",)
+    ),
     Planted(
         "wrong_dropout_of_the_next",
         task=DROPOUT,
-        says=("modules: dropout1 drops the same units on replicas 1 and 0, in their steps 0 and 1",),
+        says=("dropout: the same random numbers are drawn on replicas 1 and 0, in their steps 0 and 1",),
     ),
-    Planted("wrong_torch_replaced", task=NORMS, fails=STATISTICS),
-    Planted("wrong_norm_momentum", task=NORMS, fails=STATISTICS, says=("modules: norm1 has momentum 0.01",)),
+    # BatchNorm
+    Planted("wrong_norm_momentum", task=NORMS, fails=STATISTICS),
     Planted(
         "wrong_norm_frozen",
         task=NORMS,
         fails=STATISTICS | parts("trained.losses", "resumed.losses"),
-        says=("modules: norm1 has training False while it trains",),
     ),
     Planted("wrong_norm_parts", task=NORMS, fails=STATISTICS | parts("trained.losses", "resumed.losses")),
     Planted("wrong_norm_averaged", task=NORMS, fails=STATISTICS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from checkpointed import Training, filled
 from relay.base.files import sha256
-from relay.process.generators import generators, restore_generators
+from relay.process.generators import alike, generators, restore_generators
 from relay.run_folder.sealed import MANIFEST, damage
 from relay.training.checkpoint import Checkpoints
 
@@ -59,3 +60,12 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
     assert damage(place) is None
     with pytest.raises(Exception, match=r"weights_only|Weights only"):
         checkpoints.resume(training.strategy, 0, 10)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), np.random.rand, random.random])
+def test_states_are_alike_until_one_generator_has_drawn(draw: Callable[[], object]) -> None:
+    before = generators()
+    assert alike(before, generators())
+    draw()
+    assert not alike(before, generators())
+    assert not alike(generators(), before)

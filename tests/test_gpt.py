@@ -1,22 +1,22 @@
-"""The GPT and its mixture of experts: what they compute, what the catalogue says of them, and that they learn."""
+"""The GPT and its mixture of experts: what they compute, how large they are, and that they learn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay import networks
-from relay.datasets.catalogue import dataset
-from relay.datasets.prepare import prepare
-from relay.networks.gpt import Attention, Block, Embed, MoE
-from relay.spec.tasks import TASKS, TaskSpec, task
-from relay.task.data import Resident, Split, batch_indices
-from relay.task.task import Task
+from relay.base.errors import UserError
+from relay.spec.tasks import built_in
+from relay.task.bound import BoundTask
+from relay.task.data import Resident
+from relay.task.load import task_of
+from relay.task.split import Chosen, chosen
+from relay.tasks._gpt import Attention, Block, Embed, MoE
+from short_tasks import looked, shipped, task
 
 CPU = torch.device("cpu")
 
@@ -28,32 +28,23 @@ def _fixed() -> Iterator[None]:
         yield
 
 
-def trained_by(spec: TaskSpec, precision: str = "fp64") -> Task:
-    """The task of a text as a short run trains it."""
-    return Task(spec, 256, 1, precision, 100, 100, kind="text")
+def trained_by(name: str, precision: str = "fp64") -> BoundTask:
+    """A task in its own width."""
+    return task(name, precision, options={"width": 64})
 
 
-def on_meta(spec: TaskSpec, **options: object) -> nn.Sequential:
+def on_meta(name: str, **options: object) -> nn.Sequential:
     with torch.device("meta"):
-        classes = dataset(spec.dataset).classes
-        return networks.build(spec.network, spec.input_shape, classes, {**spec.network_options, **options})
+        built = task_of(looked(name, **options).task).model()
+    assert isinstance(built, nn.Sequential)
+    return built
 
 
 def parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-# The catalogue
-
-
-@pytest.mark.parametrize("spec", TASKS.values(), ids=TASKS)
-def test_the_catalogue_knows_each_network(spec: TaskSpec) -> None:
-    """Its layers with parameters, also when it is shrunken for the gate: the stages that a pipeline may have."""
-    for options in ({}, spec.shrunken):
-        network = on_meta(spec, **options)
-        assert sum(any(True for _ in layer.parameters()) for layer in network) == spec.layers
-        mixtures = [module for module in network.modules() if isinstance(module, MoE)]
-        assert {mixture.experts for mixture in mixtures} == ({spec.experts} if spec.experts else set())
+# What the planner is told
 
 
 @pytest.mark.parametrize(
@@ -69,22 +60,22 @@ def test_the_catalogue_knows_each_network(spec: TaskSpec) -> None:
     ],
 )
 def test_sizes_are_what_they_are_called(name: str, millions: float) -> None:
-    assert parameters(on_meta(task(name))) / 1e6 == pytest.approx(millions, rel=5e-3)
+    assert parameters(on_meta(name)) / 1e6 == pytest.approx(millions, rel=5e-3)
 
 
-@pytest.mark.parametrize("name", [name for name, spec in TASKS.items() if spec.shrunken and spec.network == "gpt"])
+@pytest.mark.parametrize("name", [n for n in built_in() if n.startswith("gpt") and shipped(n).task.small])
 def test_what_is_shrunken_for_the_gate_is_split_as_the_whole_is(name: str) -> None:
-    spec = task(name)
-    whole, small = on_meta(spec), on_meta(spec, **spec.shrunken)
+    spec = shipped(name).task
+    whole, small = on_meta(name), on_meta(name, **spec.small)
     assert [n for n, _ in small.named_parameters()] == [n for n, _ in whole.named_parameters()]
     assert parameters(small) < 20e6
     for network in (whole, small):
         heads = {m.query.out_features // m.head_width for m in network.modules() if isinstance(m, Attention)}
-        assert heads == {spec.network_options["heads"]}
+        assert heads == {spec.options["heads"]}
 
 
 def test_what_tensor_parallelism_splits_is_most_of_it() -> None:
-    network = on_meta(task("gpt-tiny"))
+    network = on_meta("gpt-tiny")
     kinds = {"column": nn.Linear, "row": nn.Linear, "embedding": nn.Embedding}
     split = parameters(network.head)  # type: ignore[arg-type]
     for module in network.modules():
@@ -101,7 +92,7 @@ def test_what_tensor_parallelism_splits_is_most_of_it() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
 def test_its_initial_parameters_depend_on_the_seed_alone(name: str) -> None:
-    built = trained_by(task(name))
+    built = trained_by(name)
     first, again = built.model().state_dict(), built.model().state_dict()
     assert all(torch.equal(first[key], again[key]) for key in first)
     expanded = "block0.moe.up" if "moe" in name else "block0.up.weight"
@@ -114,7 +105,7 @@ def test_its_initial_parameters_depend_on_the_seed_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
 def test_no_token_sees_a_later_one(name: str) -> None:
-    model = trained_by(task(name)).model()
+    model = trained_by(name).model()
     tokens = torch.randint(256, (2, 64))
     changed = tokens.clone()
     changed[:, 40] = (changed[:, 40] + 1) % 256
@@ -146,15 +137,16 @@ def test_half_of_the_heads_is_half_of_the_attention() -> None:
 
 
 def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="width 64 is no multiple of the 3 heads"):
-        networks.build("gpt", (64,), 256, {"width": 64, "depth": 1, "heads": 3})
+    with pytest.raises(UserError, match=r"^width: 64 is no multiple of the 3 heads$"):
+        on_meta("gpt-tiny", width=64, heads=3)
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
 def test_shapes_can_be_asked_for_without_data(name: str) -> None:
     """On the meta device, as a pipeline's stages ask for them."""
-    built = trained_by(task(name))
-    assert built.model().to("meta")(built.example(3)).shape == (3, 64, 256)
+    built = trained_by(name)
+    tokens = built.example(3)[0].to("meta")
+    assert built.model().to("meta")(tokens).shape == (3, 64, 256)
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
@@ -164,9 +156,9 @@ def test_it_trains_in_fewer_bits(name: str, precision: str) -> None:
     tokens, targets = torch.randint(256, (2, 4, 64))
     gradients = []
     for each in ("fp32", precision):
-        built = trained_by(task(name), each)
+        built = trained_by(name, each)
         model = built.model()
-        built.loss(model(tokens), targets).backward()
+        built.loss(built.outputs(model, (tokens, targets)), (tokens, targets)).backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert gradients[1].dtype == torch.float32
     assert 0 < (gradients[0] - gradients[1]).norm() / gradients[0].norm() < 0.1
@@ -250,23 +242,21 @@ def test_a_strategy_can_take_over_the_computing(moe: MoE) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt-tiny", pytest.param("gpt-moe-tiny", marks=pytest.mark.long)])
-def test_it_learns_the_projects_text(tmp_path: Path, name: str) -> None:
+def test_it_learns_the_projects_text(name: str) -> None:
     """From log 256 = 5.55 to well below what the bytes' frequencies alone would give."""
-    spec = task(name)
-    prepare(dataset(spec.dataset), tmp_path / "text")
-    train, test = (Split(tmp_path / "text", split, spec) for split in ("train", "test"))
-    built = trained_by(spec, "fp32")
-    feeding, model = Resident(train, CPU, built.dtype), built.model()
+    built = trained_by(name, "fp32")
+    train, test = built.split("train"), built.split("test")
+    feeding, model = Resident(train, CPU), built.model()
     optimizer = built.optimizer(model.parameters())
     for step in range(100):
-        inputs, targets = feeding.fetch(batch_indices(len(train), spec.global_batch_size, 1, step))
+        batch = feeding.fetch(chosen(len(train), built.spec.global_batch_size, 1, step))
         optimizer.zero_grad()
-        built.loss(model(inputs), targets).backward()
+        built.loss(built.outputs(model, batch), batch).backward()
         optimizer.step()
-    inputs, targets = Resident(test, CPU, built.dtype).fetch(torch.arange(len(test)))
+    inputs, targets = Resident(test, CPU).fetch(Chosen(torch.arange(len(test))))
     frequencies = torch.bincount(targets.flatten(), minlength=256) / targets.numel()
     by_frequency = -(frequencies * frequencies.clamp_min(1e-9).log()).sum().item()
     with torch.no_grad():
         outputs = model(inputs)
-    assert built.loss(outputs, targets).item() < min(2.9, by_frequency - 0.3)
-    assert built.correct(outputs, targets) / len(targets) > 0.25
+    assert built.loss(outputs, (inputs, targets)).item() < min(2.9, by_frequency - 0.3)
+    assert built.metrics(outputs, (inputs, targets))["accuracy"] > 0.25

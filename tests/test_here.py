@@ -61,7 +61,7 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> None:
         (folder / archive.file.name).touch()
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "-c1", "--directory"]
     given = ["--config", "task=princeton-mnist", "dataset_root=-data"]
-    target = "results/datasets/mnist/manifest.json"
+    target = "data"
     done = subprocess.run([*command, str(tmp_path), target, *given], capture_output=True, text=True, check=False)
     assert "train-images-idx3-ubyte.gz: truncated: 0 bytes" in done.stdout + done.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ import gate_runs
 from chain_results import assert_same, difference, result
 from chain_runs import Bench, Chain, finish, interrupt, wait_until
 from gate_runs import FEW_STEPS, Gates
+from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
-from relay.spec import tasks
 from relay.strategies.horovod import buckets, interface
-from relay.task.task import Task
+from relay.task.bound import BoundTask
 from stacks import provide
 
 pytest_plugins = ["chain_runs"]
@@ -95,9 +94,11 @@ def test_the_gate_sees_one_that(gates: Gates, fault: str, tmp_path: Path, monkey
 
 # Its parts
 
+LENET = str(OWN / "lenet_random.py")
+
 
 def test_groups_of_gradients_are_the_same_in_every_process_and_no_smaller_than_asked() -> None:
-    model = Task(tasks.task("lenet-digits"), 10, 5, "fp32", 10, 10).model()
+    model = bound(spec(LENET), "fp32").model()
     groups = buckets(model, 0.01)
     assert [parameter for group in groups for parameter in group] == [*reversed(list(model.parameters()))]
     assert len(groups) > 2
@@ -110,8 +111,8 @@ def test_the_interface_is_the_one_by_which_an_address_is_reached() -> None:
 
 
 def _starts(ranks: Ranks, folder: Path) -> None:
-    spec = tasks.task("lenet-digits")
-    task = Task(spec, 10, ranks.rank, "fp32", 10, 10)  # another seed, so other parameters, on each rank
+    # Another seed, so other parameters, on each rank.
+    task = BoundTask(spec(LENET), ranks.rank, "fp32", 10, 10, folder=Path())
     strategy = strategies.load("horovod")(task, ranks, 8, {})
     torch.save(strategy.model.state_dict(), folder / f"rank-{ranks.rank}.pt")
 
@@ -119,7 +120,7 @@ def _starts(ranks: Ranks, folder: Path) -> None:
 def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> None:
     spawned(_starts, 2, tmp_path)
     first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2))
-    own = Task(tasks.task("lenet-digits"), 10, 0, "fp32", 10, 10).model().state_dict()
+    own = BoundTask(spec(LENET), 0, "fp32", 10, 10).model().state_dict()
     for name, tensor in own.items():
         assert torch.equal(first[name], tensor), name
         assert torch.equal(second[name], tensor), name
@@ -128,8 +129,7 @@ def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> No
 # The chain of segments
 
 STEPS, CUT = 8, 5  # an epoch has more
-ADAM = replace(tasks.task("gpt-tiny"), name="gpt", layers=3, network_options={"width": 16, "depth": 1, "heads": 4})
-ADAM = replace(ADAM, global_batch_size=12)
+ADAM = spec("gpt-tiny", width=16, depth=1, heads=4, global_batch_size=12)
 STOPPED = """
 from pathlib import Path
 import os
@@ -170,7 +170,7 @@ def begun(
     "values",
     [
         {},
-        pytest.param({"spec": ADAM, "devices_per_node": 3}, marks=pytest.mark.slow),
+        pytest.param({"its": ADAM, "devices_per_node": 3}, marks=pytest.mark.slow),
         pytest.param({"precision": "fp16", "options": {"accumulation": 2}}, marks=pytest.mark.long),
     ],
     ids=["dropout", "AdamW on three", "fp16 in parts"],
@@ -192,13 +192,13 @@ def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench, values: dict[str, 
 def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str) -> None:
     from relay.training.adoption import adopt
 
-    given = begun(bench, "given", spec=ADAM)
+    given = begun(bench, "given", its=ADAM)
     assert given.segment(0, CUT).status == 0
     several = {"launcher": "torchrun", "devices_per_node": 2} if target == "ddp" else {}
     taking = given.planned("taking", strategy=target, stack="torch", **several)
     adopt(given.results, given.run.id, taking.run.id)
     assert taking.segment().status == 0
-    uncut = begun(bench, "uncut", spec=ADAM).train(forked=True)
+    uncut = begun(bench, "uncut", its=ADAM).train(forked=True)
     assert difference(result(taking), result(uncut)) < 1e-5
 
 

@@ -19,23 +19,19 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     before = only(CPU, root=project)
-    network = project / "scripts/relay/networks/lenet.py"
+    network = project / "scripts/relay/tasks/_lenet.py"
     text = network.read_text()
     network.write_text('"""Another docstring."""\n\n# A comment.\n' + text.split('"""', 2)[2] + "\n\n")
-    edit(project / "scripts/relay/task/task.py", "class Task:\n", "class Task:\n\n\n")
-    assert source_digest([network]) == source_digest([ROOT / "scripts/relay/networks/lenet.py"])
+    edit(project / "scripts/relay/task/bound.py", "class BoundTask:\n", "class BoundTask:\n\n\n")
+    assert source_digest([network]) == source_digest([ROOT / "scripts/relay/tasks/_lenet.py"])
     assert only(CPU, root=project).id == before.id
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("scripts/relay/networks/lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
-        (
-            "scripts/relay/task/task.py",
-            "return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
-            "return 2 * F.cross_entropy(outputs.flatten(0, -2), targets.flatten())",
-        ),
+        ("scripts/relay/tasks/_lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
+        ("scripts/relay/tasks/_images.py", "return F.cross_entropy(", "return 2 * F.cross_entropy("),
         ("envs/torch.txt", "torch==2.13.0", "torch==2.13.1"),
     ],
 )

@@ -14,19 +14,18 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench
+from own_tasks import spec
 from relay.run_folder.samples import read
-from relay.spec import tasks
 
 pytest_plugins = ["chain_runs"]
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 # Loaded by their names, beside what these import.
-NAMED = ("strategies", "networks", "datasets/kinds")
+NAMED = ("strategies", "tasks")
 ALWAYS = {"torch", "numpy"}
 # The docs name each, and preflight looks for it where a run needs it; without pynvml, figures are left out.
 WHERE_NEEDED = {
-    "torchvision": "datasets/vision.py",
-    "PIL": "datasets/kinds/images.py",
+    "torchvision": ("datasets/vision.py", "preflight/devices.py"),
     "lightning": "strategies/_lightning_library.py",
     "pytorch_lightning": "strategies/_lightning_library.py",
     "deepspeed": "strategies/",
@@ -35,12 +34,12 @@ WHERE_NEEDED = {
     "pynvml": "process/gpus.py",
 }
 # In functions that only the driver and the dataset stage call.
-DRIVERS = re.compile(r"(spec/(requirements|messages)|datasets/(generate|download))\.py later")
+DRIVERS = re.compile(r"(spec/(requirements|messages)|datasets/(generate|download|progress))\.py later")
 
 
 def entries() -> list[Path]:
     """The modules that a job's Python is started with, and those that it loads by name."""
-    worker = [SCRIPTS / "relay" / "launch" / f"{name}.py" for name in ("worker", "torchrun", "forked", "warm_server")]
+    worker = [SCRIPTS / "relay" / "launch" / f"{name}.py" for name in ("worker", "torchrun")]
     found = sorted(SCRIPTS.glob("relay/*/*.py"))
     roles = [path for path in found if "-m relay.launch.worker" in (path.read_text().split('"""') * 2)[1]]
     assert len(roles) >= 7
@@ -116,7 +115,7 @@ def test_a_run_trains_to_its_end_with_torch_and_torchvision_alone(bench: Bench, 
     """As in an environment that the centres' pages have their users make."""
     lacks = "import importlib.util as u; print([n for n in ('psutil', 'pynvml', 'yaml', 'pydantic') if u.find_spec(n)])"
     assert subprocess.run([bare, "-c", lacks], capture_output=True, text=True, check=True).stdout == "[]\n"
-    run = bench.chain("bare", tasks.task("lenet-digits"), loader="dataloader", monitor_seconds=0.1)
+    run = bench.chain("bare", spec("lenet-digits"), loader="dataloader", monitor_seconds=0.1)
     ended = run.segment(python=bare)
     assert ended.status == 0, ended.errors
     assert run.checkpoints()

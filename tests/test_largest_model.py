@@ -18,6 +18,7 @@ from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model, 
 from relay.probe.tries import Tries
 from relay.spec.probe import Limits
 from results_tree import Tree
+from short_tasks import prepare_at_hand
 
 pytest_plugins = ["results_tree"]
 
@@ -85,7 +86,7 @@ def test_the_formula_divides_what_the_strategy_divides(strategy: str, devices: i
 def test_a_depth_is_a_network_of_so_many_blocks() -> None:
     (search,) = searches(planned({"strategy": "cpu"}, **GPT)).values()
     deep = of_depth(search.probe, 9)
-    assert (deep.task.network_options["depth"], deep.task.layers) == (9, 12)
+    assert deep.task.options == {**search.probe.task.options, "depth": 9}
     assert deep.batch == search.probe.batch
 
 
@@ -95,7 +96,7 @@ def test_a_depth_is_a_network_of_so_many_blocks() -> None:
 def test_a_pipeline_begins_with_a_layer_for_each_stage() -> None:
     comparison = {"strategy": "pipeline", "devices_per_node": 4, "options": {"schedule": "interleaved_1f1b"}}
     (search,) = searches(planned(comparison, task="gpt-deep-tiny")).values()
-    assert search.limits.first == 2 * 4 - 3
+    assert search.limits.first == 2 * 4
 
 
 def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None:
@@ -103,7 +104,7 @@ def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None
     assert searches(made) == {}
     (line,) = refusals(made, {TARGET})
     assert line.startswith(
-        "config: task: lenet-digits has no depth to search over; allowed for largest_model: the tasks gpt-"
+        "config: task: lenet-digits has no depth to search over; allowed for largest_model: tasks with an option depth"
     )
     assert refusals(made, {"all"}) == []
     assert refusals(planned({"strategy": "cpu"}, **GPT), {TARGET}) == []
@@ -138,12 +139,11 @@ def test_the_page_shows_what_was_found_beside_the_formula(tree: Tree) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_search_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relay.datasets.catalogue import dataset
-    from relay.datasets.prepare import prepare
-
     made = planned({"strategy": "fsdp", "devices_per_node": 2}, **GPT)
     ((name, search),) = searches(made).items()
-    prepare(dataset("relay-text"), tmp_path / "datasets" / "relay-text")
+    prepare_at_hand(
+        search.probe.task, search.probe.dataset, tmp_path / "datasets" / search.probe.dataset.directory_name
+    )
     spec, output = tmp_path / f"{name}.run.json", tmp_path / "largest_model" / f"{name}.json"
     search.probe.write(spec)
     monkeypatch.setattr(job, "Tries", lambda *given: Tries(*given, start=preloaded.start))

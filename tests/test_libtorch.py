@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ import debian_packages
 import preloaded
 from chain_runs import DROPOUT, Bench, Chain
 from mini_slurm import MiniSlurm
+from own_tasks import spec
 from plans import ROOT
 from relay.base.errors import UserError
 from relay.base.files import read_json
@@ -33,18 +34,17 @@ from relay.planning.planner import plan
 from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
 from relay.spec.site import Site, load_site
-from relay.spec.tasks import TaskSpec, task
+from relay.spec.tasks import TaskSpec
 from results_tree import Tree
 from slurm_runs import WHEELS, site_file, slurm_snakemake
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
-TEXT = replace(task("gpt-tiny"), name="gpt", layers=3, network_options={"width": 16, "depth": 1, "heads": 4})
-TEXT = replace(TEXT, global_batch_size=24)  # the last batch of the test set is a smaller one
+TEXT = spec("gpt-tiny", depth=1, global_batch_size=24)  # the last batch of the test set is a smaller one
 
 
-def trained(bench: Bench, spec: TaskSpec = DROPOUT) -> Chain:
-    return bench.chain("results", spec, total_steps=2, evaluate_every_steps=2).train(forked=True)
+def trained(bench: Bench, its: TaskSpec = DROPOUT) -> Chain:
+    return bench.chain("results", its, total_steps=2, evaluate_every_steps=2).train(forked=True)
 
 
 def found(chain: Chain, sources: Path = SOURCES) -> tuple[int, Path]:
@@ -57,10 +57,10 @@ def found(chain: Chain, sources: Path = SOURCES) -> tuple[int, Path]:
     return run_libtorch(specification, chain.run.id, chain.results, output, **options), output
 
 
-@pytest.mark.parametrize("spec", [DROPOUT, pytest.param(TEXT, marks=pytest.mark.slow)], ids=["images", "text"])
-def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, spec: TaskSpec) -> None:
+@pytest.mark.parametrize("its", [DROPOUT, pytest.param(TEXT, marks=pytest.mark.slow)], ids=["images", "text"])
+def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, its: TaskSpec) -> None:
     debian_packages.require()
-    chain = trained(bench, spec)
+    chain = trained(bench, its)
     status, output = found(chain)
     assert status == 0
     told = read_json(output)
@@ -69,7 +69,7 @@ def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, spec: TaskSp
     assert told["samples"] % told["batch"], "the last batch is a smaller one"
     assert told["python_samples_per_second"] > 0
     assert told["cpp_samples_per_second"] > 0
-    assert f"{spec.name} [run-1]: outputs equal" in page.shown(chain.results)
+    assert f"{its.name} [run-1]: outputs equal" in page.shown(chain.results)
 
 
 @pytest.mark.slow

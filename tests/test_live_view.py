@@ -218,7 +218,8 @@ def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
         (one,) = filter(None, found)
         assert 0 < int(one[1].replace(",", "")) < driver.run.length.total_steps == int(one[2].replace(",", ""))
         shown = "\n".join(screen(seen))
-        assert re.search(r"(?m)^\d\d:\d\d Preparing the dataset digits$", shown)  # a local rule, which prints by itself
+        # A local rule, which prints by itself.
+        assert re.search(r"(?m)^\d\d:\d\d Preparing the data digits-[0-9a-f]{8}$", shown)
         assert "Starting cpu" not in seen
         assert "runs: 1 running; " in shown
         assert re.search(r"jobs: \d+ of \d+ done, 1 under way", shown)

@@ -30,10 +30,10 @@ class Made(Strategy):
         self.build_whole()
         self.steps = 0
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         self.steps += 1
         {before}
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 
     def save(self, directory):
         {saving}
@@ -154,7 +154,7 @@ def test_a_user_s_mistake_in_a_local_rule_is_told_once(driver: LocalDriver) -> N
     status, printed = driver.call(driver.trained)
     assert status == 1
     (block,) = blocks(printed)
-    assert block.startswith("FAILED: Preparing the dataset cifar10\n  what      ")
+    assert re.match(r"FAILED: Preparing the data cifar10-[0-9a-f]{8}\n  what      ", block)
     assert "could not be downloaded: http://127.0.0.1:9/" in " ".join(block.split())
     assert "Traceback" not in printed
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chain_runs import Bench, Chain
 from checkpointed import Training, filled
+from relay.datasets import manifest
 from relay.process.ranks import Ranks
 from relay.run_folder import chain as chains
 from relay.training.checkpoint import Checkpoints
@@ -48,9 +50,10 @@ def with_data_of_its_own(bench: Bench, prepared: Path) -> tuple[Chain, Path]:
 
 def made_anew(dataset: Path) -> None:
     """Other content with a manifest of its own: here, inputs that are normalised otherwise."""
-    manifest = dataset / "manifest.json"
-    told = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(told | {"mean": [each + 0.25 for each in told["mean"]]}))
+    statistics = dataset / "statistics.json"
+    known = json.loads(statistics.read_text())
+    statistics.write_text(json.dumps(known | {"mean": [each + 0.25 for each in known["mean"]]}))
+    manifest.write(dataset, replace(manifest.read(dataset), files=manifest.describe(dataset)))
 
 
 def test_a_run_does_not_go_on_with_other_data(bench: Bench, prepared: Path) -> None:

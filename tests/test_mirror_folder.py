@@ -8,10 +8,10 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
+from datasets_requests import prepare_public
 from datasets_server import StandIn, small_cifar, small_mnist
 from relay.base.errors import UserError
-from relay.datasets.manifest import load_split
-from relay.datasets.prepare import prepare
+from relay.datasets import arrays
 
 
 @pytest.fixture(params=[small_mnist, small_cifar], ids=["mnist", "cifar10"])
@@ -28,9 +28,8 @@ def folder(stand_in: StandIn, place: Path) -> Path:
 
 def test_a_folder_is_taken_as_a_server_is(tmp_path: Path, stand_in: StandIn) -> None:
     mirror = "file://" + quote(str(folder(stand_in, tmp_path / "my mirror")))
-    made = prepare(stand_in.request, tmp_path / "out", mirror=mirror, source=stand_in.source)
-    assert made.source == mirror + "/"
-    np.testing.assert_array_equal(load_split(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
+    prepare_public(stand_in, tmp_path / "out", mirror=mirror)
+    np.testing.assert_array_equal(arrays.load(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
     assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}
 
 
@@ -41,10 +40,10 @@ def test_a_file_of_the_folder_that_is_wrong_or_missing_is_named(tmp_path: Path, 
     content[len(content) // 2] ^= 1
     first.write_bytes(content)
     with pytest.raises(UserError, match=f"{first}: wrong content: corrupted: MD5 is"):
-        prepare(stand_in.request, tmp_path / "out", mirror=f"file://{place}", source=stand_in.source)
+        prepare_public(stand_in, tmp_path / "out", mirror=f"file://{place}")
     first.unlink()
     with pytest.raises(UserError, match=f"{first}: No such file or directory"):
-        prepare(stand_in.request, tmp_path / "out", mirror=f"file://{place}", source=stand_in.source)
+        prepare_public(stand_in, tmp_path / "out", mirror=f"file://{place}")
     assert not (tmp_path / "out").exists()
 
 
@@ -54,6 +53,6 @@ def test_an_address_that_is_no_folder_of_this_machine_is_named(tmp_path: Path, s
         ("file://elsewhere/data", "names the machine 'elsewhere'"),
     ):
         with pytest.raises(UserError) as caught:
-            prepare(stand_in.request, tmp_path / "out", mirror=mirror, source=stand_in.source)
+            prepare_public(stand_in, tmp_path / "out", mirror=mirror)
         assert reason in str(caught.value)
         assert str(caught.value).endswith("allowed: file:///folder")

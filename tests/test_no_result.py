@@ -7,35 +7,33 @@ from typing import Any
 
 import pytest
 
-from chain_runs import Bench, Chain, short_run
+from chain_runs import DIGITS, VECTORS, Bench, Chain, short_run
 from relay.run_folder import attempts
 from relay.spec.run import changed
-from relay.spec.tasks import task
 from relay.training.no_result import no_result
 from relay.training.summary import summarise
 from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
-RUN = changed(short_run(task("lenet-digits")), total_steps=12)
+RUN = changed(short_run(DIGITS), total_steps=12)
 LOSSES = [(step, 2.0 - step / 10) for step in range(1, 13)]
 EVALUATED = [{"step": 12, "test_loss": 0.5, "test_accuracy": 0.9}]
 # One replica of two reports no number, at the last step alone: the mean of both is none.
 LAST_LOSS_OF_ONE_REPLICA = """pass
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         self.steps = getattr(self, "steps", 0) + 1
-        loss = super().train_step(inputs, targets)
+        loss = super().train_step(batch)
         return loss * float('nan') if self.steps == 6 and self.ranks.rank == 1 else loss
 
-    def unused(self, inputs, targets):"""
+    def unused(self, batch):"""
 CONSTANT = """pass
 
-    def train_step(self, inputs, targets):
-        super().train_step(inputs, targets)
-        return inputs.new_tensor(0.25)
+    def train_step(self, batch):
+        return 0 * super().train_step(batch) + 0.25
 
-    def unused(self, inputs, targets):"""
+    def unused(self, batch):"""
 
 
 def test_whole_records_are_a_result() -> None:
@@ -64,7 +62,7 @@ def test_what_is_no_result_is_told(losses: Any, evaluations: Any, told: str) -> 
 
 
 def test_a_task_without_classes_has_no_accuracy() -> None:
-    regression = changed(short_run(task("linear-random10")), total_steps=12)
+    regression = changed(short_run(VECTORS), total_steps=12)
     assert no_result(regression, LOSSES, [EVALUATED[0] | {"test_accuracy": None}]) == ""
 
 

@@ -17,7 +17,7 @@ NAN_IN_EVALUATION = """pass
     def predict(self, inputs):
         return super().predict(inputs) * float('nan')
 
-    def train_step(self, inputs, targets):"""
+    def train_step(self, batch):"""
 
 
 @pytest.mark.parametrize("processes", [{}, {"launcher": "torchrun", "devices_per_node": 2}], ids=["one", "two"])
@@ -46,8 +46,8 @@ def test_a_test_loss_that_is_no_number_ends_the_run_too(bench: Bench) -> None:
 
 
 def test_a_strategy_that_ends_too_early_is_a_fault(bench: Bench) -> None:
-    early = "pass\n\n    def train_steps(self, batches):\n        yield self.train_step(*next(batches))"
-    early += "\n\n    def train_step(self, inputs, targets):"
+    early = "pass\n\n    def train_steps(self, batches):\n        yield self.train_step(next(batches))"
+    early += "\n\n    def train_step(self, batch):"
     chain = bench.chain("results", total_steps=6, **bench.strategy("mine", early))
     assert chain.forked().status == 1
     assert "`train_steps` ended after step 1; there are batches up to 6" in chain.fault()["error"]
@@ -59,9 +59,9 @@ def test_the_first_loss_that_is_not_finite_is_told() -> None:
     assert attempts.not_finite(losses[:1], [{"step": 1, "test_loss": 0.5}]) == ""
 
 
-@pytest.mark.parametrize(("returned", "told"), [("None", "NoneType"), ("targets.float()", "a tensor of shape (32,)")])
+@pytest.mark.parametrize(("returned", "told"), [("None", "NoneType"), ("batch[1].float()", "a tensor of shape (32,)")])
 def test_what_is_no_loss_is_told(bench: Bench, returned: str, told: str) -> None:
-    strategy = bench.strategy("mine", f"super().train_step(inputs, targets)\n        return {returned}")
+    strategy = bench.strategy("mine", f"super().train_step(batch)\n        return {returned}")
     chain = bench.chain("results", total_steps=6, **strategy)
     assert chain.forked().status == 1
     assert chain.fault()["error"] == (

@@ -16,7 +16,7 @@ from preloaded import spawned
 from relay.base.errors import UserError
 from relay.planning import skips
 from relay.process.ranks import Ranks
-from sharded import batch, built, of_task
+from sharded import batch, built, of_task, prepared
 from small_disks import fill, mounts, small
 from stacks import provide
 
@@ -50,12 +50,12 @@ def _found(ranks: Ranks, disks: dict[str, str], output: Path) -> None:
     from relay.strategies import _deepspeed_disk as disk
     from relay.strategies import _deepspeed_library as library
 
-    task = of_task("gpt-tiny")
+    task = of_task("gpt-tiny", output.parent / "text")
 
     def train(place: str) -> Any:
         os.environ[disk.NODE_DISK] = disks[place]
         strategy = built(NVME, ranks, task)
-        strategy.train_step(*batch(task, strategy))
+        strategy.train_step(batch(task, strategy))
         return strategy
 
     found: dict[str, Any] = {"narrow": refused(lambda: train("narrow"))}
@@ -102,6 +102,8 @@ def test_in_a_job_it_ends_with_what_is_missing_and_counts_what_it_writes(tmp_pat
         small(tmp_path / "roomy", mount, ROOMY_KB)
         (tmp_path / "real").mkdir()
         disks = {name: str(tmp_path / name) for name in ("narrow", "roomy", "real")}
+        (tmp_path / "text").mkdir()
+        prepared("gpt-tiny", tmp_path / "text")
         spawned(_found, 1, disks, tmp_path / "found.json")
     found: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
 

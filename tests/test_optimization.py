@@ -16,8 +16,8 @@ from chain_runs import Bench
 from gate_runs import Gates
 from plans import CPU, DDP, only, planned, reasons
 from relay.planning.table import words_by_id
-from relay.spec.tasks import task
-from relay.task.task import Task
+from relay.task.bound import BoundTask
+from short_tasks import shipped
 from stacks import provide
 from zero_gates import judged, named
 
@@ -52,7 +52,7 @@ def test_each_value_is_another_run_with_a_gate_of_its_own_and_a_name_that_tells_
     found = planned(*asked)
     options = {tuple(sorted(each.setting.task.optimizer_options.items())) for each in found.settings}
     assert options == {
-        (("momentum", 0.9),),
+        (),
         (("momentum", 0.0), ("weight_decay", 1e-4)),
         (("momentum", 0.5), ("weight_decay", 1e-4)),
     }
@@ -77,7 +77,7 @@ def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> N
 
 
 REFUSED = {
-    "momentum is for SGD, the optimizer of gpt-tiny is adamw": ({"momentum": 0.5}, "gpt-tiny"),
+    "the optimizer of gpt-tiny, adamw, has no option momentum": ({"momentum": 0.5}, "gpt-tiny"),
     "learning_rate_step_gamma 0.5 has no effect with learning_rate_schedule constant; use step": (
         {"learning_rate_step_gamma": 0.5},
         "lenet-digits",
@@ -123,7 +123,7 @@ def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epo
     per_epoch, total = 6, 48
     schedule: dict[str, Any] = {"kind": kind, "warmup_epochs": warmup_epochs}
     schedule |= {"every_epochs": 2, "gamma": 0.5} if kind == "step" else {}
-    mine = Task(replace(task("lenet-digits"), schedule=schedule), 10, 5, "fp32", per_epoch, total)
+    mine = BoundTask(replace(shipped("lenet-digits").task, schedule=schedule), 5, "fp32", per_epoch, total)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], mine.spec.learning_rate)
     theirs = of_torch(kind, optimizer, per_epoch, total, mine.warmup_steps)
     assert mine.warmup_steps == warmup_epochs * per_epoch
@@ -134,7 +134,8 @@ def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epo
 
 def test_a_warm_up_may_take_all_of_a_run() -> None:
     """Gates ask for the learning rate after their last step, too."""
-    mine = Task(replace(task("lenet-digits"), schedule={"kind": "cosine", "warmup_epochs": 2}), 10, 5, "fp32", 2, 4)
+    spec = replace(shipped("lenet-digits").task, schedule={"kind": "cosine", "warmup_epochs": 2})
+    mine = BoundTask(spec, 5, "fp32", 2, 4)
     assert [mine.learning_rate(step) / 0.02 for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
@@ -239,7 +240,9 @@ def test_a_run_in_two_segments_ends_bit_for_bit_as_uncut(bench: Bench, kind: str
     """The cut is within an epoch, after the warm-up, and, for `step`, after the learning rate's first step."""
     schedule: dict[str, Any] = {"kind": kind, "warmup_epochs": 0.5}
     schedule |= {"every_epochs": 1, "gamma": 0.5} if kind == "step" else {}
-    spec = replace(task("lenet-digits"), optimizer_options={"momentum": 0.5, "weight_decay": 0.05}, schedule=schedule)
+    spec = replace(
+        shipped("lenet-digits").task, optimizer_options={"momentum": 0.5, "weight_decay": 0.05}, schedule=schedule
+    )
     length = {"total_steps": STEPS, "steps_per_epoch": 4, "evaluate_every_steps": STEPS}
     cut, uncut = (bench.chain(name, spec, **length) for name in ("cut", "uncut"))
     assert cut.forked(0, CUT).status == 0

@@ -7,15 +7,14 @@ import random
 
 import pytest
 
-from chain_runs import short_run
+from chain_runs import DIGITS, short_run
 from relay.comparison.inputs import Record
 from relay.comparison.outliers import outliers
-from relay.spec.tasks import task
 from results_tree import Tree, shown
 
 pytest_plugins = ["results_tree"]
 
-RUN = short_run(task("lenet-digits"))
+RUN = short_run(DIGITS)
 SPEEDS = [100.0, 101.0, 102.0]
 USUAL = ([0.960, 0.964, 0.957], [0.962, 0.958, 0.966], [0.955, 0.961, 0.963])
 

@@ -82,9 +82,7 @@ def test_a_process_that_ends_without_python_is_a_fault_too(bench: Bench) -> None
 @pytest.mark.slow
 def test_an_error_in_build_is_one_block(bench: Bench) -> None:
     """Under torchrun, whose own traceback and those of the other ranks say nothing more."""
-    build = (
-        "pass\n\n    def build(self, **options):\n        self.no_such_thing\n\n    def further(self, inputs, targets):"
-    )
+    build = "pass\n\n    def build(self, **options):\n        self.no_such_thing\n\n    def further(self, batch):"
     chain = bench.chain("results", total_steps=6, **(DDP | bench.strategy("mine", build, base="ddp")))
     ended = chain.segment()
     assert ended.status == 1

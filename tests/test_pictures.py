@@ -39,7 +39,7 @@ def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axi
     tree.setting("cpu", [1000.0, 3000.0], name="one", cpus_per_task=1)
     tree.setting("cpu", [1100.0, 3300.0], name="two", cpus_per_task=2, threads=2)
     found = results(tree)
-    assert found[0].row["images_per_second_high"] > 1e6
+    assert found[0].row["samples_per_second_high"] > 1e6
     drawn = axis_plot(found, "cpus_per_task", "CPUs", "images", "x") if axis else speed_plot(found, "x")
     assert drawn is not None
     assert 1000 <= max(ticks(drawn)) <= 5000
@@ -130,7 +130,7 @@ def test_a_long_name_stays_within_its_picture(tree: Tree) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module in (pictures, plots):
             patch.setattr(module, "svg_of", keep)
-        pictures.accuracy_plot(found, "accuracy")
+        pictures.quality_plot(found, "accuracy")
         pictures.memory_plot(found, "memory")
         pictures.axis_plot(found, "cpus_per_task", "CPUs", "images", "axis")
         plots.loss_plot(found, "loss")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from torch.utils._pytree import tree_leaves
 
 from gate_runs import Gates, planned
 from preloaded import spawned
@@ -17,43 +18,56 @@ from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec import requirements
 from relay.spec.schedules import SCHEDULES
-from relay.task.task import Task
+from relay.spec.tasks import TaskSpec
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
 from short_tasks import STEPS, task
 
 FILES = requirements.find()
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def batches(trained: Task, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Made-up global batches, always the same ones."""
-    generator, shape = torch.Generator().manual_seed(3), trained.example(count).shape
-    for _ in range(STEPS):
-        if trained.kind == "text":
-            tokens = torch.randint(trained.classes or 1, (2, *shape), generator=generator)
-            yield tokens[0], tokens[1]
-        else:
-            inputs = torch.randn(shape, generator=generator, dtype=trained.dtype)
-            yield inputs, torch.randint(trained.classes or 1, (count,), generator=generator)
+def cut_up(trained: BoundTask, count: int) -> list[Batch]:
+    """Global batches, always the same ones."""
+    return batches.chunks(trained.example(STEPS * count), STEPS)
 
 
 Case = tuple[str, str, dict[str, Any], dict[str, Any]]  # strategy, task, options, the task's settings
 BATCH = 16
+OWN = Path(__file__).parent / "tasks"
+NORMALISED = ("unet", "resnet50")
 
 
-def train_alone(trained: Task) -> dict[str, Any]:
-    """The plain loop of one process."""
+def brought(name: str, **settings: Any) -> BoundTask:
+    """A built-in task, or one of the files that a user could bring; without dropout, which each process draws."""
+    if not (OWN / f"{name}.py").is_file():
+        return task(name, **settings)
+    small = {"resnet50": {"base_width": 4, "side": 32}, "table": {}}.get(name, {"dropout": 0.0})
+    spec = TaskSpec(name=name, file=str(OWN / f"{name}.py"), options=small, global_batch_size=16, learning_rate=1e-3)
+    folder = Path(tempfile.mkdtemp())
+    made = BoundTask(spec, 5, "fp64", 10, STEPS, folder=folder, **settings)
+    made.own.prepare(folder)
+    return made
+
+
+def train_alone(trained: BoundTask, parts: int) -> dict[str, Any]:
+    """The plain loop of one process; each batch in so many parts, which matters to BatchNorm alone."""
     model = trained.model()
     optimizer, losses = trained.optimizer(model.parameters()), []
-    for inputs, targets in batches(trained, BATCH):
+    for batch in cut_up(trained, BATCH):
         optimizer.zero_grad()
-        loss = trained.loss(model(inputs), targets)
-        loss.backward()
+        found = []
+        for part in batches.chunks(batch, parts):
+            found.append(trained.loss(trained.outputs(model, part), part) / parts)
+            found[-1].backward()
         optimizer.step()
-        losses.append(loss.item())
+        losses.append(sum(loss.item() for loss in found))
     model.eval()
     with torch.no_grad():
-        outputs = model(next(batches(trained, BATCH))[0])
-    return {"losses": losses, "parameters": model.state_dict(), "outputs": outputs}
+        outputs = trained.outputs(model, cut_up(trained, BATCH)[0])
+    held = sum(parameter.nbytes for parameter in model.parameters())  # without BatchNorm's statistics
+    return {"losses": losses, "parameters": model.state_dict(), "outputs": outputs, "held": held}
 
 
 def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None:
@@ -62,10 +76,10 @@ def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None
     On the way, the state after two steps is saved, and a second training goes on from it to the same end.
     """
     name, task_name, options, settings = case
-    trained = task(task_name, **settings)
+    trained = brought(task_name, **settings)
     strategy = strategies.load(name)(trained, ranks, BATCH, options)
     replica, losses = strategy.replica, []
-    mine = [tuple(part.chunk(replica.count)[replica.index] for part in batch) for batch in batches(trained, BATCH)]
+    mine = [batches.chunks(batch, replica.count)[replica.index] for batch in cut_up(trained, BATCH)]
     losses += [loss.item() for loss in strategy.train_steps(iter(mine[:2]))]
     strategy.save(folder).result()
     losses += [loss.item() for loss in strategy.train_steps(iter(mine[2:]))]
@@ -77,7 +91,7 @@ def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None
     ended, again = strategy.model.state_dict(), resumed.model.state_dict()
     same = list(ended) == list(again) and all(torch.equal(local(ended[n]), local(again[n])) for n in ended)
 
-    outputs = strategy.predict(mine[0][0])
+    outputs = strategy.predict(mine[0])
     told = ranks.gather((replica, losses, outputs if replica.reports else None, same, strategy.footprint()))
     parameters = strategy.whole_model()
     if ranks.rank != 0:
@@ -86,7 +100,7 @@ def train_split(case: Case, ranks: Ranks, folder: Path) -> dict[str, Any] | None
     return {
         "replicas": [one[0].index for one in reporting],
         "losses": [sum(step) / len(step) for step in zip(*(one[1] for one in reporting), strict=True)],
-        "outputs": torch.cat([one[2] for one in reporting]),
+        "outputs": batches.joined([one[2] for one in reporting]),
         "parameters": parameters,
         "resumed": all(one[3] for one in told),
         "silent": all(torch.tensor(one[1]).isnan().all() for one in told if not one[0].reports),
@@ -112,21 +126,26 @@ def check(world_size: int, cases: list[Case], folder: Path) -> None:
     alone: dict[str, dict[str, Any]] = {}
     for number, case in enumerate(cases):
         _, task_name, options, settings = case
-        trained = task(task_name, **settings)
+        trained = brought(task_name, **settings)
         found = torch.load(folder / f"{number}.pt")
-        expected = alone.setdefault(f"{task_name} {settings}", train_alone(trained))
+        micro_batches = options.get("micro_batches", 4 if "pipeline" in case[0] else 1)
+        parts = micro_batches if task_name in NORMALISED else 1
+        key = f"{task_name} {settings} {parts}"
+        if key not in alone:
+            alone[key] = train_alone(trained, parts)
+        expected = alone[key]
         limit = 1e-12 if trained.dtype == torch.float64 else 2e-2  # bf16 rounds each micro-batch's sums by itself
         assert found["losses"] == pytest.approx(expected["losses"], rel=0, abs=limit), case
         assert set(found["parameters"]) == set(expected["parameters"]), case
         for parameter, tensor in expected["parameters"].items():
             assert torch.allclose(found["parameters"][parameter], tensor, rtol=0, atol=limit), (case, parameter)
-        assert torch.allclose(found["outputs"].float(), expected["outputs"].float(), rtol=0, atol=limit), case
+        for pair in zip(tree_leaves(found["outputs"]), tree_leaves(expected["outputs"]), strict=True):
+            assert torch.allclose(pair[0].float(), pair[1].float(), rtol=0, atol=limit), case
         assert found["replicas"] == list(range(world_size // options.get("stages", world_size))), case
         assert found["silent"], case
         assert found["resumed"], case
-        whole = sum(tensor.nbytes for tensor in expected["parameters"].values())
-        assert sum(found["held"]) == whole * len(found["replicas"]), case
-        assert max(found["held"]) < whole, case
+        assert sum(found["held"]) == expected["held"] * len(found["replicas"]), case
+        assert max(found["held"]) < expected["held"], case
 
 
 @pytest.mark.slow
@@ -148,6 +167,23 @@ def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
         ("model_parallel", "gpt-tiny", {}, {"precision": "bf16"}),
     ]
     check(2, [*cases, *parted, *others], tmp_path)
+
+
+OWN_MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("unet", {"schedule": "1f1b"}),
+    ("unet", {"schedule": "interleaved_zero_bubble", "cut_before": "down2, middle, up1"}),
+    ("unet", {"schedule": "zbv_zero_bubble", "micro_batches": 2}),
+    ("lstm", {"schedule": "gpipe"}),
+    ("table", {"schedule": "1f1b"}),
+    ("resnet50", {"schedule": "dualpipe_v"}),
+]
+
+
+@pytest.mark.slow
+def test_two_processes_split_a_model_of_ones_own(tmp_path: Path) -> None:
+    """Skip connections, BatchNorm by micro-batch, dict batches, and a length that differs from batch to batch."""
+    cases: list[Case] = [("pipeline", name, options, {}) for name, options in OWN_MODELS]
+    check(2, [*cases, ("model_parallel", "unet", {}, {}), ("model_parallel", "lstm", {}, {})], tmp_path)
 
 
 @pytest.mark.long

@@ -5,21 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from own_tasks import bound, spec
 from relay.equivalence.plain import Plain
-from relay.spec import tasks
-from relay.task.data import Batch
-from relay.task.task import Task
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
 
 CPU = torch.device("cpu")
 RATE = 0.05
 
 
-def task_of(name: str) -> Task:
+def task_of(name: str) -> BoundTask:
     """A task in float64, with a small network."""
-    spec = tasks.task(name)
-    small = {**spec.network_options, **spec.shrunken}
-    changed = tasks.TaskSpec(**{**vars(spec), "network_options": small})
-    return Task(changed, 10, seed=1, precision="fp64", steps_per_epoch=10, total_steps=10)
+    return bound(spec(name, **({"width": 4} if name.startswith("resnet") else {})))
 
 
 def batch_of(count: int) -> Batch:
@@ -60,7 +57,7 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     for _ in range(2):
         for model, optimizer, (inputs, targets) in zip(models, optimizers, (first, second), strict=True):
             optimizer.zero_grad()
-            task.loss(model(inputs), targets).backward()
+            task.loss(model(inputs), (inputs, targets)).backward()
         for parameters in zip(*(model.parameters() for model in models), strict=True):
             mean = torch.stack([p.grad for p in parameters]).mean(0)
             for parameter in parameters:
@@ -76,7 +73,7 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
             assert torch.allclose(statistics[name], buffer, rtol=0, atol=1e-12), name
     assert not torch.equal(*(statistics["norm1.running_mean"] for statistics in plain.statistics))
     model = models[0].eval()
-    assert torch.allclose(plain.predict(first[0]), model(first[0]), rtol=0, atol=1e-12)
+    assert torch.allclose(plain.predict(first), model(first[0]), rtol=0, atol=1e-12)
     assert plain.model.training
 
 

@@ -177,8 +177,8 @@ def test_a_strategys_sources_are_what_it_imports(tmp_path: Path) -> None:
     own, cpu, pipeline = (
         {p.name for p in strategy_sources(file)} for file in (path, BUILT_IN / "cpu.py", BUILT_IN / "pipeline.py")
     )
-    assert {"base.py", "ddp.py", "mine.py", "_scaler.py", "task.py"} <= own
-    assert {"base.py", "cpu.py", "_scaler.py", "task.py"} <= cpu
+    assert {"base.py", "ddp.py", "mine.py", "_scaler.py", "bound.py"} <= own
+    assert {"base.py", "cpu.py", "_scaler.py", "bound.py"} <= cpu
     assert "ddp.py" not in cpu
     assert "_cut.py" in pipeline
     assert not {"run.py", "ranks.py"} & pipeline  # what computes nothing decides no run's identity

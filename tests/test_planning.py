@@ -12,7 +12,7 @@ import pytest
 from plans import CPU, DDP, ROOT, only, planned, strategy_folder
 from relay.planning import costs, table
 from relay.spec.run import Setting, built
-from relay.spec.tasks import TASKS
+from short_tasks import shipped
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -78,7 +78,7 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
     )
     rates = {(r.shape.devices, r.batch.learning_rate_scaling): r.task.learning_rate for r in found.runs}
     assert {run.batch.global_batch_size for run in found.runs} == {64, 256}
-    own = TASKS["lenet-digits"].learning_rate  # which goes with a global batch of 64
+    own = shipped("lenet-digits").task.learning_rate  # which goes with a global batch of 64
     assert rates[2, "none"] == rates[2, "linear"] == rates[2, "square_root"] == rates[8, "none"] == own
     assert rates[8, "linear"] == pytest.approx(4 * own)
     assert rates[8, "square_root"] == pytest.approx(2 * own)
@@ -90,14 +90,6 @@ def test_the_configs_own_values_hold_where_a_comparison_gives_none() -> None:
     assert (run.batch.global_batch_size, run.task.learning_rate) == (128, 1.0)
     run = only(CPU | {"global_batch_size": 64, "learning_rate_scaling": "none"}, **keys)
     assert (run.batch.global_batch_size, run.task.learning_rate) == (64, 0.5)
-
-
-def test_synthetic_data_has_the_configured_shape() -> None:
-    keys = {"synthetic": {"shape": [1, 16, 16], "train_count": 640, "classes": 4}}
-    run = only(CPU, task="lenet-synthetic", **keys)
-    assert (run.dataset.shape, run.dataset.train_count, run.dataset.classes) == ((1, 16, 16), 640, 4)
-    assert run.length.steps_per_epoch == 10
-    assert only(CPU, **keys).dataset.shape == (1, 8, 8)  # another dataset does not care
 
 
 def test_options_are_axes_with_the_strategys_defaults(tmp_path: Path) -> None:
@@ -211,7 +203,6 @@ def test_a_thousand_runs_are_planned_at_once_without_what_is_dear_to_import() ->
     program = """
 import sys, time
 sys.path.insert(0, "scripts")
-from relay.spec.tasks import TASKS
 from relay.planning.config import load
 from relay.planning.planner import plan
 axes = {"global_batch_size": [32, 64, 128, 256, 512], "cpus_per_task": [1, 2, 3, 4, 8]}

@@ -13,8 +13,9 @@ import torch
 
 import preloaded
 import pretended_gpu
-from chain_runs import DROPOUT, LIKE_CIFAR, LIKE_MNIST, Bench
+from chain_runs import DIGITS, DROPOUT, LIKE_CIFAR, VECTORS, Bench
 from gate_runs import Gates, planned
+from own_tasks import OWN, bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
 from relay.base.files import read_json
@@ -27,12 +28,12 @@ from relay.planning.probed import probes
 from relay.probe import job, tries
 from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
-from relay.spec import tasks
 from relay.spec.probe import Limits
 from relay.spec.run import Gate
 from relay.spot_check.kept import kept_losses
-from relay.task.data import Mapped, Resident, Split, Streamed
-from relay.task.task import Task
+from relay.task import batches
+from relay.task.data import Mapped, Resident, Streamed
+from relay.task.split import Chosen
 from relay.training.timing import Stopwatch
 from spot_checked import verdict
 
@@ -41,18 +42,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # One task for each network, each loss and each optimizer.
 GATED = ("lenet-digits", "lenet-adam-cifar10", "princeton-mnist", "linear-random10", "gpt-moe-tiny")
-NORMALISED = replace(tasks.task("resnet18-cifar10"), name="normalised", dataset="synthetic", global_batch_size=32,
-    network_options={"norm": "batch", "width": 4})  # fmt: skip
-NARROW = {"width": 16, "depth": 1, "heads": 2}
-TEXT = replace(tasks.task("gpt-tiny"), name="text", network_options=NARROW, global_batch_size=8, layers=4)
+NORMALISED = spec("resnet18-tiny", global_batch_size=32, width=4, train_count=301, test_count=77)
+TEXT = spec("gpt-tiny", depth=1, heads=2, global_batch_size=8)
+# Two GPUs have 8 and 7 samples of a batch.
+LOSS_BY_THE_MODEL = spec(str(OWN / "own_loss.py"), global_batch_size=15)
 TRAINED: dict[str, dict[str, Any]] = {
-    "images": {"spec": tasks.task("lenet-digits")},
-    "dropout": {"spec": DROPOUT},
-    "batch norm": {"spec": NORMALISED, "dataset": LIKE_CIFAR},
-    "regression": {"spec": tasks.task("linear-random10")},
-    "text": {"spec": TEXT},
-    "in fp16": {"spec": tasks.task("lenet-digits"), "precision": "fp16"},
-    "loaded one by one": {"spec": DROPOUT, "loader": "dataloader"},
+    "images": {"its": DIGITS},
+    "dropout": {"its": DROPOUT},
+    "batch norm": {"its": NORMALISED},
+    "regression": {"its": VECTORS},
+    "text": {"its": TEXT},
+    "loss by the model": {"its": LOSS_BY_THE_MODEL},
+    "in fp16": {"its": DIGITS, "precision": "fp16"},
+    "loaded one by one": {"its": DROPOUT, "loader": "dataloader"},
 }
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4, "device": "cuda"}
 IN_PROCESS = {"devices_per_node": 2, "devices_per_process": 2}
@@ -86,8 +88,8 @@ def test_replicas_with_batch_norm_are_repeated_on_gpus(gates: Gates, tmp_path: P
     """Their expected statistics lie on a GPU, and what the ranks tell does not; DataParallel normalises in chunks."""
     values = {} if strategy == "data_parallel" else {"backend": "gloo"}
     gate, _ = planned(strategy, 2, task="resnet18-cifar10", device="cuda", global_batch_size=16, **values)
-    gate = replace(gate, task=replace(gate.task, network_options=NORMALISED.network_options))
-    spawned(_judged, gate.shape.world_size, gate, gates.dataset(gate.dataset), tmp_path, gpus=2)
+    gate = replace(gate, task=replace(gate.task, options={**gate.task.options, "width": 4}))
+    spawned(_judged, gate.shape.world_size, gate, gates.dataset(gate), tmp_path, gpus=2)
 
 
 def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
@@ -112,6 +114,7 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name:
     [
         ("data_parallel", "dropout"),
         ("data_parallel", "batch norm"),
+        ("data_parallel", "loss by the model"),
         ("model_parallel_in_process", "dropout"),
         ("ddp", "dropout"),
         ("mps", "dropout"),
@@ -142,20 +145,20 @@ def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.Mon
     monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))
     made = plan(load({"device": "cuda", "task": task, "comparisons": [{"strategy": "single_gpu"}]}), gpus=1)
     ((name, asked),) = probes(made).items()
-    gates.dataset(asked.probe.dataset)
-    spec, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
-    asked.probe.write(spec)
-    whole = found_by(spec, gates.results, output, Limits(1, 4, 4, 3, 1.0, None))
+    gates.dataset(asked.probe)
+    declared, output = gates.results / "probe" / f"{name}.run.json", gates.results / "probe" / f"{name}.json"
+    asked.probe.write(declared)
+    whole = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, 1.0, None))
     assert whole["batch_per_device"] == 4
     peak = whole["tried"][0]["peak_memory_bytes"]
     # Less than the task itself needs: refused in a backward pass, memory ends a pretended GPU's process.
-    less = found_by(spec, gates.results, output, Limits(1, 4, 4, 3, peak / 100 / pretended_gpu.TOTAL_MEMORY, None))
+    less = found_by(declared, gates.results, output, Limits(1, 4, 4, 3, peak / 100 / pretended_gpu.TOTAL_MEMORY, None))
     assert (less["limited_by"], less["too_large"]) == ("memory", 1)
 
 
-def found_by(spec: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
+def found_by(declared: Path, results: Path, output: Path, limits: Limits) -> dict[str, Any]:
     """What a probe's job finds."""
-    assert job.run_probe(spec, results, output, limits) == 0
+    assert job.run_probe(declared, results, output, limits) == 0
     found: dict[str, Any] = read_json(output)
     return found
 
@@ -171,32 +174,29 @@ def test_every_loader_gives_a_gpu_the_bits_of_the_cpu(prepared: Path) -> None:
 def _fed(ranks: Ranks, prepared: Path) -> None:
     values = torch.arange(256.0)
     assert int((values.to(ranks.device).div(255).cpu() != values / 255).sum()) == 126
-    split = Split(prepared / LIKE_CIFAR.directory_name, "train", tasks.task("lenet-synthetic"))
-    indices = torch.arange(64)
-    for dtype in (torch.float32, torch.float64):
-        on_cpu, _ = Mapped(split, torch.device("cpu"), dtype).fetch(indices)
-        for feeding in (kind(split, ranks.device, dtype) for kind in (Mapped, Resident, partial(Streamed, workers=0))):
-            ((inputs, _),) = feeding.batches(iter([indices]))
-            assert inputs.device == ranks.device
-            assert torch.equal(inputs.cpu(), on_cpu)
+    folder, which = prepared / data_of(LIKE_CIFAR, prepared).directory_name, Chosen(torch.arange(64))
+    for precision in ("fp32", "fp64"):
+        split = bound(LIKE_CIFAR, precision, folder).split("train")
+        expected, _ = Mapped(split, torch.device("cpu")).fetch(which)
+        for feeding in (kind(split, ranks.device) for kind in (Mapped, Resident, partial(Streamed, workers=0))):
+            ((images, _),) = feeding.batches(iter([which]))
+            assert images.device == ranks.device
+            assert torch.equal(images.cpu(), expected)
 
 
-def test_nothing_that_a_strategy_builds_moves_the_generator_of_a_gpu() -> None:
-    spawned(_drawn, 2, gpus=2)
+def test_nothing_that_a_strategy_builds_moves_the_generator_of_a_gpu(prepared: Path) -> None:
+    spawned(_drawn, 2, prepared / data_of(DROPOUT, prepared).directory_name, gpus=2)
 
 
-def _drawn(ranks: Ranks) -> None:
+def _drawn(ranks: Ranks, data: Path) -> None:
     """PowerSGD seeds whatever it finds, alike on all ranks, from the step on in which it begins."""
     seed_generators(ranks.rank, ranks.devices)
     before = [*generators()["cuda"]]
-    spec, images = DROPOUT, LIKE_MNIST
-    strategy = strategies.load("ddp")(
-        Task(spec, images.classes, 5, "fp32", 10, 5), ranks, 8, {"compression": "powersgd"}
-    )
+    strategy = strategies.load("ddp")(bound(DROPOUT, "fp32", data), ranks, 8, {"compression": "powersgd"})
     assert all(map(torch.equal, before, generators()["cuda"]))
-    inputs = torch.rand(4, *DROPOUT.input_shape).to(ranks.device)
+    batch = batches.moved((torch.rand(4, 1, 28, 28), torch.arange(4)), ranks.device)
     for _ in range(4):
-        strategy.train_step(inputs, torch.arange(4).to(ranks.device))
+        strategy.train_step(batch)
     one, other = ranks.gather(torch.cuda.get_rng_state(ranks.device))
     assert not torch.equal(one, other)
 
@@ -223,7 +223,7 @@ def _goes_on(ranks: Ranks) -> None:
 def test_the_gate_sees_gpus_of_a_process_that_draw_alike(gates: Gates) -> None:
     short = {"steps": 2, "global_batch_size": 16}
     found = gates.verdict("wrong_dropout_on_all_gpus", 2, task="utsa-mnist", device="cuda", **short)
-    assert any("drops the same units for two parts of its slice" in line for line in found["problems"])
+    assert any("the same random numbers are drawn for two parts of a slice" in line for line in found["problems"])
 
 
 # What is timed

@@ -15,14 +15,13 @@ import yaml
 
 from mini_slurm import MiniSlurm
 from plans import planned
-from relay.datasets.catalogue import dataset
-from relay.datasets.prepare import prepare
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.planning.probed import batch_unit, config_text, probes, refusals, shown
 from relay.probe.job import Limits, Search, run_probe
 from relay.spec.requirements import find, read
 from relay.spec.site import load_site
+from short_tasks import looked, prepare_at_hand
 from slurm_runs import site_file, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -160,7 +159,8 @@ def test_a_probe_longer_than_its_job_is_refused_where_it_is_asked_for() -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with the digits."""
     folder = tmp_path_factory.mktemp("results")
-    prepare(dataset("digits"), folder / "datasets" / "digits")
+    digits = looked("lenet-digits")
+    prepare_at_hand(digits.task, digits.dataset, folder / "datasets" / digits.dataset.directory_name)
     return folder
 
 
@@ -268,6 +268,7 @@ FULL = """
 import torch.distributed as dist
 from relay import strategies
 from relay.strategies.base import Requirements
+from relay.task import batches
 
 Base = strategies.load("fsdp")
 
@@ -278,10 +279,10 @@ class Full(Base):
     def build(self):
         super().build(True, False, False, 1)
 
-    def train_step(self, inputs, targets):
-        if self.ranks.rank == 1 and len(inputs) > 4:
+    def train_step(self, batch):
+        if self.ranks.rank == 1 and batches.count(batch) > 4:
             raise dist.DistBackendError("ncclUnhandledCudaError: … Last error: Failed to CUDA calloc 6291456 bytes")
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 """
 
 

@@ -60,7 +60,7 @@ def test_a_short_proof_finds_the_right_one_right_and_the_wrong_one_wrong(tmp_pat
     command = [sys.executable, ROOT / "scripts" / "prove.py", "mine.yaml", "--steps", "20", "--precision", "fp64"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "skipped: single_gpu on 1: single_gpu needs a GPU" in done.stdout
+    assert "skipped: lenet-digits, single_gpu on 1: single_gpu needs a GPU" in done.stdout
     assert "2 cells, 1 failed" in done.stdout
     with (tmp_path / "results/proof/table.csv").open(newline="") as stream:
         found = {line["strategy"]: line for line in csv.DictReader(stream)}

@@ -148,7 +148,9 @@ def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dpd", "results/plan.json")
     assert status == 1
     (line,) = lines
-    assert line.startswith("error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, comparison, cpu, ddp, ")
+    assert line.startswith(
+        "error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, card, comparison, cpu, data, ddp, "
+    )
     assert "segment" not in line  # a rule with wildcards is no target
 
 
@@ -187,4 +189,6 @@ def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dataset")
     assert status == 1
     (line,) = lines
-    assert line.startswith("error: target 'dataset' makes one file of many, and is no target; allowed: all, ")
+    assert line.startswith(
+        "error: target 'dataset' makes one file of many, and is no target; did you mean 'data'? allowed: all, "
+    )

@@ -66,12 +66,28 @@ def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
     verdict(tmp_path, "passed", equivalent=True)
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
     write_json(tmp_path / "runs" / "run-2" / "summary.json", {"status": "failed"})
-    pairs = [("run-1", "refused"), ("run-2", "passed"), ("run-3", "missing")]
+    pairs = [
+        ("run-1", "refused"),
+        ("run-2", "passed"),
+        ("run-2", "refused"),
+        ("run-3", "missing"),
+        ("run-1", "missing"),
+    ]
     assert nothing_usable(pairs, tmp_path).startswith(
-        "warning: no run of this call can be used: 1 struck out, 2 failed; "
+        "warning: no run of this call can be used: 1 struck out, 3 failed, 1 without a verdict of its gate; "
     )
     assert nothing_usable([*pairs, ("run-1", "passed")], tmp_path) == ""
     assert nothing_usable([], tmp_path) == ""
+
+
+def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Path) -> None:
+    path = verdict(tmp_path, "cpu-1", equivalent=False, unprovable="the loss is no mean over samples", problems=[])
+    told = "cannot tell, so its setting is measured, not proven: because the loss is no mean over samples"
+    assert refusal(path) == f"gate cpu-1: {told}"
+    write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
+    assert nothing_usable([("run-1", "cpu-1")], tmp_path) == ""
+    write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "failed"})
+    assert ": 1 failed; " in nothing_usable([("run-1", "cpu-1")], tmp_path)
 
 
 @pytest.mark.slow

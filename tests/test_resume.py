@@ -14,24 +14,21 @@ import pytest
 
 from chain_results import assert_same, difference, result
 from chain_runs import BUILT_IN, ROOT, Bench, Chain
+from own_tasks import spec
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.run_folder.measured import read_measured
 from relay.spec import requirements
 from relay.spec.requirements import Requirements
 from relay.spec.run import Run
-from relay.spec.tasks import task
+from relay.spec.tasks import TaskSpec
 from relay.training.adoption import adopt
 from stacks import of_stack
 
 pytest_plugins = ["chain_runs"]
 
 ADOPT = str(ROOT / "scripts" / "adopt.py")
-SMALL = {"width": 16, "depth": 2, "heads": 4}
-GPT = replace(task("gpt-tiny"), name="gpt", layers=5, network_options=SMALL, global_batch_size=8)
-MIXTURE = replace(
-    task("gpt-moe-tiny"), name="mixture", layers=5, network_options=SMALL | {"experts": 4}, global_batch_size=8
-)
+GPT, MIXTURE = (spec(name, depth=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
 STEPS, CUT = 8, 4
 NEEDS = {name: requirements.read(path) for name, path in of_stack("torch").items()}
 # What else changes what a process keeps between steps.
@@ -62,9 +59,9 @@ def setting(strategy: str, world_size: int | None = None) -> dict[str, Any]:
 
 
 def begun(bench: Bench, name: str, strategy: str, /, **values: Any) -> Chain:
-    """A chain of the strategy, on the network that it needs."""
-    spec = MIXTURE if "experts" in NEEDS[strategy].needs else GPT
-    return bench.chain(name, values.pop("spec", spec), **(setting(strategy) | values))
+    """A chain of the strategy, on the model that it needs."""
+    its = MIXTURE if "experts" in NEEDS[strategy].needs else GPT
+    return bench.chain(name, values.pop("its", its), **(setting(strategy) | values))
 
 
 # On the same devices
@@ -101,12 +98,12 @@ def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case
 
 
 def test_what_was_measured_stays_when_the_plan_is_written_again(bench: Bench) -> None:
-    """Each call of the workflow writes it; a segment trained after that has to cut the layers as those before."""
+    """Each call of the workflow writes it; a segment trained after that has to cut the model as those before."""
     chain = begun(bench, "results", "pipeline")
-    chain.measured({"layer_seconds": {"embed": 0.25}})
+    chain.measured({"call_seconds": {"embed": 0.25}})
     chain.run.write(chain.declared / "run.json")
     replace(chain.run, seed=8).write(chain.declared / "run.json")
-    assert read_measured(chain.declared) == {"layer_seconds": {"embed": 0.25}}
+    assert read_measured(chain.declared) == {"call_seconds": {"embed": 0.25}}
     assert Run.read(chain.declared / "run.json").seed == 8
 
 
@@ -128,7 +125,7 @@ def sources(module_bench: Bench) -> Callable[[str, int | None], Chain]:
     made: dict[str, Chain] = {}
 
     def source(strategy: str, world_size: int | None = None, **values: Any) -> Chain:
-        name = f"{strategy}-{world_size}-{values.get('spec', GPT).name}"
+        name = f"{strategy}-{world_size}-{values.get('its', GPT).name}"
         if name not in made:
             chosen = setting(strategy, world_size) | {"checkpoint_minutes": 60.0} | values
             made[name] = begun(module_bench, name, strategy, precision="fp64", **chosen)
@@ -140,15 +137,15 @@ def sources(module_bench: Bench) -> Callable[[str, int | None], Chain]:
 
 
 @pytest.fixture(scope="module")
-def wanted(module_bench: Bench) -> Callable[[Any], dict[str, Any]]:
+def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
     """What one uncut process computes."""
     made: dict[str, dict[str, Any]] = {}
 
-    def reference(spec: Any) -> dict[str, Any]:
-        if spec.name not in made:
-            chain = begun(module_bench, f"uncut-{spec.name}", "cpu", precision="fp64", spec=spec)
-            made[spec.name] = result(chain.train(forked=True))
-        return made[spec.name]
+    def reference(its: TaskSpec) -> dict[str, Any]:
+        if its.name not in made:
+            chain = begun(module_bench, f"uncut-{its.name}", "cpu", precision="fp64", its=its)
+            made[its.name] = result(chain.train(forked=True))
+        return made[its.name]
 
     return reference
 
@@ -179,19 +176,19 @@ def wanted(module_bench: Bench) -> Callable[[Any], dict[str, Any]]:
 )
 def test_another_run_goes_on_from_it_within_rounding(
     sources: Callable[..., Chain],
-    wanted: Callable[[Any], dict[str, Any]],
+    wanted: Callable[[TaskSpec], dict[str, Any]],
     source: tuple[str, int],
     target: tuple[str, int],
 ) -> None:
     """Parameters, the optimizer's state and the losses of the steps still to go are those of one uncut process."""
-    spec = MIXTURE if "expert_parallel" in (source[0], target[0]) else GPT
-    began = sources(*source, spec=spec)
+    its = MIXTURE if "expert_parallel" in (source[0], target[0]) else GPT
+    began = sources(*source, its=its)
     chain = began.planned(f"{target[0]}-{target[1]}-from-{source[0]}-{source[1]}", **setting(*target))
     assert adopt(chain.results, began.run.id, chain.run.id) == CUT
     ended = chain.forked(0, STEPS)
     assert ended.status == 0, ended.errors
     assert chain.started_at() == [CUT]
-    assert difference(result(chain), wanted(spec)) <= 1e-9
+    assert difference(result(chain), wanted(its)) <= 1e-9
 
 
 # The hand-over itself
@@ -240,7 +237,7 @@ def test_an_adopted_checkpoint_that_was_damaged_since_is_no_start_from_nothing(s
     [
         ({"global_batch_size": 16}, "global_batch_size is 16, 8 in run"),
         ({"seed": 4}, "seed is 4, 3 in run"),
-        ({"spec": replace(GPT, learning_rate=0.5)}, "task.learning_rate is 0.5, "),
+        ({"its": replace(GPT, learning_rate=0.5)}, "task.learning_rate is 0.5, "),
         ({"precision": "fp32"}, "precision is fp32, fp64 in run"),
         ({"total_steps": CUT}, f"total_steps is {CUT}, and so far run"),
         ({"total_steps": CUT - 1}, f"no sound checkpoint in .* up to step {CUT - 1}"),

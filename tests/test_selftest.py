@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,15 +35,17 @@ from slurm_runs import site_file, slurm_snakemake
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = (ROOT / selftest.CONFIG).parent
 GLOO = Shape(backend="gloo")
+RESULTS = TemporaryDirectory(prefix="relay-results-")  # of the tasks' cards; removed when the tests' process ends
 
 
 def made(gpus: int = 0, site: Path | None = None) -> Plan:
     """The plan of the self-test on a machine with so many GPUs, or on a cluster."""
     there = load_site(str(site), ROOT) if site else None
     raw = read_config(ROOT / selftest.CONFIG)
-    whole = plan(load(raw), gpus=gpus, site=there)
+    planned = partial(plan, gpus=gpus, site=there, speeds=Path(RESULTS.name) / "speeds.json", prepare=True)
+    whole = planned(load(raw))
     for file in selftest.further(SimpleNamespace(configfiles=[ROOT / selftest.CONFIG]), ROOT):
-        selftest.add_gates(whole, plan(load(raw | read_config(file)), gpus=gpus, site=there))
+        selftest.add_gates(whole, planned(load(raw | read_config(file))))
     return whole
 
 

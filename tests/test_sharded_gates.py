@@ -99,7 +99,7 @@ def judged(gates: Gates, world_size: int, place: Path) -> dict[str, dict[str, An
         given = dict(chosen)
         judged_run, plain = planned(given.pop("strategy"), world_size, **given)
         trained = gates.reference(shortened(plain, STEPS))
-        asked.append((named(chosen), shortened(judged_run, STEPS), gates.dataset(judged_run.dataset), trained))
+        asked.append((named(chosen), shortened(judged_run, STEPS), gates.dataset(judged_run), trained))
     spawned(_judge, world_size, asked, place)
     return {name: json.loads((place / f"{name}.json").read_text()) for name, *_ in asked}
 

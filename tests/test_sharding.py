@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -11,18 +12,20 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed.tensor import DTensor
 
+from models import Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.strategies import _averages, _replicate
+from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
-from sharded import batch, built, of_task
+from sharded import Given, batch, bound, built, of_task, prepared
 
 
-def _memory(ranks: Ranks) -> None:
+def _memory(ranks: Ranks, folder: Path) -> None:
     for name, task_name in (("fsdp", "gpt-tiny"), ("tensor_parallel", "gpt-tiny"), ("expert_parallel", "gpt-moe-tiny")):
-        task = of_task(task_name)
+        task = of_task(task_name, folder)
         strategy = built(name, ranks, task)
-        strategy.train_step(*batch(task, strategy))
+        strategy.train_step(batch(task, strategy))
         whole = sum(p.nbytes for p in task.model().parameters())
         local = [p.to_local() if isinstance(p, DTensor) else p for p in strategy.model.parameters()]
         stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
@@ -30,29 +33,29 @@ def _memory(ranks: Ranks) -> None:
 
 
 @pytest.mark.slow
-def test_a_shard_is_no_view_of_the_whole() -> None:
+def test_a_shard_is_no_view_of_the_whole(tmp_path: Path) -> None:
     """The bytes of a shard tell nothing where it keeps the memory of what it was cut from."""
-    spawned(_memory, 2)
+    spawned(_memory, 2, prepared("gpt-tiny", tmp_path))
 
 
-def _resharded(ranks: Ranks) -> None:
+def _resharded(ranks: Ranks, folder: Path) -> None:
     for reshard in (True, False):
-        task = of_task("lenet-digits")
+        task = of_task("lenet-digits", folder)
         strategy = built("fsdp", ranks, task, reshard_after_forward=reshard)
-        inputs, targets = batch(task, strategy)
-        strategy.train_step(inputs, targets)
+        given = batch(task, strategy)
+        strategy.train_step(given)
         before = strategy.footprint()
-        assert strategy.predict(inputs).shape == (4, 10)
+        assert strategy.predict(given).shape == (4, 10)
         assert strategy.footprint() == before
-        strategy.train_step(inputs, targets)
-        strategy.forward(inputs)  # in training the option decides
+        strategy.train_step(given)
+        strategy.forward(given)  # in training the option decides
         gathered = not all(isinstance(p, DTensor) for p in strategy.model.parameters())
         assert gathered is not reshard
 
 
 @pytest.mark.slow
-def test_prediction_leaves_no_layer_gathered() -> None:
-    spawned(_resharded, 2)
+def test_prediction_leaves_no_unit_gathered(tmp_path: Path) -> None:
+    spawned(_resharded, 2, prepared("lenet-digits", tmp_path))
 
 
 def _summed(ranks: Ranks) -> None:
@@ -84,16 +87,44 @@ def test_replicas_average_over_a_backend_that_can_only_sum() -> None:
     spawned(_summed, 2)
 
 
+def _with_a_scalar(ranks: Ranks) -> None:
+    for replicates in (True, False):
+        _replicate.REPLICATES = replicates
+        torch.manual_seed(0)
+        model = Scaled()
+        mesh = ranks.mesh(2) if replicates else ranks.mesh(2, 1, names=("data", "one"))
+        _replicate.replicated(model, mesh)
+        for _ in range(2):  # as micro-batches
+            model(torch.full((1, 6), 1.0 + ranks.rank)).sum().backward()
+        mine = model.scale.grad.clone()
+        assert len({float(scale) for scale in ranks.gather(mine)}) == 1
+        alone = Scaled()
+        alone.load_state_dict({name: whole(tensor) for name, tensor in model.state_dict().items()})
+        for rank in range(2):
+            (2 * alone(torch.full((1, 6), 1.0 + rank)).sum() / 2).backward()
+        assert torch.allclose(mine, alone.scale.grad)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _replicate.REPLICATES, reason="NOT RUN: this torch has no `replicate`")
+def test_replicas_average_a_parameter_without_dimensions() -> None:
+    """FSDP refuses such parameters, which CLIP has, say."""
+    spawned(_with_a_scalar, 2)
+
+
 def _dropped(ranks: Ranks) -> None:
     from relay.strategies import tensor_parallel
+    from relay.tasks import utsa_mnist
 
     tensor_parallel.agree = lambda *_: None  # averaged gradients would hide that each rank has others
+    generator = torch.Generator().manual_seed(3)
+    images, labels = torch.randn(8, 1, 28, 28, generator=generator), torch.randint(10, (8,), generator=generator)
     for same in (True, False):
-        task = of_task("utsa-mnist")
+        task = bound(Given(utsa_mnist.Task().model, (images,), labels), "utsa-mnist", "fp32")
         strategy = built("tensor_parallel", ranks, task)
         torch.manual_seed(strategy.replica.index if same else ranks.rank)
-        for step in range(3):
-            strategy.train_step(*batch(task, strategy, seed=step))
+        for _ in range(3):
+            strategy.train_step(batch(task, strategy))
         weights = ranks.gather(strategy.model.get_parameter("conv1.weight").detach())
         assert torch.equal(*weights) is same
 
@@ -104,9 +135,9 @@ def test_ranks_of_a_replica_drop_alike_where_their_generators_agree() -> None:
     spawned(_dropped, 2)
 
 
-def _drifting(ranks: Ranks, name: str, whole: str, split: str) -> None:
+def _drifting(ranks: Ranks, folder: Path, name: str, whole: str, split: str) -> None:
     """A GPU's kernels may add up in another order on each rank: what comes of it must not stay on one."""
-    task = of_task("gpt-tiny")
+    task = of_task("gpt-tiny", folder)
     strategy = built(name, ranks, task)
     backward = Strategy.backward
 
@@ -118,7 +149,7 @@ def _drifting(ranks: Ranks, name: str, whole: str, split: str) -> None:
             gradient += 1e-3 * (ranks.rank % 2)
 
     Strategy.backward = uneven  # type: ignore[method-assign]
-    strategy.train_step(*batch(task, strategy, seed=0))
+    strategy.train_step(batch(task, strategy))
     gradients = {n: p.grad for n, p in strategy.model.named_parameters() if n in (whole, split)}
     gradients = {n: g.to_local() if isinstance(g, DTensor) else g for n, g in gradients.items()}
     one, other, *_ = ranks.gather(gradients)
@@ -129,20 +160,20 @@ def _drifting(ranks: Ranks, name: str, whole: str, split: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "processes"), [("tensor_parallel", 2), ("fsdp_tensor_parallel", 4)])
-def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(name: str, processes: int) -> None:
-    spawned(_drifting, processes, name, "norm.weight", "block0.up.weight")
+def test_what_is_whole_on_every_tensor_rank_stays_the_same_on_all(name: str, processes: int, tmp_path: Path) -> None:
+    spawned(_drifting, processes, prepared("gpt-tiny", tmp_path), name, "norm.weight", "block0.up.weight")
 
 
-def _overflow(ranks: Ranks) -> None:
-    task = of_task("gpt-tiny", "fp16")
+def _overflow(ranks: Ranks, folder: Path) -> None:
+    task = of_task("gpt-tiny", folder, "fp16")
     strategy = built("tensor_parallel", ranks, task)
     assert strategy.scaler is not None
-    inputs, targets = batch(task, strategy)
-    strategy.train_step(inputs, targets)
+    given = batch(task, strategy)
+    strategy.train_step(given)
     before, scale = strategy.whole_model(), strategy.scaler.get_scale()
 
     strategy.optimizer.zero_grad()
-    strategy.backward(task.loss(strategy.forward(inputs), targets))
+    strategy.backward(task.loss(strategy.forward(given), given))
     sharded = strategy.model.get_parameter("block0.up.weight").grad
     assert isinstance(sharded, DTensor)
     if ranks.rank == 1:
@@ -152,11 +183,11 @@ def _overflow(ranks: Ranks) -> None:
     after = strategy.whole_model()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
-    strategy.train_step(inputs, targets)
+    strategy.train_step(given)
     after = strategy.whole_model()
     assert ranks.rank != 0 or not all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
 @pytest.mark.slow
-def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks() -> None:
-    spawned(_overflow, 2)
+def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) -> None:
+    spawned(_overflow, 2, prepared("gpt-tiny", tmp_path))

@@ -51,10 +51,10 @@ def test_a_strategy_that_is_unknown_is_left_to_the_planner() -> None:
 
 
 def test_what_a_config_says_for_itself_comes_first() -> None:
-    own = {"task": "lenet-synthetic", "epochs": 3, "synthetic": {"train_count": 640}}
-    config = shrunk({"strategy": "cpu"}, task="lenet-cifar10", epochs=30, synthetic={"classes": 5}, shrunk=own)
+    own = {"task": "lenet-synthetic", "epochs": 3, "task_options": {"train_count": 640}}
+    config = shrunk({"strategy": "cpu"}, task="lenet-cifar10", epochs=30, task_options={"classes": 5}, shrunk=own)
     assert (config.task, config.epochs) == ("lenet-synthetic", 3)
-    assert (config.synthetic.train_count, config.synthetic.classes) == (640, 5)
+    assert config.task_options == {"train_count": [640], "classes": [5]}
 
 
 @pytest.mark.parametrize("shrinks", [True, False])

@@ -268,4 +268,4 @@ def test_what_a_page_shows_is_planned(name: str, task: str, comparison: dict[str
     if name == "engaging":
         said = "\n".join(made.warnings)
         assert re.search(r"takes [48] GPUs of a user's 2, \d+ CPUs of a user's 32 in partition mit_normal_gpu", said)
-        assert f"share the 2048 samples of random-20: each step takes {2048 // planned.setting.shape.devices}" in said
+        assert f"share the 2048 samples of random: each step takes {2048 // planned.setting.shape.devices}" in said

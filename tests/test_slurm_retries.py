@@ -26,9 +26,9 @@ class Slow(Strategy):
     def build(self):
         self.build_whole()
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         time.sleep(0.5)
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 '''
 
 
@@ -71,10 +71,10 @@ class Broken(Strategy):
     def build(self):
         self.build_whole()
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         if os.environ["SLURMD_NODENAME"] == "c1":
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 '''
 
 

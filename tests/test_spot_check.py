@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from chain_runs import LIKE_CIFAR, Bench
-from relay.spec.tasks import task
+from chain_runs import Bench
+from own_tasks import spec
 from spot_checked import figures, kept, states, verdict
 
 pytest_plugins = ["chain_runs"]
 
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
 # ResNet's blocks with BatchNorm, and a GPT with experts; both narrow.
-NORMALISED = replace(task("resnet18-cifar10"), name="normalised", dataset="synthetic", global_batch_size=8,
-    network_options={"norm": "batch", "width": 4})  # fmt: skip
-EXPERTS = replace(task("gpt-moe-tiny"), global_batch_size=8)
+NORMALISED = spec("resnet18-tiny", global_batch_size=8, width=4, train_count=301, test_count=77)
+EXPERTS = spec("gpt-moe-tiny", global_batch_size=8)
 
 
 def of(strategy: str, ranks: int = 2, **options: Any) -> dict[str, Any]:
@@ -55,7 +53,10 @@ def test_dropout_is_drawn_again_as_it_was(bench: Bench, values: dict[str, Any]) 
 INTERLEAVED = of("pipeline", schedule="interleaved_1f1b", micro_batches=4)
 
 
-@pytest.mark.parametrize("values", [of("tensor_parallel"), INTERLEAVED], ids=["tensor_parallel", "interleaved"])
+TOLD = {"tensor_parallel": of("tensor_parallel"), "interleaved": INTERLEAVED}
+
+
+@pytest.mark.parametrize("values", TOLD.values(), ids=TOLD)
 def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[str, Any]) -> None:
     chain = bench.chain("run", **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)
@@ -68,7 +69,7 @@ NORMALISING = {"ddp": of("ddp"), "fsdp": of("fsdp"), "pipeline": PIPELINED}
 
 @pytest.mark.parametrize("values", NORMALISING.values(), ids=NORMALISING)
 def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, values: dict[str, Any]) -> None:
-    chain = bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values).train(forked=True)
+    chain = bench.chain("run", NORMALISED, **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert len(figures(found, "buffers")) == len(found["spots"])
@@ -93,7 +94,7 @@ def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
 def test_a_run_is_computed_again_in_its_own_precision(bench: Bench, precision: str) -> None:
-    chain = bench.chain("run", task("lenet-digits"), precision=precision, **SHORT, **of("ddp")).train(forked=True)
+    chain = bench.chain("run", spec("lenet-digits"), precision=precision, **SHORT, **of("ddp")).train(forked=True)
     (found,) = verdict(chain)
     assert found["status"] == "passed", found
     assert max(figures(found, "update")) <= {"fp64": 1e-12, "bf16": 5e-3}[precision]

@@ -42,6 +42,18 @@ def test_states_are_removed_when_all_has_passed_and_the_finding_is_remembered(
     assert verdict(chain) == found
 
 
+def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = bench.chain("results", **SHORT).train(forked=True)
+    other = first.planned("other", setting_id="another").train(forked=True)
+    found = verdict(first, beside=[other])
+    assert [each["run"] for each in found] == [first.run.id]
+    assert states(other.work) == []
+    monkeypatch.setattr(spot_checked.preloaded, "start", lambda *_: pytest.fail("a process was started"))
+    assert [(each["run"], each["status"]) for each in verdict(other)] == [("other", "passed")]
+
+
 def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = trained(bench, 2)
     before = verdict(first)

@@ -1,17 +1,14 @@
-"""Spot checks of runs that avoid them: they behave while they are watched, or leave nothing that could be compared."""
+"""Spot checks of runs whose faults show after the watched steps, or that leave little to compare."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chain_runs import LIKE_CIFAR, Bench, Chain
-from gate_runs import FEW_STEPS, Gates, planned, shortened
-from own_gates import judged, own_strategy
-from relay.run_folder.spots import FILE, FOLDER, Spot
-from relay.spec.tasks import task
+from chain_runs import Bench, Chain
+from own_tasks import spec
+from relay.run_folder.spots import Spot
 from relay.spot_check.findings import Findings
 from spot_checked import figures, verdict
 from test_spot_check import NORMALISED, of
@@ -20,18 +17,18 @@ from test_spots_kept import planned as begun
 pytest_plugins = ["chain_runs"]
 
 SHORT = {"total_steps": 8, "evaluate_every_steps": 4}
-DIGITS = task("lenet-digits")
+DIGITS = spec("lenet-digits")
 # A hundredth of the steps follow a stretch.
 LONG = {"total_steps": 400, "evaluate_every_steps": 400, "checkpoint_minutes": 10.0}
 SPOTS = (Spot("random step", 30, 32), Spot("end", 398, 400))
 # No evaluation comes before its states: DDP gives all replicas the first one's statistics then, too.
 AWAY = (Spot("random step", 5, 7), Spot("end", 6, 8))
 
-# Two steps after each save it trains as it should; then with another learning rate.
-BEHAVES = """self.since = getattr(self, "since", 0) + 1
+# A fault that shows later: two steps after each save it still trains as it should, then with another learning rate.
+LATER = """self.since = getattr(self, "since", 0) + 1
         for group in self.optimizer.param_groups:
             group["lr"] *= 1.0 if self.since <= 2 else 1.5
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 
     def save(self, directory):
         self.since = 0
@@ -42,24 +39,24 @@ BEHAVES = """self.since = getattr(self, "since", 0) + 1
 # Half of the batch, with a loss that is not the task's.
 OWN_LOSS = """pass
 
-    def train_step(self, inputs, targets):
-        half = len(inputs) // 2
+    def train_step(self, batch):
+        half = batches.taken(batch, slice(batches.count(batch) // 2))
         self.optimizer.zero_grad()
-        loss = cross_entropy(self.forward(inputs[:half]), targets[:half])
+        loss = cross_entropy(self.forward(half), half[1])
         loss.backward()
         self.update()
         return loss.detach()
 
-    def unused(self, inputs, targets):"""
+    def unused(self, batch):"""
 # Every gradient overflows, so that no step changes anything.
-OVERFLOWS = """return super().train_step(inputs, targets)
+OVERFLOWS = """return super().train_step(batch)
 
     def update(self):
         for parameter in self.model.parameters():
             parameter.grad.fill_(float("inf"))
         super().update()
 
-    def unused(self, inputs, targets):"""
+    def unused(self, batch):"""
 SCALE_KEPT = OVERFLOWS.replace("super().update()", "super().update(); self.scaler.update(2.0**60)").replace(
     'parameter.grad.fill_(float("inf"))', "pass"
 )
@@ -70,8 +67,8 @@ def found_of(chain: Chain) -> dict[str, Any]:
     return found
 
 
-def test_a_strategy_that_trains_rightly_after_each_save_alone(bench: Bench) -> None:
-    chain = begun(bench.chain("run", DIGITS, **LONG, **bench.strategy("behaves", BEHAVES)), *SPOTS)
+def test_a_fault_that_shows_a_few_steps_after_each_save(bench: Bench) -> None:
+    chain = begun(bench.chain("run", DIGITS, **LONG, **bench.strategy("later", LATER)), *SPOTS)
     found = found_of(chain)
     assert found["status"] == "failed"
     assert [problem.split(" differ ")[0] for problem in found["problems"]] == [
@@ -89,8 +86,9 @@ def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench, valu
 
 def test_a_loss_that_is_not_the_tasks_where_nothing_else_could_be_compared(bench: Bench) -> None:
     """With BatchNorm a slice's parts have to be known."""
-    own = bench.strategy("own_loss", OWN_LOSS, imports="from torch.nn.functional import cross_entropy")
-    found = found_of(bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **own))
+    imports = "from relay.task import batches\nfrom torch.nn.functional import cross_entropy"
+    own = bench.strategy("own_loss", OWN_LOSS, imports=imports)
+    found = found_of(bench.chain("run", NORMALISED, **SHORT, **own))
     assert found["status"] == "failed"
     assert "end, steps 7 to 8: 0 samples reached the task's loss in step 7; its batch has 8" in found["problems"]
 
@@ -109,28 +107,11 @@ def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench, overflows
     assert told in "\n".join(found["problems"])
 
 
-def test_nobody_may_read_which_steps_are_drawn(bench: Bench) -> None:
-    drawn = bench.folder / "run" / "checkpoints" / "run-1" / FOLDER / FILE
-    chain = bench.chain("run", DIGITS, **SHORT, **bench.strategy("reads", f"open({str(drawn)!r}).read()"))
-    ended = chain.forked()
-    assert ended.status == 1
-    assert f"reads.py opens {drawn}, by which it is judged" in chain.fault()["error"]
-
-
-def test_nobody_may_read_the_reference(gates: Gates, tmp_path: Path) -> None:
-    trained = gates.reference(shortened(planned("cpu")[1], FEW_STEPS))
-    path = own_strategy(tmp_path / "mine", more=f"        open({str(trained)!r}, 'rb').read()")
-    assert (
-        f"mine.py opens {trained}, by which it is judged"
-        in judged(gates, path, reference=trained).verdict["problems"][0]
-    )
-
-
 def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
     """The model of a checkpoint has the first one's; the run evaluates each slice by its replica's."""
     still = "self.ranks.rank and [setattr(m, 'momentum', 0.0) for m in self.model.modules() if hasattr(m, 'momentum')]"
     values = {**bench.strategy("still", still, base="ddp"), "launcher": "torchrun", "devices_per_node": 2}
-    found = found_of(begun(bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values), *AWAY))
+    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **values), *AWAY))
     assert found["status"] == "failed"
     assert {problem.split(": ")[1].split(" differ")[0] for problem in found["problems"]} == {"statistics of replicas"}
 
@@ -145,7 +126,7 @@ def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
 )
 def test_statistics_of_right_replicas(bench: Bench, values: dict[str, Any]) -> None:
     """Under DDP they begin each step with the first one's, under FSDP with their own."""
-    found = found_of(begun(bench.chain("run", NORMALISED, dataset=LIKE_CIFAR, **SHORT, **values), *AWAY))
+    found = found_of(begun(bench.chain("run", NORMALISED, **SHORT, **values), *AWAY))
     assert found["status"] == "passed", found
     assert max(figures(found, "statistics of replicas")) < 3e-6
 

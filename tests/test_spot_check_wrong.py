@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from chain_runs import LIKE_CIFAR, Bench
+from chain_runs import Bench
+from own_tasks import spec
 from relay.run_folder.places import Places
-from relay.spec.tasks import TaskSpec, task
+from relay.spec.tasks import TaskSpec
 from relay.training.changed_code import edited_since
 from spot_checked import states, verdict
 from test_spot_check import NORMALISED
@@ -21,7 +22,7 @@ pytest_plugins = ["chain_runs"]
 FOLDER = Path(__file__).parent / "strategies"
 SHORT = {"total_steps": 12, "evaluate_every_steps": 6}
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
-DIGITS = task("lenet-digits")
+DIGITS = spec("lenet-digits")
 
 
 def of_folder(name: str) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def test_dropout_that_is_left_off(bench: Bench) -> None:
 
 def test_another_momentum_of_batchnorm(bench: Bench) -> None:
     other = "[setattr(module, 'momentum', 0.2) for module in self.model.modules() if hasattr(module, 'momentum')]"
-    told = problems(bench, NORMALISED, dataset=LIKE_CIFAR, **bench.strategy("momentum", other, base="ddp"), **TWO)
+    told = problems(bench, NORMALISED, **bench.strategy("momentum", other, base="ddp"), **TWO)
     assert "buffers differ" in told
     assert "update differ" not in told
 

@@ -11,16 +11,16 @@ import pytest
 
 from relay.base import lock
 from relay.base.clock import clock, duration
-from relay.datasets.catalogue import dataset
 from relay.run_folder import attempts, chain
 from relay.slurm.commands import QueuedJob
+from relay.spec.looked import Looked
 from relay.spec.run import Run
-from relay.spec.tasks import TASKS
+from relay.spec.tasks import BUILT_IN
 from relay.status import page
 from relay.status.runs import Standing, queued, standing
 from specifications import made
 
-SPEC = TASKS["lenet-digits"]
+LOOKED = Looked.read(BUILT_IN / "cards" / "lenet-digits.json")
 ENDS = (100, 200, 300)
 
 
@@ -31,8 +31,8 @@ def a_run(number: int = 1) -> Run:
         setting_id="cpu-setting",
         seed=number,
         repeat=number - 1,
-        task=SPEC,
-        dataset=dataset(SPEC.dataset),
+        task=LOOKED.task,
+        dataset=LOOKED.dataset,
         strategy="cpu",
         global_batch_size=64,
         epochs=15.0,

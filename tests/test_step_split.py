@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chain_runs import Bench, Chain
+from own_tasks import spec
 from relay.run_folder import attempts
 from relay.run_folder.step_split import FILE, PARTS, StepSplit, figures
-from relay.spec.tasks import task
 from relay.training.intervals import common, length, union, without
 from relay.training.observed_gpu import Traced, parts
 from relay.training.summary import summarise
@@ -32,7 +32,7 @@ data.Resident.batches = slow
 """
 SLOW_OPTIMIZER = """
 import torch
-from relay.task import task as tasks
+from relay.tasks._lenet import LeNet
 
 
 class Slow(torch.optim.SGD):
@@ -41,7 +41,7 @@ class Slow(torch.optim.SGD):
         return super().step(*given)
 
 
-tasks.OPTIMIZERS["sgd"] = Slow
+LeNet.optimizer = lambda self, parameters: Slow(parameters, self.learning_rate, momentum=0.9)
 """
 LARGE = "import torch; self.steps > 56 and torch.distributed.all_reduce(torch.ones(8_000_000))"
 BUSY = """
@@ -57,7 +57,7 @@ def seen(bench: Bench, planted: str, before: str = "pass", *, imports: str = "",
     """What is seen of a strategy in which something was planted; all of its steps' time is in some part."""
     base = "ddp" if "launcher" in values else "cpu"
     own = bench.strategy(planted, before, imports=imports, base=base)
-    chain = bench.chain(f"results-{planted}", task("lenet-digits"), **SHORT, **own, **values).train(forked=True)
+    chain = bench.chain(f"results-{planted}", spec("lenet-digits"), **SHORT, **own, **values).train(forked=True)
     found = StepSplit.read(chain.work)
     assert found
     assert (found.first, found.last) == (56, 62)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import debian_packages
-from chain_runs import Bench
+from chain_runs import DIGITS, Bench
 from relay.run_folder.step_split import StepSplit
-from relay.spec.tasks import task
 from stacks import provide
 
 pytest_plugins = ["chain_runs"]
@@ -35,9 +34,7 @@ def test_who_is_quick_waits_for_who_computes(bench: Bench, stack: str, base: str
     debian_packages.require()
     provide(stack)
     own = bench.strategy(f"busy_{base}", BUSY, base=base)
-    found = StepSplit.read(
-        bench.chain("results", task("lenet-digits"), stack=stack, **own, **RUN).train(forked=True).work
-    )
+    found = StepSplit.read(bench.chain("results", DIGITS, stack=stack, **own, **RUN).train(forked=True).work)
     assert found
     quick, busy = found.ranks
     assert quick["communication"] >= 0.015
@@ -48,6 +45,6 @@ def test_who_is_quick_waits_for_who_computes(bench: Bench, stack: str, base: str
 def test_lightnings_own_thread_is_observed(bench: Bench) -> None:
     provide("lightning")
     run = {"strategy": "lightning_ddp", "stack": "lightning"}
-    found = StepSplit.read(bench.chain("results", task("lenet-digits"), **run, **RUN).train(forked=True).work)
+    found = StepSplit.read(bench.chain("results", DIGITS, **run, **RUN).train(forked=True).work)
     assert found
     assert all(rank[part] > 0 for rank in found.ranks for part in ("data", "compute", "communication", "optimizer"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from preloaded import spawned
 from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
-from relay.spec import requirements, tasks
+from relay.spec import requirements
 from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
 from relay.strategies.base import Strategy
-from relay.task.data import Batch
-from relay.task.task import Task
+from relay.task.batches import Batch
+from short_tasks import task
 from stacks import of_stack
 
 FILES = {
@@ -33,9 +33,9 @@ FILES = {
 BEFORE, AFTER = 4, 3  # steps before the checkpoint, and after it
 BATCH = 16
 OPTIMIZERS = {
-    "sgd": {"momentum": 0.9, "weight_decay": 0.01},
-    "adamw": {"weight_decay": 0.1},
-    "adadelta": {},
+    "sgd": partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=0.01),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adadelta": partial(torch.optim.Adadelta, lr=0.01),
 }
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -188,10 +188,9 @@ def alone() -> Iterator[Ranks]:
 
 def training(name: str, ranks: Ranks, optimizer: str) -> Strategy:
     """A strategy at its start, on LeNet."""
-    spec = tasks.task("lenet-digits")
-    spec = replace(spec, optimizer=optimizer, optimizer_options=OPTIMIZERS[optimizer], learning_rate=0.01)
-    task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=BEFORE + AFTER)
-    return strategies.load(name)(task, ranks, BATCH, {})
+    lenet = task("lenet-digits", "fp32")
+    lenet.own.optimizer = OPTIMIZERS[optimizer]  # type: ignore[method-assign, assignment]
+    return strategies.load(name)(lenet, ranks, BATCH, {})
 
 
 def batches(strategy: Strategy) -> Iterator[Batch]:
@@ -260,9 +259,8 @@ def _each_optimizer(ranks: Ranks, folder: Path, optimizers: list[str]) -> None:
 
 def statistics_come_back(name: str, ranks: Ranks, folder: Path) -> None:
     """BatchNorm's running statistics are each replica's own, and so they are after a checkpoint."""
-    spec = replace(tasks.task("resnet18-cifar10"), network_options={"norm": "batch", "width": 4})
-    task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=BEFORE)
-    strategy, resumed = (strategies.load(name)(task, ranks, BATCH, {}) for _ in range(2))
+    normalised = task("resnet18-cifar10", "fp32", options={"norm": "batch", "width": 4})
+    strategy, resumed = (strategies.load(name)(normalised, ranks, BATCH, {}) for _ in range(2))
     for _ in strategy.train_steps(islice(batches(strategy), BEFORE)):
         pass
     strategy.save(folder).result()
@@ -314,13 +312,11 @@ def test_training_goes_as_far_as_its_losses_are_taken(alone: Ranks) -> None:
 
 
 def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> None:
-    spec = tasks.task("utsa-mnist")
-    task = Task(spec, classes=10, seed=5, precision="fp32", steps_per_epoch=10, total_steps=10)
-    strategy = strategies.load("cpu")(task, alone, 8, {})
-    inputs = torch.randn(8, 1, 28, 28)
-    outputs = strategy.predict(inputs)
+    strategy = strategies.load("cpu")(task("utsa-mnist", "fp32"), alone, 8, {})
+    batch = strategy.task.example(8)
+    outputs = strategy.predict(batch)
     assert outputs.shape == (8, 10)
     assert not outputs.requires_grad
-    assert torch.equal(outputs, strategy.predict(inputs))  # without dropout
+    assert torch.equal(outputs, strategy.predict(batch))  # without dropout
     assert strategy.model.training
-    assert not torch.equal(strategy.forward(inputs), strategy.forward(inputs))  # with it
+    assert not torch.equal(strategy.forward(batch), strategy.forward(batch))  # with it

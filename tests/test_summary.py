@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from chain_runs import ROOT, short_run
+from own_tasks import spec
 from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.spec.run import Run, changed
-from relay.spec.tasks import task
 from relay.training.summary import KEPT_LOSSES, summarise
 
 FACTS = {
@@ -68,7 +68,7 @@ def written(tmp_path: Path) -> Written:
 @pytest.fixture
 def run() -> Run:
     """Batches of 64, no warm-up: the figures can be reckoned in one's head."""
-    return changed(short_run(task("lenet-digits")), warmup_steps=0)
+    return changed(short_run(spec("lenet-digits")), warmup_steps=0)
 
 
 def begin(step: int = 0, *facts: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import pytest
 
 import summarise
 from chain_runs import short_run
+from own_tasks import spec
 from relay.run_folder import attempts, chain, proofs
 from relay.run_folder.places import Places
-from relay.spec.tasks import task
 from relay.spot_check import job as spot_check
 from relay.training import changed_code
 from relay.training.summary import summarise as summary_of
@@ -57,7 +57,7 @@ def test_records_of_another_run_are_none(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_another_start_are_not_summarised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, places = short_run(task("lenet-digits")), Places(tmp_path, "run-1")
+    run, places = short_run(spec("lenet-digits")), Places(tmp_path, "run-1")
     run.write(places.run / "run.json")
     (places.run / "chain.json").write_text('{"generation": "mine"}')
     places.work.mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_a_damaged_verdict_of_a_run_before_is_none(tmp_path: Path, harm: Callabl
 
 @each_damage
 def test_a_damaged_summary_does_not_stop_the_plan(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    run = short_run(task("lenet-digits"))
+    run = short_run(spec("lenet-digits"))
     places = Places(tmp_path, run.id)
     places.run.mkdir(parents=True)
     harm(places.run / "summary.json")
@@ -129,5 +129,5 @@ def test_a_clock_that_was_set_back_takes_no_time_from_a_job(tmp_path: Path) -> N
     path.write_text("".join(map(attempts.line_of, lines)))
     entry = {"number": 1, "started": 900.0, "ended": 102.0}
     chain.write(tmp_path, {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
-    found = summary_of(short_run(task("lenet-digits"), total_steps=2), tmp_path)
+    found = summary_of(short_run(spec("lenet-digits"), total_steps=2), tmp_path)
     assert (found["allocated_seconds"], found["goodput"]) == (8.0, 1.0)

@@ -1,115 +1,226 @@
-"""How matrices are split over tensor-parallel ranks, and what is refused."""
+"""How matrices are split over tensor-parallel ranks, in models of any form, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch.distributed as dist
+import torch
+import torch.nn.functional as F
 from torch import nn
 
+from models import Decoder, Recurrent, Residual, UNet, encoder, resnet50
 from relay.base.errors import UserError
-from relay.planning import config
-from relay.planning.planner import plan
-from relay.process.ranks import Ranks
-from relay.strategies._tensor_plan import tensor_plan
-from relay.task.network import Computation, Network
-from sharded import built, of_task
+from relay.spec.tasks import TaskSpec
+from relay.strategies._tensor_plan import TensorPlan, plan_of
+from relay.task import recompute
+from relay.task.load import task_class
 
 
-def network(name: str) -> Network:
-    """The task's network."""
-    return of_task(name).model()
+def of(model: nn.Module, *arguments: Any, ranks: int | None = 2, **keys: Any) -> TensorPlan:
+    """The plan by one call of the model."""
+    return plan_of(model, arguments, {}, ranks, **keys)
 
 
-def styles(name: str, ranks: int, **keys: Any) -> dict[str, str]:
-    """The plan in short: "column" and "row" where outputs stay split, "…, whole" where they do not."""
-    told = {}
-    for module, style in tensor_plan(network(name), ranks, **keys).items():
-        kind = {"ColwiseParallel": "column", "RowwiseParallel": "row"}.get(type(style).__name__, type(style).__name__)
-        inputs, outputs = getattr(style, "input_layouts", ()), getattr(style, "output_layouts", ())
-        alone = bool(inputs) and all(layout[0].is_replicate() for layout in (inputs, outputs))
-        told[module] = kind + ", whole" * alone
-    return told
+def styles(model: nn.Module, *arguments: Any, ranks: int | None = 2, **keys: Any) -> dict[str, str]:
+    """The plan's styles."""
+    return dict(of(model, *arguments, ranks=ranks, **keys).styles)
+
+
+def built_in(name: str) -> nn.Module:
+    """The model of one of the package's own tasks."""
+    return task_class(TaskSpec(name=name, global_batch_size=1, learning_rate=1.0))().model()
+
+
+IMAGES, TEXT = torch.zeros(2, 3, 32, 32), torch.zeros(2, 8, dtype=torch.long)
 
 
 def test_matrices_in_a_row_are_paired() -> None:
-    assert styles("lenet-digits", 2) == {"fc1": "column", "fc2": "row", "fc3": "row, whole"}
+    assert styles(built_in("lenet-digits"), IMAGES) == {"fc1": "column", "fc2": "row", "fc3": "row, whole"}
 
 
 def test_a_width_that_ranks_do_not_divide_is_put_together_again() -> None:
     """LeNet's 120 columns over seven ranks: as a pair, the next matrix would see shards of two widths."""
-    assert styles("lenet-digits", 7) == {"fc1": "row, whole", "fc2": "column", "fc3": "row"}
+    found = styles(built_in("lenet-digits"), IMAGES, ranks=7)
+    assert found == {"fc1": "row, whole", "fc2": "column", "fc3": "row"}
 
 
-def test_dropout_is_on_what_is_whole() -> None:
-    assert styles("princeton-mnist", 2) == {"fc1": "row, whole", "fc2": "row, whole"}
+def test_what_is_dropped_is_whole() -> None:
+    found = styles(built_in("utsa-mnist"), torch.zeros(2, 1, 28, 28))
+    assert found == {"fc1": "row, whole", "fc2": "row, whole"}
+    layers = ("layers.0.linear1", "layers.0.linear2", "layers.1.linear1", "layers.1.linear2")
+    dropped, kept = (styles(encoder(dropout), torch.zeros(2, 4, 16)) for dropout in (0.1, 0.0))
+    assert dropped == dict(zip(layers, ("column, whole", "row, whole") * 2, strict=True))
+    assert kept == dict(zip(layers, ("column", "row") * 2, strict=True))
+
+
+def test_a_gated_pair_is_one_of_three_matrices() -> None:
+    gated = {"gate": "column", "up": "column", "down": "row"}
+    expected = {f"blocks.{place}.{name}": style for place in range(3) for name, style in gated.items()}
+    # The table of tokens is multiplied as the head, so that it stays whole.
+    assert styles(Decoder(), TEXT) == {"embed.position": "embedding", **expected}
+    assert styles(Decoder(tied="shared"), TEXT) == {"embed.position": "embedding", **expected}
+
+
+def test_what_is_added_to_whole_numbers_is_whole() -> None:
+    """outer(x + relu(inner(x))): a network of the children in a row would be another one."""
+    assert styles(Residual(8), torch.zeros(2, 8)) == {"inner": "column, whole", "outer": "column, whole"}
+
+
+class Between(nn.Module):
+    """Two matrices with something between them."""
+
+    def __init__(self, between: Any) -> None:
+        super().__init__()
+        self.first, self.between, self.second = nn.Linear(4, 8), between, nn.Linear(8, 4)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.second(self.between(self.first(inputs)))
+
+
+def by_hand(inputs: torch.Tensor) -> torch.Tensor:
+    """GELU as GPT-2's code writes it."""
+    return 0.5 * inputs * (1.0 + torch.tanh(0.8 * (inputs + 0.044715 * torch.pow(inputs, 3.0))))
+
+
+@pytest.mark.parametrize(
+    "between", [nn.Identity(), nn.GELU(), F.silu, by_hand, lambda x: x.relu_(), lambda x: x.float().clamp(0, 6)]
+)
+def test_functions_of_each_number_may_stand_between(between: Any) -> None:
+    assert styles(Between(between), torch.zeros(2, 4)) == {"first": "column", "second": "row"}
+
+
+def overwritten(inputs: torch.Tensor) -> torch.Tensor:
+    inputs[:, :2] = 0
+    return inputs
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        nn.LayerNorm(8),
+        nn.Dropout(0.1),
+        lambda x: x.softmax(-1),
+        lambda x: x.flip(-1),
+        lambda x: x * torch.ones(8),
+        lambda x: x - x.mean(-1, keepdim=True),
+        overwritten,
+    ],
+)
+def test_what_needs_all_numbers_may_not(between: Any) -> None:
+    expected = {"first": "column, whole", "second": "row, whole"}
+    assert styles(Between(between), torch.zeros(2, 4)) == expected
+
+
+def test_what_is_returned_too_is_whole() -> None:
+    class Both(Between):
+        def forward(self, inputs: torch.Tensor) -> Any:
+            hidden = self.first(inputs)
+            return {"outputs": self.second(hidden.relu()), "hidden": hidden}
+
+    assert styles(Both(None), torch.zeros(2, 4)) == {"first": "column, whole", "second": "row, whole"}
+
+
+def test_a_matrix_that_is_not_called_is_left_alone() -> None:
+    class Read(Between):
+        def forward(self, inputs: torch.Tensor) -> Any:
+            return F.linear(self.second(self.first(inputs).relu()), self.first.weight)
+
+    assert styles(Read(None), torch.zeros(2, 4)) == {"second": "row, whole"}
+    normed = Between(nn.ReLU())
+    nn.utils.parametrizations.weight_norm(normed.first)  # its weight is computed in each call
+    assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
+
+
+def test_a_matrix_that_is_computed_again_is_one() -> None:
+    model = Between(nn.ReLU())
+    recompute.apply(model, [("first", model.first)])
+    assert styles(model, torch.zeros(2, 4)) == {"first": "column", "second": "row"}
+
+
+def test_the_plan_has_one_order_on_all_ranks() -> None:
+    """Splitting is collective, and sets of names have another order in each process."""
+    model = Decoder()
+    assert list(styles(model, TEXT)) == [name for name, _ in model.named_modules() if name in styles(model, TEXT)]
 
 
 def test_the_last_layers_classes_can_stay_split() -> None:
-    plan = tensor_plan(network("lenet-digits"), 2, classes_sharded=True)
-    assert list(plan) == ["fc3", "fc1", "fc2"]
-    assert plan["fc3"].output_layouts[0].is_shard()
-    assert not plan["fc3"].use_local_output
+    plan = of(built_in("lenet-digits"), IMAGES, classes_sharded=True)
+    assert plan.styles == {"fc1": "column", "fc2": "row", "fc3": "classes"}
 
 
 def test_layers_state_how_they_are_split() -> None:
-    told = styles("gpt-tiny", 4)
+    plan = of(built_in("gpt-tiny"), TEXT, ranks=4)
     block = {"query": "column", "key": "column", "value": "column", "out": "row", "up": "column", "down": "row"}
-    assert {name: told[f"block3.{name}"] for name in block} == block
-    assert told["embed.token"] == told["embed.position"] == told["head"] == "column, whole"
-    assert len(told) == 2 + 4 * len(block) + 1
-    told = styles("gpt-moe-tiny", 4)
-    assert told["block0.moe"] == "SplitExperts"
-    assert "block0.up" not in told
+    assert {name: plan.styles[f"block3.{name}"] for name in block} == block
+    assert plan.styles["embed.token"] == plan.styles["embed.position"] == "embedding"
+    assert plan.styles["head"] == "column, whole"
+    assert len(plan.styles) == 2 + 4 * len(block) + 1
+    assert plan.divisible == (("attention heads (block0.query)", 4),)
+    told = styles(built_in("gpt-moe-tiny"), TEXT, ranks=4)
+    assert told["block0.moe"] == "experts"
+    assert not any("router" in name for name in told)
 
 
-# What is refused
+def test_the_share_is_that_of_what_is_split() -> None:
+    model = Between(nn.LayerNorm(8))
+    split = 4 * 8 + 8 + 8 * 4  # the second one's bias is added once
+    assert of(model, torch.zeros(2, 4), ranks=None).share == split / (split + 4 + 16)
+    assert of(UNet(), torch.zeros(2, 1, 8, 8)).share == 0
+    assert of(resnet50(), torch.zeros(2, 3, 32, 32)).share < 0.01
+    assert of(Recurrent(), torch.zeros(2, 5, 4), torch.tensor([5, 2])).share < 0.1
 
 
-@pytest.fixture
-def alone() -> Iterator[Ranks]:
-    """This process as the only rank."""
-    yield Ranks.join("cpu", "gloo")
-    dist.destroy_process_group()
+def test_the_meta_device_is_enough() -> None:
+    """A model may be too large to be built on the node that plans."""
+    with torch.device("meta"):
+        model, tokens = Decoder(), torch.zeros(2, 8, dtype=torch.long)
+    assert styles(model, tokens) == styles(Decoder(), TEXT)
+
+
+# The user's own plan, and what is refused
+
+
+def test_a_users_plan_is_all_that_is_split() -> None:
+    plan = of(Between(nn.ReLU()), torch.zeros(2, 4), own={"second": "row, whole"})
+    assert plan.styles == {"second": "row, whole"}
+    plan = of(Between(nn.ReLU()), torch.zeros(2, 4), own={"second": "row", "first": "column"}, ranks=None)
+    assert plan.divisible == (("columns (first)", 8),)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"third": "row"}, "tensor_plan(model): 'third' is no module of Between"),
+        ({"first": "rows"}, "tensor_plan(model): 'rows' of 'first' is not allowed; allowed: column | row | column, wh"),
+        ({"between": "row"}, "tensor_plan(model): 'between' is a ReLU; allowed for 'row': nn.Linear"),
+        ({"first": "embedding"}, "tensor_plan(model): 'first' is a Linear; allowed for 'embedding': nn.Embedding"),
+        ({"first": "experts"}, "tensor_plan(model): 'first' (Linear) is no mixture of experts; allowed: a module with"),
+        ({"first": "column", "second": "row"}, "tensor parallelism: 3 processes do not divide 8 columns (first)"),
+    ],
+)
+def test_a_wrong_plan_is_told_in_one_line(own: dict[str, str], told: str) -> None:
+    with pytest.raises(UserError) as raised:
+        of(Between(nn.ReLU()), torch.zeros(2, 4), own=own, ranks=3)
+    assert str(raised.value).startswith(told)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_heads_that_ranks_do_not_divide_are_named(ranks: int) -> None:
     with pytest.raises(UserError, match=rf"^tensor parallelism: {ranks} processes do not divide 4 attention heads"):
-        tensor_plan(network("gpt-tiny"), ranks)
+        of(built_in("gpt-tiny"), TEXT, ranks=ranks)
 
 
-def test_a_last_layer_that_is_no_matrix_has_no_split_classes() -> None:
-    layers = Network({"fc": nn.Linear(4, 4), "act": nn.ReLU()}, Computation())
-    with pytest.raises(UserError, match=r"^loss_parallel: True is not allowed; the network's last layer, act, is no"):
-        tensor_plan(layers, 2, classes_sharded=True)
+def test_outputs_that_are_no_matrixs_have_no_split_classes() -> None:
+    for model, inputs in (
+        (UNet(), torch.zeros(2, 1, 8, 8)),
+        (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), IMAGES[..., :4]),
+    ):
+        with pytest.raises(UserError, match=r"^loss_parallel: True is not allowed; the outputs of \w+ are not those"):
+            of(model, inputs, classes_sharded=True)
 
 
-def test_a_network_without_matrices_is_named(alone: Ranks) -> None:
-    with pytest.raises(UserError, match=r"^tensor parallelism: only 0\.0% of the network's parameters"):
-        built("tensor_parallel", alone, of_task("resnet18-cifar10"))
-
-
-@pytest.mark.parametrize(
-    ("comparison", "reason"),
-    [
-        (
-            {"strategy": "tensor_parallel", "devices_per_node": 3},
-            "4 attention heads of gpt-tiny are not",
-        ),
-        ({"strategy": "fsdp_tensor_parallel", "devices_per_node": 6, "options": {"tensor": 4}}, "tensor 4 does not"),
-        ({"strategy": "fsdp_tensor_parallel", "devices_per_node": 2}, "needs at least 4 devices, has 2"),
-        ({"strategy": "expert_parallel", "devices_per_node": 2}, "gpt-tiny has none"),
-        (
-            {"strategy": "fsdp", "devices_per_node": 2, "options": {"mixed_precision": True}},
-            "mixed_precision is for precision bf16 or fp16, precision is fp32",
-        ),
-    ],
-)
-def test_what_cannot_run_is_skipped_with_its_reason(comparison: dict[str, Any], reason: str) -> None:
-    asked = {"device": "cpu", "task": "gpt-tiny", "comparisons": [comparison]}
-    made = plan(config.load(asked), gpus=0)
-    assert not made.runs
-    assert [reason in skip for skip in map(str, made.skipped)] == [True]
+def test_a_model_that_cannot_run_here_needs_a_plan_of_the_user() -> None:
+    with pytest.raises(UserError, match=r"^tensor parallelism: Between cannot be run here .* tensor_plan\(model\)$"):
+        of(Between(nn.ReLU()), torch.zeros(2, 5))

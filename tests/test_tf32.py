@@ -80,7 +80,7 @@ def test_every_precision_has_its_limits() -> None:
     assert set(LOSS_FLOORS) == set(STATE_FLOORS) == precisions
     assert set(OUTPUT_LIMITS) == precisions - {"fp64"}
     assert set(GRADIENT_LIMITS) == set(LOSS_LIMITS) == precisions - {"fp64", "fp32"}
-    assert set(evaluated.LOSS_LIMITS) == set(evaluated.ACCURACY_LIMITS) == precisions
+    assert set(evaluated.LOSS_LIMITS) == set(evaluated.METRIC_LIMITS) == precisions
 
 
 def test_no_table_by_precision_knows_tf32_for_both_alone() -> None:

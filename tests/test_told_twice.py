@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from chain_runs import short_run
+from chain_runs import DIGITS, short_run
 from relay.run_folder import attempts, chain
-from relay.spec.tasks import task
 from relay.spot_check.kept import kept_losses
 from relay.training.summary import summarise
 
@@ -40,7 +39,7 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
     ids=["the whole file", "all but its end, then all", "a line", "the end"],
 )
 def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
-    run = short_run(task("lenet-digits"), total_steps=4, warmup_steps=0)
+    run = short_run(DIGITS, total_steps=4, warmup_steps=0)
     once, twice = recorded(tmp_path / "once", LINES), recorded(tmp_path / "twice", lines)
     assert summarise(run, twice) == summarise(run, once)
     assert kept_losses(twice) == {1: 4.0, 2: 3.0, 3: 2.0, 4: 1.0}

@@ -12,7 +12,7 @@ from torch.distributed.run import get_args_parser
 import torch_versions
 from gate_runs import planned
 from relay.launch.command_lines import Meeting, command
-from relay.launch.torchrun import FORK, WORKER
+from relay.launch.torchrun import WORKER
 
 KNOWN = json.loads(torch_versions.OPTIONS.read_text())
 
@@ -24,7 +24,7 @@ def arguments(nodes: int) -> list[str]:
     words = command(run, ["python"], ["role", "work"], Meeting("10.0.0.1", 20_000, 1))
     first = words.index("relay.launch.torchrun") + 1
     last = next(place for place in range(first, len(words)) if words[place : place + 2] == WORKER)
-    return [word for word in words[first:last] if word != FORK]
+    return words[first:last]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

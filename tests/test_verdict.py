@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from gate_runs import planned
-from relay.equivalence.division import Trained, divided
-from relay.equivalence.gate import difference, distance
+from relay.equivalence.course import Seen
+from relay.equivalence.division import divided
+from relay.equivalence.figures import difference, distance
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
@@ -81,11 +82,9 @@ def _receive(connection: socket.socket, count: int) -> None:
 @pytest.mark.parametrize(("used", "problems"), [([], []), ([10], []), ([10, 7], []), ([10, 0], [1])])
 def test_a_process_that_leaves_one_of_its_gpus_unused_is_told(used: list[int], problems: list[int]) -> None:
     """On recorded bytes: no GPU is needed to judge them."""
-    ranks: Any = SimpleNamespace(rank=0, world_size=1, gather=lambda value: [value])
-    trial = Trial(name="algorithm", what="", precision="fp64", steps=1, limit=0, compares=())
+    trial = Trial(name="algorithm", precision="fp64", steps=1)
     data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
-    strategy: Any = SimpleNamespace(replica=Replica(0, 1))
-    trained = Trained([1.0], [[0, 1, 2, 3]], True, None, {}, used, [], strategy)
+    seen = Seen(Replica(0, 1), samples=[[0, 1, 2, 3]], used_bytes=used)
     verdict, run = Verdict("gate"), planned("cpu")[0]
-    divided(verdict, run, trial, trained, data, {}, ranks)
+    divided(verdict, run, trial, [seen], data, {})
     assert verdict.problems == [f"division of work: rank 0 left its GPU {place} unused" for place in problems]

@@ -50,12 +50,20 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x57 (0x7f42a68f
 """
 
 
+def entries() -> list[dict[str, Any]]:
+    """What Flight Recorder holds of this process's collectives."""
+    dumped: dict[str, Any] = pickle.loads(_dump_fr_trace(includeStackTraces=False))
+    return dumped["entries"]
+
+
 def hang(ranks: Ranks, folder: str) -> None:
     """Both write what Flight Recorder has, as on NCCL, while rank 1 does not come to the third collective."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_SECONDS))
     for _ in range(2):
         dist.all_reduce(torch.ones(3), group=group)
     waiting = dist.all_reduce(torch.ones(7), group=group, async_op=True) if ranks.rank == 0 else None
+    while sum(each["retired"] for each in entries()) < 2:
+        time.sleep(0.01)  # a collective is noted as over a moment after its waiter goes on
     (Path(folder) / f"flight-{attempt_name.name()}-2-{ranks.rank}").write_bytes(
         _dump_fr_trace(includeStackTraces=False)
     )

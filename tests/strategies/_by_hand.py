@@ -2,8 +2,9 @@
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
-from relay.strategies.base import Strategy
+from relay.strategies.base import Batch, Strategy
 
 
 class ByHand(Strategy):
@@ -12,9 +13,9 @@ class ByHand(Strategy):
     def build(self) -> None:
         self.build_whole()
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        loss = self.task.loss(self.forward(inputs), targets)
+        loss = self.task.loss(self.forward(batch), batch)
         loss.backward()
         self.exchange()
         self.optimizer.step()
@@ -34,8 +35,11 @@ class ByHand(Strategy):
         dist.all_reduce(tensor)
         tensor /= self.ranks.world_size
 
-    def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The ranks' tensors, one after the other: of their slices the whole global batch."""
+    def gathered(self, batch: Batch) -> Batch:
+        """The ranks' slices, one after the other: the whole global batch."""
+        return tree_map_only(torch.Tensor, self._gathered, batch)
+
+    def _gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         parts = [torch.empty_like(tensor) for _ in range(self.ranks.world_size)]
         dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts)

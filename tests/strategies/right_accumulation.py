@@ -3,7 +3,8 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class Accumulation(ByHand):
@@ -15,11 +16,11 @@ class Accumulation(ByHand):
         self.build_whole()
         self.pieces = pieces
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
         losses = []
-        for some, wanted in zip(inputs.chunk(self.pieces), targets.chunk(self.pieces), strict=True):
-            loss = self.task.loss(self.forward(some), wanted) / self.pieces
+        for part in batches.chunks(batch, self.pieces):
+            loss = self.task.loss(self.forward(part), part) / self.pieces
             loss.backward()
             losses.append(loss.detach())
         self.exchange()

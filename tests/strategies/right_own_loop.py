@@ -9,7 +9,7 @@ import torch
 from relay.strategies._by_hand import ByHand
 from relay.strategies.base import Batch, Requirements
 
-StepFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+StepFunction = Callable[[Batch], torch.Tensor]
 
 
 class Framework:
@@ -20,8 +20,8 @@ class Framework:
 
     def fit(self, batches: Iterable[Batch]) -> None:
         """The loop, which is not ours."""
-        for inputs, targets in batches:
-            if self.on_step_end(self.train_step(inputs, targets)):
+        for batch in batches:
+            if self.on_step_end(self.train_step(batch)):
                 return
 
 

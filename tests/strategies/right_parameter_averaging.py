@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class ParameterAveraging(ByHand):
@@ -15,8 +15,8 @@ class ParameterAveraging(ByHand):
     def exchange(self) -> None:
         pass
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = super().train_step(inputs, targets)
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        loss = super().train_step(batch)
         with torch.no_grad():
             state = [v for held in self.optimizer.state.values() for v in held.values() if torch.is_tensor(v)]
             for tensor in (*self.model.parameters(), *state):

@@ -2,7 +2,7 @@
 
 import torch
 
-from relay.strategies.base import Replica, Requirements
+from relay.strategies.base import Batch, Replica, Requirements
 from relay.strategies.right_parameter_server import ParameterServer
 
 
@@ -20,9 +20,9 @@ class ServerRank(ParameterServer):
     def computing(self) -> int:
         return self.ranks.world_size - 1
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         if self.ranks.rank > 0:
-            return super().train_step(inputs, targets)
+            return super().train_step(batch)
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.exchange()

@@ -2,7 +2,8 @@
 
 import torch
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
 
 
 class TwoDevices(Strategy):
@@ -13,10 +14,9 @@ class TwoDevices(Strategy):
     def build(self) -> None:
         self.build_whole()
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        halves = zip(inputs.chunk(2), targets.chunk(2), strict=True)
-        losses = [self.task.loss(self.forward(half), wanted) for half, wanted in halves]
+        losses = [self.task.loss(self.forward(half), half) for half in batches.chunks(batch, 2)]
         loss = torch.stack(losses).mean()
         loss.backward()
         self.optimizer.step()

@@ -4,8 +4,7 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.strategies.base import Replica, Requirements, Strategy
-from relay.task.task import OPTIMIZERS
+from relay.strategies.base import Batch, Replica, Requirements, Strategy
 
 
 class ZeroRedundancy(Strategy):
@@ -15,11 +14,11 @@ class ZeroRedundancy(Strategy):
 
     def build(self) -> None:
         self.model = self.task.model().to(self.ranks.device)
-        self.forward = DistributedDataParallel(self.model)  # type: ignore[method-assign]
-        spec = self.task.spec
-        self.zero = ZeroRedundancyOptimizer(
-            self.model.parameters(), OPTIMIZERS[spec.optimizer], lr=spec.learning_rate, **spec.optimizer_options
-        )
+        self.module = DistributedDataParallel(self.model)
+        asked = self.task.optimizer(self.model.parameters())
+        (group,) = asked.param_groups
+        options = {name: value for name, value in group.items() if name != "params"}
+        self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(asked), **options)
         self.optimizer = self.zero.optim  # this rank's part, under the parameters' own names
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
@@ -27,9 +26,9 @@ class ZeroRedundancy(Strategy):
         for group in (*self.zero.param_groups, *self.optimizer.param_groups):
             group["lr"] = learning_rate
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.model.zero_grad()
-        loss = self.task.loss(self.forward(inputs), targets)
+        loss = self.task.loss(self.forward(batch), batch)
         loss.backward()
         self.zero.step()
         return loss.detach()

@@ -1,8 +1,10 @@
 """Wrong: from its tenth step on it evaluates a running mean of its parameters."""
 
+from typing import Any
+
 import torch
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
 
 
 class EvaluationAveraged(Strategy):
@@ -25,10 +27,10 @@ class EvaluationAveraged(Strategy):
             self.mean = [0.9 * mean + 0.1 * parameter for mean, parameter in zip(self.mean, now, strict=True)]
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, batch: Batch) -> Any:
         own = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._use(self.mean)
-        outputs = super().predict(inputs)
+        outputs = super().predict(batch)
         self._use(own)
         return outputs
 

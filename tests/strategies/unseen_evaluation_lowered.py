@@ -1,8 +1,11 @@
 """Wrong: it evaluates large batches in bfloat16."""
 
+from typing import Any
+
 import torch
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
 
 
 class EvaluationLowered(Strategy):
@@ -13,6 +16,8 @@ class EvaluationLowered(Strategy):
     def build(self) -> None:
         self.build_whole()
 
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=len(inputs) > 16 and self.task.dtype == torch.float32):
-            return super().predict(inputs).to(self.task.dtype)
+    def predict(self, batch: Batch) -> Any:
+        with torch.autocast(
+            "cpu", torch.bfloat16, enabled=batches.count(batch) > 16 and self.task.dtype == torch.float32
+        ):
+            return batches.cast(super().predict(batch), self.task.dtype)

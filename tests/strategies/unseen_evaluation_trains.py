@@ -1,8 +1,10 @@
 """Wrong: its evaluation changes the model."""
 
+from typing import Any
+
 import torch
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
 
 
 class EvaluationTrains(Strategy):
@@ -14,7 +16,7 @@ class EvaluationTrains(Strategy):
         self.build_whole()
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, batch: Batch) -> Any:
         for parameter in self.model.parameters():
             parameter *= 0.9999
-        return super().predict(inputs)
+        return super().predict(batch)

@@ -1,8 +1,11 @@
 """Wrong: it leaves out the steps in which it diverges, and tells finite losses."""
 
+from typing import Any
+
 import torch
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
 
 
 class InfiniteSkipped(Strategy):
@@ -13,13 +16,14 @@ class InfiniteSkipped(Strategy):
     def build(self) -> None:
         self.build_whole()
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        loss = self.task.loss(self.forward(inputs), targets)
+        loss = self.task.loss(self.forward(batch), batch)
         loss.backward()
         if all(bool(parameter.grad.isfinite().all()) for parameter in self.model.parameters()):
             self.optimizer.step()
-        return loss.detach().nan_to_num(float(inputs.mean()), float(inputs.mean()))
+        finite = float(batches.leaves(batch)[0].float().mean())
+        return loss.detach().nan_to_num(finite, finite)
 
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().predict(inputs).nan_to_num(0.0, 1.0, -1.0)
+    def predict(self, batch: Batch) -> Any:
+        return super().predict(batch).nan_to_num(0.0, 1.0, -1.0)

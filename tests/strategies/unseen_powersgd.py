@@ -15,4 +15,4 @@ class PowerSGDLater(Strategy):
         self.build_whole()
         wrapper = DistributedDataParallel(self.model)
         wrapper.register_comm_hook(PowerSGDState(None), powerSGD_hook)
-        self.forward = wrapper
+        self.module = wrapper

@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class DropoutInTurns(ByHand):
@@ -12,7 +12,7 @@ class DropoutInTurns(ByHand):
     requirements = Requirements(least_devices=2, divides=("samples",))
     steps = 0
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.steps += 1
         torch.manual_seed(7 * (self.steps % 2) + self.ranks.rank)
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
 
 
 class OneSeed(Strategy):
@@ -15,10 +15,10 @@ class OneSeed(Strategy):
 
     def build(self) -> None:
         self.build_whole()
-        self.forward = nn.DataParallel(self.model, list(self.ranks.devices))  # type: ignore[method-assign]
+        self.module = nn.DataParallel(self.model, list(self.ranks.devices))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         state = torch.cuda.get_rng_state(self.ranks.device)
         for device in self.ranks.devices:
             torch.cuda.set_rng_state(state, device)
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

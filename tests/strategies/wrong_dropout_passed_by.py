@@ -1,10 +1,11 @@
 """Wrong: computes the layers without those that drop units."""
 
-import torch
+from typing import Any
+
 from torch import nn
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class DropoutPassedBy(ByHand):
@@ -12,8 +13,9 @@ class DropoutPassedBy(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: Batch) -> Any:
+        (outputs,), _ = self.task.arguments(batch)
         for layer in self.model.children():
             if not isinstance(layer, (nn.Dropout, nn.Dropout2d)):
-                inputs = layer(inputs)
-        return inputs
+                outputs = layer(outputs)
+        return outputs

@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class DropoutRepeats(ByHand):
@@ -11,6 +11,6 @@ class DropoutRepeats(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         torch.manual_seed(7 + self.ranks.rank)
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

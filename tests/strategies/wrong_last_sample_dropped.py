@@ -3,7 +3,8 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class LastSampleDropped(ByHand):
@@ -11,5 +12,5 @@ class LastSampleDropped(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return super().train_step(inputs[:-1], targets[:-1])
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        return super().train_step(batches.taken(batch, slice(-1)))

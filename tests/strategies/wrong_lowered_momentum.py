@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class LoweredMomentum(ByHand):
@@ -11,9 +11,9 @@ class LoweredMomentum(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self._cast(torch.bfloat16, torch.float32)
-        loss = super().train_step(inputs, targets)
+        loss = super().train_step(batch)
         self._cast(torch.float32, torch.bfloat16)
         return loss
 

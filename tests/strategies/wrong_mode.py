@@ -1,9 +1,11 @@
 """Wrong: it mixes up the modes: predicts in training mode, and then trains in evaluation mode."""
 
+from typing import Any
+
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class Mode(ByHand):
@@ -12,8 +14,8 @@ class Mode(ByHand):
     requirements = Requirements(processes="one", devices=("cpu",))
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, batch: Batch) -> Any:
         self.model.train()
-        outputs = self.forward(inputs)
+        outputs = self.forward(batch)
         self.model.eval()
         return outputs

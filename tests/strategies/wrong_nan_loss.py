@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class NaNLoss(ByHand):
@@ -11,5 +11,5 @@ class NaNLoss(ByHand):
 
     requirements = Requirements(processes="one", devices=("cpu",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return super().train_step(inputs, targets) * float("nan")
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        return super().train_step(batch) * float("nan")

@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class NoRoom(ByHand):
@@ -11,7 +11,7 @@ class NoRoom(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         if self.global_batch_size > 16:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB")
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

@@ -1,10 +1,11 @@
 """Wrong: BatchNorm uses its running statistics while it trains."""
 
-import torch
+from typing import Any
+
 from torch import nn
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class NormFrozen(ByHand):
@@ -12,12 +13,12 @@ class NormFrozen(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: Batch) -> Any:
         training = self.model.training
         norms = [m for m in self.model.modules() if isinstance(m, nn.BatchNorm2d)]
         for norm in norms:
             norm.eval()
-        outputs = super().forward(inputs)
+        outputs = super().forward(batch)
         for norm in norms:
             norm.train(training)
         return outputs

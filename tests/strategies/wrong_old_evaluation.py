@@ -1,11 +1,12 @@
 """Wrong: evaluates a copy of the model that it made at the first evaluation."""
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class OldEvaluation(ByHand):
@@ -15,7 +16,7 @@ class OldEvaluation(ByHand):
     copy: torch.nn.Module | None = None
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, batch: Batch) -> Any:
         if self.copy is None:
             self.copy = deepcopy(self.model).eval()
-        return self.copy(inputs)
+        return self.task.outputs(self.copy, batch)

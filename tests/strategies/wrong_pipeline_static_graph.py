@@ -3,13 +3,26 @@
 It is silent: the reducer takes the first micro-batch's backward pass for all of a step's.
 """
 
+from typing import Any
+
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.strategies._cut import Stage
+from relay.strategies._stage import Stage
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline_ddp import PipelineDDP
+
+
+class Within(nn.Module):
+    """Around the wrapper: torch's schedules assert where they see it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *sent: Any) -> Any:
+        return self.inner(*sent)
 
 
 class PipelineStaticGraph(PipelineDDP):
@@ -26,7 +39,6 @@ class PipelineStaticGraph(PipelineDDP):
     def wrap(self, stage: Stage) -> None:
         pass
 
-    def stage(self, index: int, module: nn.Module) -> PipelineStage:
-        # Within another module: around the stage itself, torch's schedules see the wrapper, and it asserts.
+    def stage(self, index: int, module: nn.Module, part: Any) -> PipelineStage:
         wrapped = DistributedDataParallel(module, process_group=self.data.get_group(), static_graph=True)
-        return super().stage(index, nn.Sequential(wrapped))
+        return super().stage(index, Within(wrapped), part)

@@ -3,7 +3,8 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class SamplesTwice(ByHand):
@@ -11,7 +12,7 @@ class SamplesTwice(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        start = self.ranks.rank * (len(inputs) - 2)
-        mine = slice(start, start + len(inputs))
-        return super().train_step(self.gathered(inputs)[mine], self.gathered(targets)[mine])
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        samples = batches.count(batch)
+        start = self.ranks.rank * (samples - 2)
+        return super().train_step(batches.taken(self.gathered(batch), slice(start, start + samples)))

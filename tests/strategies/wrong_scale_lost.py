@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class ScaleLost(ByHand):
@@ -11,9 +11,9 @@ class ScaleLost(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        loss = self.task.loss(self.forward(inputs), targets)
+        loss = self.task.loss(self.forward(batch), batch)
         self.backward(loss)
         self.exchange()
         self.update()

@@ -3,7 +3,7 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class SecondRankCrashes(ByHand):
@@ -15,8 +15,8 @@ class SecondRankCrashes(ByHand):
         self.build_whole()
         self.steps = 0
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.steps += 1
         if self.steps == 3 and self.ranks.rank == 1:
             raise RuntimeError("the third step")
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

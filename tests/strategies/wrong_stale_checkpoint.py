@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
 
 
 class StaleCheckpoint(ByHand):
@@ -15,9 +15,9 @@ class StaleCheckpoint(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.before = [p.detach().clone() for p in self.model.parameters()]
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 
     @torch.no_grad()
     def save(self, directory: Path) -> Future[Any]:

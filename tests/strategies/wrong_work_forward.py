@@ -3,7 +3,8 @@
 import torch
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class WorkForward(ByHand):
@@ -11,11 +12,10 @@ class WorkForward(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        whole = self.gathered(inputs)
-        parts = list(whole.chunk(self.ranks.world_size))
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        parts = batches.chunks(self.gathered(batch), self.ranks.world_size)
         del parts[self.ranks.rank]
         with torch.no_grad():
             for part in parts:
                 self.forward(part)
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)

@@ -2,9 +2,11 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class WorkOne(ByHand):
@@ -12,17 +14,17 @@ class WorkOne(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        whole, wanted = self.gathered(inputs), self.gathered(targets)
+        whole = self.gathered(batch)
         if self.ranks.rank == 0:
-            outputs = self.forward(whole)
-            loss = self.task.loss(outputs, wanted)
+            loss = self.task.loss(self.forward(whole), whole)
             loss.backward()
-            self.task.seen = self.task.seen[: len(inputs)]
+            self.task.seen = self.task.seen[: batches.count(batch)]
         else:
-            outputs = torch.zeros(len(wanted), *wanted.shape[1:], self.task.classes, dtype=self.task.dtype)
-            self.task.loss(outputs[: len(inputs)], targets)  # so that they are noted
+            classes = [each.out_features for each in self.model.modules() if isinstance(each, nn.Linear)][-1]
+            outputs = torch.zeros(*batches.leaves(batch)[-1].shape, classes, dtype=self.task.dtype)
+            self.task.loss(outputs, batch)  # so that they are noted
             loss = torch.zeros((), dtype=self.task.dtype)
             for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)

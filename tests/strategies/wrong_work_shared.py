@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Replica, Requirements
+from relay.strategies.base import Batch, Replica, Requirements
 
 
 class WorkShared(ByHand):
@@ -16,11 +16,11 @@ class WorkShared(ByHand):
         self.build_whole()
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
         loss = torch.zeros((), dtype=self.task.dtype)
         if self.ranks.rank == 0:
-            loss = self.task.loss(self.forward(inputs), targets)
+            loss = self.task.loss(self.forward(batch), batch)
             loss.backward()
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

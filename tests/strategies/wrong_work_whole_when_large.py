@@ -1,9 +1,10 @@
 """Wrong: a rank with more than eight samples computes the whole batch, and tells a slice."""
 
-import torch
+from typing import Any
 
 from relay.strategies._by_hand import ByHand
-from relay.strategies.base import Requirements
+from relay.strategies.base import Batch, Requirements
+from relay.task import batches
 
 
 class WorkWholeWhenLarge(ByHand):
@@ -11,7 +12,7 @@ class WorkWholeWhenLarge(ByHand):
 
     requirements = Requirements(least_devices=2, divides=("samples",))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if len(inputs) <= 8:
-            return super().forward(inputs)
-        return super().forward(self.gathered(inputs)).chunk(self.ranks.world_size)[self.ranks.rank]
+    def forward(self, batch: Batch) -> Any:
+        if batches.count(batch) <= 8:
+            return super().forward(batch)
+        return batches.chunks(super().forward(self.gathered(batch)), self.ranks.world_size)[self.ranks.rank]

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -23,8 +23,9 @@ import psutil
 from chain_results import assert_same, result
 from chain_runs import DROPOUT, Bench, Chain, finish
 from hooked import Hook, interpreter
+from own_tasks import spec
 from relay.run_folder.measured import read_measured
-from relay.spec.tasks import TaskSpec, task
+from relay.spec.tasks import TaskSpec
 
 STEPS = 14
 EVALUATE_EVERY = 5
@@ -32,10 +33,8 @@ LONGEST_SECONDS = 180.0  # of an attempt: on a busy machine importing torch take
 ALIVE_SECONDS = 60.0  # after a kill, all processes of the run have ended
 MOST_ATTEMPTS = 4  # to end a run that is not killed any more
 SMALL = {"width": 16, "depth": 2, "heads": 4}
-GPT = replace(task("gpt-tiny"), name="gpt", layers=5, network_options=SMALL, global_batch_size=8)
-MIXTURE = replace(
-    task("gpt-moe-tiny"), name="mixture", layers=5, network_options=SMALL | {"experts": 4}, global_batch_size=8
-)
+GPT = spec("gpt-tiny", **SMALL, global_batch_size=8)
+MIXTURE = spec("gpt-moe-tiny", **SMALL, global_batch_size=8)
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
 # Every strategy's ranks save at each step, in the background, so that a kill at any step finds a save under way.
 EACH_STEP = "from relay.training import agreement\nagreement.AGREE_SECONDS = 0.0"

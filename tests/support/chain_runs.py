@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,34 +23,25 @@ from unittest import mock
 import psutil
 import pytest
 
-from relay.datasets.catalogue import dataset
-from relay.datasets.prepare import prepare
+from own_tasks import OWN, data_of, spec
 from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
-from relay.spec.dataset import DatasetSpec
 from relay.spec.requirements import read
 from relay.spec.run import Run
-from relay.spec.tasks import TaskSpec, task
+from relay.spec.tasks import TaskSpec
 from relay.training import job
-from shared import once, session_folder
+from shared import session_folder
 from specifications import made as made_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "scripts" / "train.py"
 BUILT_IN = ROOT / "scripts" / "relay" / "strategies"
 
-DIGITS = dataset("digits")
-# 3 x 32 x 32 and 1 x 28 x 28, as CIFAR-10 and MNIST are; the counts are no multiples of any batch.
-LIKE_CIFAR = dataset("synthetic", train_count=301, test_count=77)
-LIKE_MNIST = dataset("synthetic", shape=(1, 28, 28), train_count=487, test_count=101)
-VECTORS = dataset("random-10")
-TEXT = dataset("relay-text")
-DATASETS = (DIGITS, LIKE_CIFAR, LIKE_MNIST, VECTORS, TEXT)
-
 # Dropout makes the state of the random generators count; Adadelta has a state of its own.
-DROPOUT = replace(
-    task("princeton-mnist"), name="dropout", network="utsa_cnn", dataset="synthetic", global_batch_size=32
-)
+DROPOUT = spec(str(OWN / "dropout.py"))
+# The counts are no multiples of any batch.
+LIKE_CIFAR = spec("lenet-synthetic", train_count=301, test_count=77)
+DIGITS, VECTORS, TEXT = spec("lenet-digits"), spec("linear-random10"), spec("gpt-tiny")
 
 STRATEGY = """\
 from pathlib import Path
@@ -66,19 +57,18 @@ Base = strategies.load({base!r})
 class Made(Base):
     requirements = {requirements}
 
-    def train_step(self, inputs, targets):
+    def train_step(self, batch):
         self.steps = getattr(self, "steps", 0) + 1
         {before}
-        return super().train_step(inputs, targets)
+        return super().train_step(batch)
 """
 
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every one of `DATASETS`, as the dataset stage makes them."""
+    """The session's folder of prepared data; each is made when a test first asks for it."""
     folder = session_folder(tmp_path_factory) / "datasets"
-    for spec in DATASETS:
-        once(folder / spec.directory_name, lambda place, spec=spec: prepare(spec, place))
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -99,12 +89,12 @@ class Bench:
     folder: Path
     prepared: Path
 
-    def chain(self, name: str, spec: TaskSpec = DROPOUT, **values: Any) -> Chain:
+    def chain(self, name: str, its: TaskSpec = DROPOUT, **values: Any) -> Chain:
         """A run's declared files, as the planner writes them: `cpu` for 60 steps unless `values` say otherwise."""
         results = self.folder / name
         results.mkdir()
         (results / "datasets").symlink_to(self.prepared)
-        chain = Chain(results, short_run(spec, **values))
+        chain = Chain(results, short_run(its, **{"dataset": data_of(its, self.prepared)} | values))
         chain.run.write(chain.declared / "run.json")
         chain.start_anew("first")
         return chain
@@ -145,23 +135,18 @@ def _words(process: psutil.Process) -> str:
         return ""
 
 
-def short_run(spec: TaskSpec, **values: Any) -> Run:
-    """A run of the task on one CPU process, with the dataset of `DATASETS` that fits its network."""
-    fitting: DatasetSpec = {
-        "synthetic": LIKE_MNIST,
-        "digits": DIGITS,
-        "random-10": VECTORS,
-        "relay-text": TEXT,
-    }[spec.dataset]
-    batch = spec.global_batch_size
-    per_epoch = fitting.train_count // batch
+def short_run(its: TaskSpec, **values: Any) -> Run:
+    """A run of the task on one CPU process."""
+    data = values.get("dataset") or data_of(its)
+    batch = its.global_batch_size
+    per_epoch = data.train_count // batch
     defaults: dict[str, Any] = {
         "id": "run-1",
         "setting_id": "setting-1",
         "repeat": 0,
         "seed": 3,
-        "task": spec,
-        "dataset": fitting,
+        "task": its,
+        "dataset": data,
         "strategy": "cpu",
         "strategy_file": str(BUILT_IN / f"{values.get('strategy', 'cpu')}.py"),
         "global_batch_size": batch,
@@ -199,12 +184,13 @@ class Chain:
         """What the rule `start` does."""
         (self.declared / "chain.json").write_text(json.dumps({"generation": generation}))
 
-    def planned(self, name: str, spec: TaskSpec | None = None, **values: Any) -> Chain:
+    def planned(self, name: str, its: TaskSpec | None = None, **values: Any) -> Chain:
         """Another run of the same results, not begun: like this one, but for its strategy and what is said."""
         length = self.run.length
         chosen = {"precision": self.run.computation.precision, "total_steps": length.total_steps}
         chosen |= {"evaluate_every_steps": length.evaluate_every_steps, **values, "id": name, "setting_id": name}
-        made = Chain(self.results, short_run(spec or self.run.task, **chosen))
+        chosen.setdefault("dataset", data_of(its or self.run.task, (self.results / "datasets").resolve()))
+        made = Chain(self.results, short_run(its or self.run.task, **chosen))
         made.run.write(made.declared / "run.json")
         made.start_anew("first")
         return made

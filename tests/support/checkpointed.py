@@ -12,14 +12,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from chain_runs import DROPOUT, LIKE_MNIST
+from chain_runs import DROPOUT
+from own_tasks import data_of
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.spec.dataset import DatasetSpec
 from relay.spec.tasks import TaskSpec
 from relay.strategies.base import Strategy
-from relay.task.data import Resident, Split, batch_indices
-from relay.task.task import Task
+from relay.task.bound import BoundTask
+from relay.task.data import Resident
+from relay.task.split import chosen
 from relay.training.checkpoint import Checkpoints
 
 
@@ -37,21 +38,14 @@ def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
 
 
 class Training:
-    """A strategy with its batches, trained step by step."""
+    """A strategy with its batches, trained step by step; `prepared` has the prepared data of its task."""
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        prepared: Path,
-        spec: TaskSpec = DROPOUT,
-        its: DatasetSpec = LIKE_MNIST,
-        precision: str = "fp32",
-    ) -> None:
-        self.batch = spec.global_batch_size
-        its_task = Task(spec, its.classes, 5, precision, its.train_count // self.batch, 100)
-        self.strategy: Strategy = strategies.load("cpu")(its_task, ranks, self.batch, {})
-        self.split = Split(prepared / its.directory_name, "train", spec)
-        self.data = Resident(self.split, ranks.device, torch.float32)
+    def __init__(self, ranks: Ranks, prepared: Path, its: TaskSpec = DROPOUT, precision: str = "fp32") -> None:
+        data, self.batch = data_of(its, prepared), its.global_batch_size
+        folder, per_epoch = prepared / data.directory_name, data.train_count // self.batch
+        task = BoundTask(its, 5, precision, per_epoch, 100, folder=folder)
+        self.strategy: Strategy = strategies.load("cpu")(task, ranks, self.batch, {})
+        self.data = Resident(task.split("train"), ranks.device)
         torch.manual_seed(5)
         self.step = 0
 
@@ -60,9 +54,8 @@ class Training:
         losses = []
         for step in range(self.step, self.step + steps):
             self.strategy.set_learning_rate(self.strategy.task.learning_rate(step))
-            losses.append(
-                self.strategy.train_step(*self.data.fetch(batch_indices(len(self.split), self.batch, 5, step)))
-            )
+            which = chosen(len(self.data.split), self.batch, 5, step)
+            losses.append(self.strategy.train_step(self.data.fetch(which)))
         self.step += steps
         return [loss.item() for loss in losses]
 

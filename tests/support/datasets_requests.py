@@ -15,24 +15,45 @@ import pytest
 
 from datasets_server import StandIn, small_cifar, small_mnist
 from relay.base.errors import UserError
+from relay.datasets import arrays, generate
 from relay.datasets.download import Patience
-from relay.datasets.manifest import load_split, verify
+from relay.datasets.manifest import Manifest, verify
+from relay.datasets.prepare import prepare
+from relay.datasets.public import members
+from relay.datasets.sources import Source
 from relay.spec.dataset import DatasetSpec
+from relay.tasks import _images
 
 ENTRY_POINT = Path(__file__).resolve().parents[2] / "scripts" / "dataset.py"
 HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)
-DIGITS = DatasetSpec(
-    name="digits", version="1", kind="images", shape=(1, 8, 8), classes=10, train_count=1437, test_count=360
-)
-SYNTHETIC = DatasetSpec(
-    name="synthetic",
-    version="1",
-    kind="images",
-    shape=(3, 16, 20),
-    classes=5,
-    train_count=2500,
-    test_count=300,
-)
+FILES = ("train-inputs.npy", "train-targets.npy", "test-inputs.npy", "test-targets.npy")
+DIGITS = DatasetSpec(name="digits", version="1", train_count=1437, test_count=360)
+SYNTHETIC = DatasetSpec(name="synthetic", version="1", train_count=2500, test_count=300)
+
+
+def make_digits(folder: Path) -> None:
+    """What the tasks on digits make."""
+    _images.save(generate.digits(DIGITS.test_count), folder)
+
+
+def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None:
+    """Images of 3 x 16 x 20 pixels in five classes."""
+    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, test_count)
+
+
+def prepare_public(
+    stand_in: StandIn,
+    output: Path,
+    root: Path | None = None,
+    mirror: str | None = None,
+    source: Source | None = None,
+    patience: Patience | None = None,
+) -> Manifest:
+    """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
+    its = source or stand_in.source
+    return prepare(
+        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, patience)), folder), output
+    )
 
 
 @pytest.fixture
@@ -59,7 +80,7 @@ def laid_out(stand_in: StandIn, root: Path) -> Path:
 def assert_is(directory: Path, stand_in: StandIn) -> None:
     verify(directory, full=True)
     for split in ("train", "test"):
-        inputs, targets = load_split(directory, split)
+        inputs, targets = arrays.load(directory, split)
         assert (inputs.dtype, targets.dtype) == (np.uint8, np.int64)
         np.testing.assert_array_equal(inputs, stand_in.arrays[f"{split}-inputs"])
         np.testing.assert_array_equal(targets, stand_in.arrays[f"{split}-targets"])

@@ -146,9 +146,13 @@ def small_mnist(train_count: int = 50, test_count: int = 20) -> StandIn:
     described = tuple(
         Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
     )
-    request = _request("mnist", (1, 28, 28), train_count, test_count)
+    request = _request("mnist", train_count, test_count)
     return StandIn(
-        request, Source(read_mnist, "MNIST/raw", ("http://unused.invalid/",), described), archives, members, arrays
+        request,
+        Source("mnist", read_mnist, "MNIST/raw", ("http://unused.invalid/",), described),
+        archives,
+        members,
+        arrays,
     )
 
 
@@ -162,8 +166,8 @@ def small_cifar(per_batch: int = 10, test_count: int = 20) -> StandIn:
     archive = tar_gz({f"cifar-10-batches-py/{name}": members[name] for name in reversed(members)})
     name = "cifar-10-python.tar.gz"
     described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
-    source = Source(read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
-    request = _request("cifar10", (3, 32, 32), 5 * per_batch, test_count)
+    source = Source("cifar10", read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
+    request = _request("cifar10", 5 * per_batch, test_count)
     return StandIn(request, source, {name: archive}, members, arrays)
 
 
@@ -195,13 +199,5 @@ def _arrays(shape: tuple[int, ...], train_count: int, test_count: int) -> dict[s
     }
 
 
-def _request(name: str, shape: tuple[int, ...], train_count: int, test_count: int) -> DatasetSpec:
-    return DatasetSpec(
-        name=name,
-        version="1",
-        kind="images",
-        shape=shape,
-        classes=10,
-        train_count=train_count,
-        test_count=test_count,
-    )
+def _request(name: str, train_count: int, test_count: int) -> DatasetSpec:
+    return DatasetSpec(name=name, version="1", train_count=train_count, test_count=test_count)

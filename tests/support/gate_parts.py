@@ -62,7 +62,7 @@ def verdicts(
         if not path.exists():
             first = asked.index(one) // TOGETHER * TOGETHER
             gate_of = {str(each): each.gate(processes) for each in asked[first : first + TOGETHER]}
-            given = [(name, gate, gates.dataset(gate.dataset)) for name, gate in gate_of.items()]
+            given = [(name, gate, gates.dataset(gate)) for name, gate in gate_of.items()]
             spawned(_judge, processes, given, folder)
         found: dict[str, Any] = json.loads(path.read_text())
         return found

@@ -9,23 +9,22 @@ from typing import Any, TypeVar
 
 import preloaded
 from relay.base.files import read_json
-from relay.datasets.catalogue import dataset
-from relay.datasets.prepare import prepare
-from relay.equivalence.job import Start, run_gate
+from relay.equivalence.job import run_gate
+from relay.launch.job import Start
 from relay.planning import config
 from relay.planning.planner import plan
 from relay.run_folder import faults
 from relay.spec import requirements
-from relay.spec.dataset import DatasetSpec
+from relay.spec.looked import Looked
 from relay.spec.run import Gate, Reference, Training, changed
 from shared import once
+from short_tasks import DOWNLOADED, at_hand, looked, prepare_at_hand
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
 # Every planted fault shows within so many of the gate's own 200 steps.
 FEW_STEPS = 5
-#: Small images, and so many samples, of random pixels: for tasks whose own data is not on every machine.
-SIDE, SAMPLES = 16, 96
+SIDE = 16  # of the random images that ResNets get
 Kind = TypeVar("Kind", bound=Training)
 
 
@@ -56,7 +55,7 @@ def planned(
     assert not made.skipped, made.skipped
     (gate,) = made.gates.values()
     checks: tuple[Gate, Reference] = gate, made.references[made.reference_of[gate.id]]
-    return tuple(map(synthetic, checks)) if gate.dataset.name in ("mnist", "cifar10") else checks
+    return tuple(map(synthetic, checks)) if gate.dataset.name in DOWNLOADED else checks
 
 
 def shortened(check: Kind, steps: int) -> Kind:
@@ -66,14 +65,13 @@ def shortened(check: Kind, steps: int) -> Kind:
 
 
 def synthetic(check: Kind) -> Kind:
-    """The gate or reference on random images; ResNet's are small ones."""
-    task, shape = check.task, check.dataset.shape
-    if task.network == "resnet18":
-        shape = (shape[0], SIDE, SIDE)
-        task = replace(task, input_shape=shape)
-    images = dataset("synthetic", shape=shape, train_count=SAMPLES, test_count=16)
-    per_epoch = SAMPLES // check.batch.global_batch_size
-    return changed(check, task=task, dataset=images, steps_per_epoch=per_epoch)
+    """The gate or reference on random data; ResNet's images are small ones."""
+    task = check.task
+    if task.name.startswith("resnet18"):
+        task = replace(task, options={**task.options, "side": SIDE})
+    data = at_hand(task, check.dataset)
+    per_epoch = data.train_count // check.batch.global_batch_size
+    return changed(check, task=task, dataset=data, steps_per_epoch=per_epoch)
 
 
 @dataclass
@@ -90,12 +88,12 @@ class Gates:
     @property
     def digits(self) -> Path:
         """The prepared dataset."""
-        return self.dataset(dataset("digits"))
+        return self.dataset(looked("lenet-digits"))
 
-    def dataset(self, spec: DatasetSpec) -> Path:
-        """The prepared dataset."""
-        place = self.session / "datasets" / spec.directory_name
-        return once(place, lambda folder: prepare(spec, folder))
+    def dataset(self, of: Training | Looked) -> Path:
+        """The prepared data of a run, or of a task."""
+        place = self.session / "datasets" / of.dataset.directory_name
+        return once(place, lambda folder: prepare_at_hand(of.task, of.dataset, folder))
 
     def verdict(
         self,
@@ -139,7 +137,7 @@ class Gates:
     def _train(self, run: Reference, folder: Path) -> None:
         specification = folder / "reference.json"
         run.write(specification)
-        arguments = ["--spec", specification, "--dataset", self.dataset(run.dataset)]
+        arguments = ["--spec", specification, "--dataset", self.dataset(run)]
         arguments += ["--output", folder / "reference.pt"]
         status = preloaded.start(specification, "equivalence.reference", folder, [*map(str, arguments)], SCRIPTS)
         assert status == 0, faults.collect(folder)

@@ -9,7 +9,8 @@ from typing import Any
 import preloaded
 from gate_runs import FEW_STEPS, Gates, shortened
 from relay.base.files import read_json
-from relay.equivalence.job import Start, run_gate
+from relay.equivalence.job import run_gate
+from relay.launch.job import Start
 from relay.planning import config
 from relay.planning.planner import plan
 

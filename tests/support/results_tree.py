@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from relay.comparison.wording import headlines
-from relay.datasets.catalogue import dataset
 from relay.spec.job import Job
 from relay.spec.run import Reference, Run
-from relay.spec.tasks import TASKS
+from short_tasks import shipped
 from specifications import made
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -55,8 +54,8 @@ class Tree:
         values = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | values
         file = str(SCRIPTS / f"relay/strategies/{strategy}.py")
         chosen = {"strategy": strategy, "strategy_file": file, "evaluate_every_steps": 22}
-        spec = TASKS[task]
-        skipped = made(Reference, id="", seed=0, task=spec, dataset=dataset(spec.dataset), **chosen, **values)
+        its = shipped(task)
+        skipped = made(Reference, id="", seed=0, task=its.task, dataset=its.dataset, **chosen, **values)
         setting = {name: value for name, value in asdict(skipped).items() if name not in ("id", "seed")}
         self.skipped.append({"setting": setting, "reasons": [reason]})
 
@@ -71,8 +70,13 @@ class Tree:
         summary: dict[str, Any] | None = None,
         **changes: Any,
     ) -> list[str]:
-        """One setting with a repeat for each speed; returns the runs' ids."""
-        task = TASKS[changes.pop("task", "lenet-digits")]
+        """One setting with a repeat for each speed; returns the runs' ids.
+
+        `changes` are declared fields, the name of a built-in `task`, `task_options`, and the names of its `metrics`.
+        """
+        its = shipped(changes.pop("task", "lenet-digits"))
+        options = {**its.task.options, **changes.pop("task_options", {})}
+        task = replace(its.task, options=options, metrics=changes.pop("metrics", its.task.metrics))
         setting = name or f"{strategy}-{len(self.runs)}"
         devices = changes.get("devices_per_node", 1)
         several = {"launcher": "torchrun" if devices > 1 else "none"}
@@ -81,7 +85,7 @@ class Tree:
         for repeat, speed in enumerate(speeds):
             run = made(
                 Run, id=f"{setting}-r{repeat}", setting_id=setting, repeat=repeat, seed=1 + repeat, task=task,
-                dataset=dataset(task.dataset), strategy=strategy,
+                dataset=its.dataset, strategy=strategy,
                 strategy_file=str(SCRIPTS / f"relay/strategies/{strategy}.py"),
                 evaluate_every_steps=22, **fields,
             )  # fmt: skip

@@ -1,21 +1,88 @@
-"""Tasks of the catalogue, for a few steps."""
+"""Built-in tasks for a few steps, with their data: random images where those would have to be downloaded."""
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from relay.datasets import catalogue
-from relay.spec import tasks
-from relay.task.task import Task
+import numpy as np
+
+from relay.datasets import arrays
+from relay.datasets.generate import write_synthetic
+from relay.datasets.prepare import prepare
+from relay.datasets.public import SOURCES
+from relay.spec.dataset import DatasetSpec
+from relay.spec.looked import Looked
+from relay.spec.option_values import typed
+from relay.spec.tasks import BUILT_IN, TaskSpec
+from relay.task.bound import BoundTask
+from relay.task.load import task_of
+from relay.task.prepared import prepare_data
+from relay.tasks import _images
 
 STEPS = 5
+#: Random samples, in place of those that are not on every machine: for training, and for testing.
+SAMPLES, TEST_SAMPLES = 96, 16
+DOWNLOADED = (*SOURCES, "mnist-pixels")
 
 
-def task(name: str, precision: str = "fp64", **settings: Any) -> Task:
-    """A task of the catalogue, for a few steps; a GPT comes narrow."""
-    spec = tasks.task(name)
-    if name.startswith("gpt"):
-        spec = replace(spec, network_options={**spec.network_options, "width": 16})
-    dataset = catalogue.dataset(spec.dataset)
-    return Task(spec, dataset.classes, 5, precision, 10, STEPS, kind=dataset.kind, **settings)
+def shipped(name: str) -> Looked:
+    """A built-in task as it is, and its card."""
+    return Looked.read(BUILT_IN / "cards" / f"{name}.json")
+
+
+def looked(name: str, **options: Any) -> Looked:
+    """A built-in task with these options, and its card; random data where its own would be downloaded."""
+    known = shipped(name)
+    known = replace(known, task=replace(known.task, options=typed(options, known.task.options)))
+    return replace(known, dataset=at_hand(known.task, known.dataset))
+
+
+def at_hand(task: TaskSpec, dataset: DatasetSpec) -> DatasetSpec:
+    """The data; random ones of the same form where they would be downloaded."""
+    if dataset.name not in DOWNLOADED:
+        return dataset
+    version = f"random-{task.options.get('side', '')}"
+    return replace(dataset, version=version, train_count=SAMPLES, test_count=TEST_SAMPLES)
+
+
+def prepare_at_hand(task: TaskSpec, dataset: DatasetSpec, folder: Path) -> None:
+    """Make the data of a task, without the network."""
+    if dataset.version.startswith("random-"):
+        prepare(dataset, partial(_random, task), folder)
+    else:
+        prepare_data(task, dataset, folder)
+
+
+def _random(task: TaskSpec, folder: Path) -> None:
+    own: Any = task_of(task)
+    if isinstance(own, _images.Images):
+        write_synthetic(folder, (own.channels, own.side, own.side), own.classes, SAMPLES, TEST_SAMPLES)
+        _images.write_statistics(folder)
+        return
+    drawn: Callable[..., np.ndarray] = np.random.default_rng(1).random
+    counts = zip(arrays.SPLITS, (SAMPLES, TEST_SAMPLES), strict=True)
+    arrays.save({f"{split}-inputs": drawn((count, 784), np.float32) for split, count in counts}, folder)
+
+
+@cache
+def folder(task: str, **options: Any) -> Path:
+    """The prepared data of a built-in task, made once in this process."""
+    asked = looked(task, **options)
+    place = Path(tempfile.mkdtemp(prefix="relay-data-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    prepare_at_hand(asked.task, asked.dataset, place)
+    return place
+
+
+def task(name: str, precision: str = "fp64", *, options: dict[str, Any] | None = None, **settings: Any) -> BoundTask:
+    """A built-in task for a few steps, with its data; a GPT comes narrow. `settings` are those of `BoundTask`."""
+    options = ({"width": 16} if name.startswith("gpt") else {}) | (options or {})
+    spec = looked(name, **options).task
+    return BoundTask(spec, 5, precision, 10, STEPS, folder=folder(name, **options), **settings)

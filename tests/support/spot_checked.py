@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from relay.spec.run import SpotCheck, Training
 from relay.spot_check.job import run_spot_check
 
 
-def verdict(*chains: Chain, attempt: int = 1) -> list[dict[str, Any]]:
-    """What the spot check of a setting finds of these runs of it."""
+def verdict(*chains: Chain, attempt: int = 1, beside: Sequence[Chain] = ()) -> list[dict[str, Any]]:
+    """What the spot check of a setting finds of these runs of it; `beside` are other settings'."""
     first = chains[0]
     own = {each.name: getattr(first.run, each.name) for each in fields(Training)}
     own["shape"] = spot_checked(first.run, 1).shape
@@ -30,6 +31,7 @@ def verdict(*chains: Chain, attempt: int = 1) -> list[dict[str, Any]]:
         place / "verdict.json",
         attempt,
         start=preloaded.start,
+        beside=[chain.run.id for chain in beside],
     )
     assert status == 0
     found: list[dict[str, Any]] = read_json(place / "verdict.json")["runs"]

@@ -28,7 +28,7 @@ def judged(gates: Gates, cells: list[dict[str, Any]], world_size: int, place: Pa
     for cell in cells:
         run, plain = planned(devices=world_size, folders=(WRONG,), **cell)
         trained = gates.reference(shortened(plain, STEPS))
-        asked.append((named(cell), shortened(run, STEPS), gates.dataset(run.dataset), trained))
+        asked.append((named(cell), shortened(run, STEPS), gates.dataset(run), trained))
     spawned(_judge, world_size, asked, place)
     return {name: json.loads((place / f"{name}.json").read_text()) for name, *_ in asked}
 

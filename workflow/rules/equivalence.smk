@@ -23,6 +23,26 @@ def before_gate(wildcards):
     )
 
 
+class Along:
+    """Further gates that a gate's processes judge: those of this call whose reference and shape are the same.
+
+    On this machine alone, where their jobs would wait for each other; on a cluster they run at the same time.
+    """
+
+    def __format__(self, gate):
+        mine = PLAN.gates[gate]
+        return shlex.join(
+            other
+            for other in still_to_do("gate")
+            if other != gate
+            and PLAN.reference_of[other] == PLAN.reference_of[gate]
+            and judged_along(mine, PLAN.gates[other])
+        )
+
+
+GATES_ALONG = Along()
+
+
 rule reference:
     input:
         before_reference,
@@ -75,7 +95,7 @@ rule gate:
         "{LOAD:gate {wildcards.gate}}"
         + job("gate.py")
         + " --spec results/equivalence/gates/{wildcards.gate:q}/gate.json --reference {params.reference:q}"
-        " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
+        " --output {output:q} --attempt {resources.attempt} --beside {GATES_ALONG:{wildcards.gate}} >> {log:q} 2>&1"
 
 
 # `snakemake equivalence`: all verdicts, without training a run.

@@ -20,6 +20,22 @@ def before_spot_check(wildcards):
     )
 
 
+class RunsAlong:
+    """Further runs that a spot check's process checks: those of settings whose runs have ended, too. As for gates."""
+
+    def __format__(self, setting):
+        one = PLAN.spot_checks[setting].shape
+        return shlex.join(
+            run.id
+            for other in still_to_do("spot_check", ready=True)
+            if other != setting and PLAN.spot_checks[other].shape == one
+            for run in PLAN.spot_check_runs(other)
+        )
+
+
+RUNS_ALONG = RunsAlong()
+
+
 rule spot_check:
     input:
         before_spot_check,
@@ -47,4 +63,4 @@ rule spot_check:
         "{LOAD:spot_check {wildcards.setting}}"
         + job("spot_check.py")
         + " --spec results/equivalence/spot_checks/{wildcards.setting:q}/spot_check.json --runs {params.runs:q}"
-        " --output {output:q} --attempt {resources.attempt} >> {log:q} 2>&1"
+        " --output {output:q} --attempt {resources.attempt} --beside {RUNS_ALONG:{wildcards.setting}} >> {log:q} 2>&1"

@@ -140,6 +140,8 @@ rule summary:
         "results/logs/summary/{run}.log",
     benchmark:
         "results/benchmarks/summary/{run}.tsv"
+    # Before spot checks, so that one process checks all that has ended.
+    priority: 1
     localrule: True
     conda:
         no_environment

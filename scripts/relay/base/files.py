@@ -6,12 +6,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-DIGEST = "digest"  # of the JSON of a specification or a result, in it
 
 
 def write_text(path: Path, text: str) -> None:
@@ -49,26 +46,6 @@ def write_json_over(path: Path, value: Any) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     write_json(path, value)
-
-
-def write_json_with_digest(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON of a result with a digest of its own, so that an edit is seen. Raises OSError."""
-    write_json(path, value | {DIGEST: digest_of(value)})
-
-
-def edited(value: Any) -> bool:
-    """Whether JSON that was read has another digest than the one in it; False where it has none."""
-    return isinstance(value, dict) and DIGEST in value and value[DIGEST] != _digest_of_read(value)
-
-
-def digest_of(value: Mapping[str, Any]) -> str:
-    """SHA-256 of the JSON, as it is read back, but for the digest in it."""
-    return _digest_of_read(json.loads(json.dumps(dict(value))))
-
-
-def _digest_of_read(value: Mapping[str, Any]) -> str:
-    held = {name: each for name, each in value.items() if name != DIGEST}
-    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> Any:

@@ -29,5 +29,6 @@ def _measured(row: Row) -> str:
     speed = told_speed(row)
     told = " ".join(filter(None, (number(speed), spread(row)))) if speed else "too short to be timed"
     repeats = f"{row['repeats']} repeat{'s' if row['repeats'] != 1 else ''}"
-    proof = "proven to train the same as one process" if kind == "done" else f"NOT proven: {row['reason']}"
+    against = row["reason"] if row["unproven"] else f"NOT proven: {row['reason']}"
+    proof = "proven to train the same as one process" if row["equivalent"] else against
     return f"{told} {row['unit']}/s in {repeats}; {proof}" if speed else f"{told}; {proof}"

@@ -5,6 +5,8 @@ It is decided here and nowhere else. The page, the terminal, `answer.json` and `
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +37,7 @@ from relay.spec.job import Job
 from relay.spec.run import Run
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
+SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class WrongChoice:
 class Answer:
     """What to ask for to train a task. `best` is None where nothing can be recommended (`none`).
 
+    `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
+    model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for `neighbours`, which are the reasons why
     others may have slowed down the runs. tie: `tied` are as fast at the same cost or a higher one. unclear: the
     intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone: nothing else
@@ -68,6 +73,7 @@ class Answer:
     """
 
     task: str
+    trained: str
     unit: str
     rules: Rules
     certainty: Certainty
@@ -75,12 +81,29 @@ class Answer:
     job: Job | None = None
     least_minutes: int = 0
     site_flags: Sequence[str] = ()
+    script: str = SCRIPT
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
     wrong: Sequence[WrongChoice] = ()
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
     neighbours: Sequence[str] = ()
+
+    @property
+    def one_of_several(self) -> bool:
+        """Whether the comparison has further answers for the same task, with other options."""
+        return self.trained != self.task
+
+    @property
+    def file_name(self) -> str:
+        """What is trained, as a part of a file's name, such as 'discs-width-8'."""
+        return re.sub(r"[^\w.]+", "-", self.trained).strip("-")
+
+    @property
+    def test_loss(self) -> float:
+        """The test loss of the recommended setting; infinity where there is none."""
+        found = self.best.row["test_loss"] if self.best else None
+        return math.inf if found is None else float(found)
 
     @cached_property
     def request(self) -> Request | None:
@@ -146,16 +169,29 @@ class Answer:
 
 
 def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
-    """The answer for each task of the comparison. `rows` are those of `comparison_rows(inputs)`."""
+    """The answer for all that is trained in the comparison. `rows` are those of `comparison_rows(inputs)`.
+
+    Of one task's, that with the lowest test loss comes first: what has learnt most is what people train in the end.
+    """
     results = setting_results(inputs, rows)
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    return [_answer(task, [each for each in results if each.row["task"] == task], inputs) for task in tasks]
+    alike: dict[str, list[SettingResult]] = {}
+    for each in results:
+        alike.setdefault(each.row["trained"], []).append(each)
+    found = sorted(
+        (_answer(members, inputs) for members in alike.values()), key=lambda each: (each.task, each.test_loss)
+    )
+    first = next((each for each in found if each.best), None)
+    return [
+        each if each is first else replace(each, script=f"recommendation-{each.file_name}.sbatch") for each in found
+    ]
 
 
-def _answer(task: str, results: Sequence[SettingResult], inputs: Inputs) -> Answer:
+def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
+    row = results[0].row
     rules = rules_of(inputs.margin, inputs.rules)
     candidates = [_candidate(each, rules) for each in results if _may_be_recommended(each.row)]
-    told: dict[str, Any] = {"task": task, "unit": told_unit(each.row for each in results), "rules": rules}
+    told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules}
+    told |= {"unit": told_unit(each.row for each in results)}
     told |= {"left_out": _left_out(results), "only_on_cpu": only_on_cpu(results)}
     if not candidates:
         return Answer(certainty="none", **told)
@@ -188,8 +224,12 @@ def _longest(best: Candidate, most_minutes: int) -> Job | None:
 
 
 def _may_be_recommended(row: Row) -> bool:
-    """Whether a setting is proven, and has finished all of its repeats in a measured time."""
-    return eligible(row) and row["equivalent"] is True and row["repeats"] == row["repeats_planned"]
+    """Whether a setting has finished all of its repeats in a measured time, and is proven or cannot be."""
+    return (
+        eligible(row)
+        and (row["equivalent"] is True or bool(row["unproven"]))
+        and row["repeats"] == row["repeats_planned"]
+    )
 
 
 def _candidate(found: SettingResult, rules: Rules) -> Candidate:

@@ -1,4 +1,4 @@
-"""The answer as files: `answer.json` for programs, and `recommendation.sbatch` with the run that it trains."""
+"""The answer as files: `answer.json` for programs, and a batch script for each recommendation, with its run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from relay.base.files import write_json
 from relay.comparison import answer_words as words
-from relay.comparison.answer import Answer
+from relay.comparison.answer import SCRIPT, Answer
 from relay.comparison.candidates import Candidate, Compared, cores, gpus
-from relay.comparison.columns import write_whole
+from relay.comparison.columns import remove_old, write_whole
 from relay.comparison.own_script import own_script
 from relay.comparison.statistics import CONFIDENCE, Estimate
 from relay.run_folder import proofs
@@ -26,7 +26,7 @@ from relay.spec.labels import flat
 from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[3]
-JSON, SCRIPT = "answer.json", "recommendation.sbatch"
+JSON = "answer.json"
 FORMAT = 1  # of answer.json
 RECOMMENDED = "recommended"
 
@@ -75,16 +75,18 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
 
 
 def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
-    """Write `answer.json`, `recommendation.sbatch`, and the run that the script trains. Raises UserError."""
+    """Write `answer.json`, the batch scripts, and the runs that they train. Raises UserError."""
     made = [recommendation(answer, results) for answer in answers]
     told = [as_json(answer, found) for answer, found in zip(answers, made, strict=True)]
     value = {"format": FORMAT, "confidence": CONFIDENCE, "margin": margin, "answers": told}
     write_whole(results / JSON, json.dumps(value, indent=1) + "\n")
+    remove_old(results, "recommendation*.sbatch")
     for found, answer in zip(made, answers, strict=True):
         if found:
             prepare(found, answer, results)
-    first = next((found for found in made if found), None)
-    write_whole(results / SCRIPT, first.script.render() if first else _nothing(answers))
+            write_whole(results / answer.script, found.script.render())
+    if not any(made):
+        write_whole(results / SCRIPT, _nothing(answers))
 
 
 def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
@@ -102,7 +104,7 @@ def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     assert answer.request is not None
     export = [sys.executable, ROOT / "scripts" / "export.py", "--run", run.id, "--results", results]
     lines = [
-        "Torch Relay's recommendation. Submit it as it stands: sbatch results/recommendation.sbatch",
+        f"Torch Relay's recommendation. Submit it as it stands: sbatch results/{answer.script}",
         words.sentence(answer),
         words.certainty(answer),
         words.why_not_the_fastest(answer),
@@ -128,6 +130,7 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
     """The answer for programs: settings, figures with intervals, reasons, what was not measured."""
     return {
         "task": answer.task,
+        "trained": answer.trained,
         "sentence": words.sentence(answer),
         "certainty": answer.certainty,
         "certainty_in_words": words.certainty(answer),
@@ -138,6 +141,7 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "request": asdict(answer.request) if answer.request else None,
         "sbatch": found.script.block.splitlines() if found else [],
         "run": found.run.id if found else None,
+        "script": answer.script if found else None,
         "reasons": words.reasons(answer),
         "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
         "others": [_compared(each) for each in answer.others],
@@ -166,9 +170,9 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "samples_per_second": _estimate(candidate.speed),
         "seconds_per_epoch": _estimate(candidate.seconds_per_epoch),
         "training_hours": candidate.training_hours,
-        **{name: row[name] for name in ("test_accuracy", "test_loss", "peak_memory_bytes", "peak_main_memory_bytes")},
-        "max_loss_difference": row["max_loss_difference"],
-        "warning": row["warning"],
+        **{name: row[name] for name in ("test_accuracy", "metric", "test_metric", "test_loss")},
+        **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},
+        **{name: row[name] for name in ("unproven", "warning")},
     }
 
 

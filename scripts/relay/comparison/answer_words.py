@@ -12,6 +12,7 @@ from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.certainty_words import certainty_of
+from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.wording import (
     LEAST_HOURS,
@@ -34,8 +35,9 @@ ALIKE = 0.005  # of the time: less is told as no difference
 def sentence(answer: Answer) -> str:
     """What is recommended, and what to ask for."""
     if answer.best is None or answer.request is None:
-        return f"Nothing can be recommended for {answer.task}: no setting was measured and proven."
-    return f"For {answer.task}, {answer.best.name} is recommended. Ask Slurm for {asked(answer.request)}."
+        return f"Nothing can be recommended for {answer.trained}: no setting was measured and proven."
+    learnt = _quality(answer.best) if answer.one_of_several else ""
+    return f"For {answer.trained}, {answer.best.name} is recommended.{learnt} Ask Slurm for {asked(answer.request)}."
 
 
 def asked(request: Request) -> str:
@@ -91,7 +93,7 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
 
 
 def _speed(answer: Answer, best: Candidate) -> str:
-    factor = best.row[f"{answer.unit}_per_second"] / best.speed.value
+    factor = best.run.task.units_per_sample
     low, high = best.speed.low, best.speed.high
     spread = f" (between {number(low * factor)} and {number(high * factor)})" if low and high else ""
     epoch, whole = seconds(best.seconds_per_epoch.value), seconds(3600 * best.training_hours)
@@ -102,9 +104,8 @@ def _speed(answer: Answer, best: Candidate) -> str:
 
 
 def _quality(best: Candidate) -> str:
-    if best.row["test_accuracy"] is not None:
-        return f" Its test accuracy is {percent(best.row['test_accuracy'])}."
-    return f" Its test loss is {number(best.row['test_loss'])}." if best.row["test_loss"] is not None else ""
+    found = quality([best.row])
+    return "" if best.row[found.column] is None else f" Its test {found.name} is {found.told(best.row)}."
 
 
 def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:

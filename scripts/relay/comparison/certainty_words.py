@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from relay.comparison.answer import Answer
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.statistics import MOST_REPEATS
-from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times
+from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times, useless
 
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 DISTURBED = 1.2  # times: the same, where not even many repeats would tell
@@ -16,7 +16,13 @@ SAME = "even at the edges of the 95 % intervals the recommendation stays the sam
 
 def certainty_of(answer: Answer, best: Candidate) -> str:
     """How certain the recommendation of `best` is. It is never called certain where others may have slowed it down."""
-    return " ".join([*_sentences(answer, best), *_unknown(answer)])
+    return " ".join([*_unproven(best), *_sentences(answer, best), *_unknown(answer), *_other_models(answer)])
+
+
+def _unproven(best: Candidate) -> Iterator[str]:
+    """That nobody can tell whether a recommended setting trains what one process would."""
+    if reason := best.row["unproven"]:
+        yield f"It is measured, not proven: because {reason}."
 
 
 def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
@@ -41,6 +47,12 @@ def _unknown(answer: Answer) -> Iterator[str]:
     if lost:
         how = "gave no result. It" if len(lost) == 1 else "gave no results. They"
         yield f"{listing(some(lost))} {how} might have been better."
+
+
+def _other_models(answer: Answer) -> Iterator[str]:
+    """That a setting with other options of the task is no choice between speeds."""
+    if answer.one_of_several:
+        yield f"Other options of {answer.task} are another model or other data: no speed of theirs is compared with it."
 
 
 def _others(answer: Answer) -> str:
@@ -76,6 +88,8 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     yield "Not certain."
     if any(each.ratio.low is None for each in answer.unclear):
         yield "With one repeat, nobody knows how much the speed varies."
+    elif any(useless(each.ratio) and 2 in map(len, (each.other.speeds, best.speeds)) for each in answer.unclear):
+        yield "Two repeats tell nothing here: their speeds are too far apart."
     alike: dict[tuple[float, float], list[Compared]] = {}
     for each in answer.unclear:
         alike.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)

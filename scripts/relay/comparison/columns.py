@@ -16,8 +16,7 @@ from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
 
-# Speeds are compared in samples per second. They are shown in the unit of the task's dataset.
-UNITS = ("samples", "images", "tokens")
+# Speeds are compared in samples per second. They are shown in the task's unit.
 SPEED_PARTS = ("", "_low", "_high", "_per_device")
 
 
@@ -92,6 +91,7 @@ MEASURED: dict[str, Measured] = {
     "gpu_energy_joules": Measured(float, "energy that all GPUs took while the run trained", mean),
     "gpu_energy_joules_per_epoch": Measured(float, "that energy for an epoch", mean),
     "test_accuracy": Measured(float, "accuracy on the test set at the end", mean),
+    "test_metric": Measured(float, "the task's first metric on the test set at the end", mean),
     "test_loss": Measured(float, "loss on the test set at the end", mean),
     "train_loss": Measured(float, "training loss of the last step"),
     "device_name": Measured(str, "kind of processor or GPU", listed),
@@ -108,8 +108,10 @@ DECLARED: dict[str, type] = {each.name: _type(each.type) for each in setting_fie
 # One row per strategy and setting, repeats pooled.
 COMPARISON: dict[str, type] = {
     "task": str,
+    "trained": str,  # the task, with those of its options that differ: only rows with the same one are compared
     "strategy": str,
     "options": str,  # the strategy's options, as "name=value; name=value"
+    "task_options": str,  # all of the task's, likewise
     "chosen_options": str,  # those options that differ from the strategy's defaults
     "stack": str,
     "world_size": int,  # processes
@@ -117,11 +119,12 @@ COMPARISON: dict[str, type] = {
     "repeats": int,  # finished ones
     "repeats_planned": int,
     "segments": int,
-    "unit": str,  # one of UNITS, in which the task's speed is shown
-    # The repeats' geometric mean, its 95 % interval (empty for one repeat), and the speed per device. Only the columns
-    # of samples and of the task's unit are filled.
-    **{f"{unit}_per_second{part}": float for unit in UNITS for part in SPEED_PARTS},
-    "relative_speed": float,  # divided by that of the fastest equivalent setting of the same task
+    "unit": str,  # in which the task's speed is shown
+    "units_per_sample": int,
+    "metric": str,  # the name of the task's first metric
+    # The repeats' geometric mean, its 95 % interval (empty for one repeat), and the speed per device.
+    **{f"samples_per_second{part}": float for part in SPEED_PARTS},
+    "relative_speed": float,  # divided by that of the fastest equivalent setting that trains the same
     "relative_speed_low": float,
     "relative_speed_high": float,
     "standing": str,  # fastest, tie, slower, unclear (see relay.comparison.statistics)
@@ -131,7 +134,8 @@ COMPARISON: dict[str, type] = {
     "scaling_baseline": str,  # the setting that it is compared with
     **{name: measured.kind for name, measured in MEASURED.items() if measured.pooled},
     "max_loss_difference": float,  # the equivalence gate's
-    "equivalent": bool,
+    "equivalent": bool,  # empty where it is not known, and where nothing can be proven
+    "unproven": str,  # why nothing can be proven of a setting that was measured all the same
     "spot_checks": str,  # of the finished repeats: how many passed, failed or were not checked; or off
     "lossy": str,  # the options that deliberately round what is sent
     "goodput": float,  # of all repeats together
@@ -157,7 +161,7 @@ RUNS: dict[str, type] = {
     "spot_check": str,  # passed, failed, not checked, off
     "segments": int,
     "attempts": int,
-    **{f"{unit}_per_second": float for unit in UNITS},
+    "samples_per_second": float,
     **{name: measured.kind for name, measured in MEASURED.items()},
     "goodput": float,
     "device": str,
@@ -204,19 +208,20 @@ def write_whole(path: Path, text: str) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def speeds(samples_per_second: Mapping[str, float | None], unit: str, units_per_sample: int) -> Row:
-    """The columns of a speed, in samples and in the task's unit. `samples_per_second` is by part ("", "_low", …)."""
-    factors = {"samples": 1, unit: units_per_sample}
-    return {
-        f"{each}_per_second{part}": None if value is None else value * factor
-        for each, factor in factors.items()
-        for part, value in samples_per_second.items()
-    }
+def remove_old(folder: Path, pattern: str) -> None:
+    """Remove what a former comparison has written. Raises UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(pattern):
+            old.unlink()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
 
 
 def told_speed(row: Mapping[str, Any], part: str = "") -> Any:
     """The speed of a row, or a part of it ("_low", …), as a float in the task's unit; None without a speed."""
-    return row[f"{row['unit']}_per_second{part}"] if row["unit"] else None
+    speed = row[f"samples_per_second{part}"]
+    return None if speed is None or not row["unit"] else speed * row["units_per_sample"]
 
 
 def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -226,7 +231,7 @@ def told_unit(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def category(row: Mapping[str, Any]) -> str:
     """The category of a row: 'done', 'dropped', 'struck out' (trained, but not equivalent), 'failed' or 'skipped'."""
-    if row["status"] == "done" and not row["equivalent"]:
+    if row["status"] == "done" and not (row["equivalent"] or row["unproven"]):
         return "struck out"
     return str(row["status"])
 

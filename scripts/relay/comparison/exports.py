@@ -11,7 +11,17 @@ from tabulate import tabulate
 
 from relay.base.errors import UserError
 from relay.base.files import write_bytes
-from relay.comparison.columns import MEASURED, Row, category, reason_title, told_speed, told_unit, write_whole
+from relay.comparison.columns import (
+    MEASURED,
+    Row,
+    category,
+    reason_title,
+    remove_old,
+    told_speed,
+    told_unit,
+    write_whole,
+)
+from relay.comparison.quality import quality
 from relay.comparison.wording import MISSING, headlines, number, percent, small, spread
 from relay.spec.labels import setting_labels
 from relay.spec.run import setting_fields
@@ -20,8 +30,6 @@ MEBIBYTE = 2**20
 # The unit of a figure by the end of its name; the first that fits.
 UNITS = {
     "samples_per_second": "samples/s",
-    "images_per_second": "images/s",
-    "tokens_per_second": "tokens/s",
     "_seconds": "s",
     "_bytes": "bytes",
     "_bytes_written": "bytes",
@@ -40,19 +48,19 @@ PARTS = {"_low": "lower end of the 95 % interval", "_high": "upper end of the 95
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table of settings with a heading for each task, the finding, and why settings were left out."""
+    """The table of settings with a heading for all that is trained, the finding, and why settings were left out."""
     if not rows:
         return "Nothing was measured.\n"
     labels, parts = setting_labels(rows), []
-    for task, headline in zip(dict.fromkeys(row["task"] for row in rows), headlines(rows), strict=True):
-        named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
+    for what, headline in zip(dict.fromkeys(row["trained"] for row in rows), headlines(rows), strict=True):
+        named = [(row, label) for row, label in zip(rows, labels, strict=True) if row["trained"] == what]
         unit = told_unit([row for row, _ in named])
         table = tabulate(
             [_shown(row, label, unit) for row, label in named], headers="keys", tablefmt="github", disable_numparse=True
         )
         lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
                  if row["reason"]]  # fmt: skip
-        parts += [f"## {task}", table, _cell(headline.removeprefix(f"{task}: ")), "\n".join(map(_cell, lines))]
+        parts += [f"## {what}", table, _cell(headline.removeprefix(f"{what}: ")), "\n".join(map(_cell, lines))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -62,7 +70,7 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
     known = speed != MISSING
     if known and row["equivalent"] is False:
         speed = f"~~{speed}~~"
-    memory = row["peak_memory_bytes"]
+    memory, learnt = row["peak_memory_bytes"], quality([row])
     texts = {
         "strategy": row["strategy"],
         "setting": label,
@@ -72,7 +80,7 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
         "per device": number(told_speed(row, "_per_device")),
         "scaling efficiency": percent(row["scaling_efficiency"], 0),
         "peak memory (MiB)": MISSING if memory is None else number(memory / MEBIBYTE),
-        "test accuracy": percent(row["test_accuracy"]),
+        f"test {learnt.name}": learnt.told(row),
         "largest loss difference": small(row["max_loss_difference"]),
         "goodput": percent(row["goodput"], 0),
         "repeats": MISSING if row["repeats"] is None else f"{row['repeats']} of {row['repeats_planned']}",
@@ -109,12 +117,7 @@ def write_parquet(path: Path, columns: Mapping[str, type], rows: Iterable[Mappin
 
 def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:
     """Write SVG files by their names, in place of those of a former comparison. Raises UserError where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("*.svg"):
-            old.unlink()
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
+    remove_old(folder, "*.svg")
     for name, svg in pictures.items():
         write_whole(folder / f"{name}.svg", svg)
 

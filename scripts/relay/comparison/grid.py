@@ -22,7 +22,7 @@ _DEVICES = {"cpu": "CPU share", "cuda": "GPU"}
 class Grid:
     """One grid: whose it is, its heading, the columns' headings, and the rows: the batch of a device, then speeds."""
 
-    task: str
+    trained: str
     strategy: str
     heading: str
     columns: Sequence[str]
@@ -31,7 +31,7 @@ class Grid:
 
 def grids(rows: Sequence[Row]) -> list[Grid]:
     """A grid for each strategy that was measured with several batches on several numbers of devices."""
-    timed = [row for row in rows if eligible(row) and row["equivalent"] and _batch(row) is not None]
+    timed = [row for row in rows if eligible(row) and _batch(row) is not None]
     several: dict[Any, list[Row]] = {}
     for row in timed:
         if row["world_size"] > 1:
@@ -52,9 +52,10 @@ def _grid(strategy: str, members: Sequence[Row], sizes: Sequence[tuple[int, int]
     row, device = members[0], _DEVICES[members[0]["device"]]
     kinds = "; ".join(sorted({str(row["device_name"]) for row in members if row["device_name"]}))
     return Grid(
-        task=row["task"],
+        trained=row["trained"],
         strategy=strategy,
-        heading=f"{row['task']}, {strategy}: {row['unit']} per second and {device}" + (f" ({kinds})" if kinds else ""),
+        heading=f"{row['trained']}, {strategy}: {row['unit']} per second and {device}"
+        + (f" ({kinds})" if kinds else ""),
         columns=[
             f"batch of a {device}",
             *(f"{counted(nodes, 'node')}, {counted(nodes * each, device)}" for nodes, each in sizes),
@@ -75,5 +76,5 @@ def _size(row: Mapping[str, Any]) -> tuple[int, int]:
 
 def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What all settings of a grid share."""
-    names = ("task", "device", "precision", "compile", "channels_last", "activation_checkpointing", "loader")
+    names = ("trained", "device", "precision", "compile", "channels_last", "activation_checkpointing", "loader")
     return tuple(row[name] for name in (*names, "data_workers", "cpus_per_task", "threads", "epochs"))

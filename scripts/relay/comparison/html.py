@@ -40,8 +40,9 @@ from relay.comparison.page_words import (
     went_wrong,
     whole,
 )
-from relay.comparison.pictures import accuracy_plot, axis_plot, cost_plot, memory_plot, scaling_plot
+from relay.comparison.pictures import axis_plot, cost_plot, memory_plot, quality_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
+from relay.comparison.quality import Quality, quality
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
@@ -75,7 +76,7 @@ class ShownRun:
     id: str
     repeat: int
     speed: float | None
-    accuracy: float | None
+    learnt: str
     hosts: str
     links: Sequence[Link]
 
@@ -93,10 +94,11 @@ class ShownSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Everything that the report shows about one task. `links` are those of the settings that failed, by id."""
+    """What the report shows of one task and its options. `links` are those of the settings that failed, by id."""
 
-    task: str
+    trained: str
     unit: str
+    quality: Quality
     answer: Answer
     sentence: str
     certainty: str
@@ -119,7 +121,7 @@ class Section:
     gates: Sequence[Gate]
     speed_plot: Markup | None
     loss_plot: Markup | None
-    accuracy_plot: Markup | None
+    quality_plot: Markup | None
     memory_plot: Markup | None
     cost_plot: Markup | None
     scaling_plot: Markup | None
@@ -152,7 +154,18 @@ class Report:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (number, percent, small, whole, held, coded, category, reason_title, mebibytes, told_speed)
+        filters = (
+            number,
+            percent,
+            small,
+            whole,
+            held,
+            coded,
+            category,
+            reason_title,
+            mebibytes,
+            told_speed,
+        )
         environment.filters.update({function.__name__: function for function in filters})
         found: dict[str, Any] = {"sections": self.sections, "in_cpp": self.in_cpp, "largest": self.largest}
         found["evidence"] = evidence(self.inputs, self.results)
@@ -174,7 +187,7 @@ class Report:
         """What is shown of each task."""
         results = setting_results(self.inputs, self.rows)
         return [
-            self._section(place, answer, [each for each in results if each.row["task"] == answer.task])
+            self._section(place, answer, [each for each in results if each.row["trained"] == answer.trained])
             for place, answer in enumerate(self.answers)
         ]
 
@@ -183,7 +196,7 @@ class Report:
         """Every picture as an SVG file, by a name such as 'lenet-digits-speed'."""
         plots = [each.name for each in fields(Section) if each.name.endswith("_plot")]
         return {
-            f"{section.task}-{name.removesuffix('_plot')}": standalone(svg)
+            f"{section.answer.file_name}-{name.removesuffix('_plot')}": standalone(svg)
             for section in self.sections
             for name in plots
             if (svg := getattr(section, name))
@@ -192,17 +205,18 @@ class Report:
     def _section(self, place: int, answer: Answer, results: Sequence[SettingResult]) -> Section:
         rows = [each.row for each in results]
         planned = [each for each in results if each.records]
-        found = recommendation(answer, self.results)
+        found, learnt = recommendation(answer, self.results), quality(rows)
         return Section(
-            task=answer.task,
+            trained=answer.trained,
             unit=told_unit(rows),
+            quality=learnt,
             answer=answer,
             sentence=words.sentence(answer),
             certainty=words.certainty(answer),
             why_not=words.why_not_the_fastest(answer),
             reasons=words.reasons(answer),
             not_measured=words.not_measured(answer),
-            block=pasted(found.script) if found else "",
+            block=pasted(answer, found.script) if found else "",
             own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
             epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
             not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
@@ -213,15 +227,15 @@ class Report:
             rows=[(each.row, each.label) for each in results],
             scaling=[shown(row) for row in scaling_rows(rows)],
             grids=grids(rows),
-            runs=[self._setting(each, rows) for each in planned],
+            runs=[self._setting(each, learnt) for each in planned],
             links={each.row["setting"]: self._of_failed(each) for each in planned},
             gates=_gates(planned),
             unobserved=", ".join(unobserved(planned)),
             **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
 
-    def _setting(self, setting: SettingResult, rows: Sequence[Row]) -> ShownSetting:
-        runs = [self._run(record, rows) for record in setting.records]
+    def _setting(self, setting: SettingResult, learnt: Quality) -> ShownSetting:
+        runs = [self._run(record, learnt) for record in setting.records]
         verdict = self._verdict(setting)
         return ShownSetting(setting.row["setting"], setting.name, setting.row["gate"], verdict, runs)
 
@@ -230,15 +244,13 @@ class Report:
         path = self.results / "equivalence" / "gates" / setting.row["gate"] / "verdict.json"
         return path.relative_to(self.results).as_posix() if path.is_file() else ""
 
-    def _run(self, record: Record, rows: Sequence[Row]) -> ShownRun:
-        row = next(row for row in rows if row["setting"] == record.run.setting_id)
-        per_sample = told_speed(row) / row["samples_per_second"] if row["samples_per_second"] else 1
+    def _run(self, record: Record, learnt: Quality) -> ShownRun:
         summary = record.summary or {}
         return ShownRun(
             record.run.id,
             record.run.repeat,
-            record.speed * per_sample if record.speed else None,
-            summary.get("test_accuracy"),
+            record.speed * record.run.task.units_per_sample if record.speed else None,
+            learnt.told(summary),
             ", ".join(summary.get("hosts", [])) or MISSING,
             self._links(record),
         )
@@ -273,11 +285,11 @@ def _newest(path: Path) -> float:
 def _pictures(
     results: Sequence[SettingResult], answer: Answer, place: int, accuracy: float | None
 ) -> dict[str, Markup | None]:
-    """All plots of a task, by their names in a section. `accuracy` is the one to which the config asks for the time."""
+    """All plots of a section, by their names in it. `accuracy` is the one to which the config asks for the time."""
     drawn = {
         "speed_plot": speed_plot(results, f"speed-{place}"),
         "loss_plot": loss_plot(results, f"loss-{place}"),
-        "accuracy_plot": accuracy_plot(results, f"accuracy-{place}"),
+        "quality_plot": quality_plot(results, f"quality-{place}"),
         "memory_plot": memory_plot(results, f"memory-{place}"),
         "cost_plot": cost_plot(answer.candidates, f"cost-{place}"),
         "scaling_plot": scaling_plot(scaling_rows([each.row for each in results]), f"scaling-{place}"),
@@ -304,6 +316,6 @@ def _gates(results: Sequence[SettingResult]) -> list[Gate]:
     for members in names.values():
         verdict = members[0].records[0].verdict
         if verdict:
-            struck_out = any(not member.row["equivalent"] for member in members)
+            struck_out = any(member.row["equivalent"] is False for member in members)
             gates.append(Gate([member.name for member in members], verdict, struck_out))
     return sorted(gates, key=lambda gate: not gate.struck_out)

@@ -13,7 +13,7 @@ from typing import Any
 
 from relay.base import ending, lock
 from relay.base.errors import UserError
-from relay.base.files import edited, read_json
+from relay.base.files import read_json
 from relay.comparison.spot_checks import SpotChecked, spot_checked
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import attempts, chain, proofs
@@ -187,8 +187,6 @@ def _read(
         raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
     if damaged := [key for key, kinds in keys.items() if not isinstance(value[key], kinds)]:
         raise UserError(f"{path}: '{damaged[0]}' is damaged ({value[damaged[0]]!r}); remove it and run again")
-    if edited(value):
-        raise UserError(f"{path}: was changed after it had been written; remove it and run again")
     for name, its in of.items():
         if value.get(name, its) != its:
             raise UserError(f"{path}: is that of {name} {value[name]}: it was copied there; remove it and run again")

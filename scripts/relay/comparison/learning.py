@@ -91,7 +91,7 @@ def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: s
 
 
 def _counts(setting: SettingResult) -> bool:
-    return category(setting.row) == "done" and bool(setting.row["equivalent"])
+    return category(setting.row) == "done"
 
 
 def _seconds(setting: SettingResult, accuracy: float) -> list[float]:

@@ -63,8 +63,8 @@ def _peers(groups: Mapping[str, Sequence[Record]]) -> list[dict[str, Sequence[Re
 
 def _among(peers: Mapping[str, Sequence[Record]]) -> Iterator[tuple[str, str]]:
     """The outliers among settings that train the same."""
-    classes = next(iter(peers.values()))[0].run.dataset.classes
-    scale = LOSS if classes is None else ACCURACY
+    measured = next(iter(peers.values()))[0].run.task.metrics
+    scale = ACCURACY if "accuracy" in measured else LOSS
     values = {setting: _values(group, scale) for setting, group in peers.items()}
     values = {setting: known for setting, known in values.items() if known}
     for setting, own in values.items():

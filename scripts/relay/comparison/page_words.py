@@ -74,15 +74,20 @@ def how_long(answer: Answer) -> HowLong | None:
     return HowLong(sentence, rows, epoch.value, f"{epochs[1]:.10g}")
 
 
-def pasted(script: BatchScript) -> str:
-    """The lines for a script of one's own: without its name, and without the place of its output."""
+def pasted(answer: Answer, script: BatchScript) -> str:
+    """The lines for a script of one's own: without its name, and without the place of its output.
+
+    They say for which options of the task they are, where there are several.
+    """
     own = ("#SBATCH --job-name=", "#SBATCH --output=")
-    return "\n".join([*(line for line in script.block.splitlines() if not line.startswith(own)), *script.to_fill_in])
+    asks = [line for line in script.block.splitlines() if not line.startswith(own)]
+    of = [f"# for {answer.trained}"] if answer.one_of_several else []
+    return "\n".join([*of, *asks, *script.to_fill_in])
 
 
 def all_well(results: Sequence[SettingResult]) -> str:
-    """That all was proven and has ended, in a few words; '' where a setting was skipped, dropped, or is no result."""
-    if not results or any(category(each.row) != "done" for each in results):
+    """That all was proven and has ended, in a few words; '' where a setting was not run or proven, or is no result."""
+    if not results or any(category(each.row) != "done" or each.row["unproven"] for each in results):
         return ""
     runs = sum(len(each.records) for each in results)
     finished = f"all {runs} runs have finished" if runs > 1 else "the run has finished"

@@ -1,4 +1,4 @@
-"""The report's plots of scaling, cost, memory and accuracy over epochs, as SVG elements."""
+"""The report's plots of scaling, cost, memory and what was learnt over epochs, as SVG elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from relay.comparison.candidates import Candidate
-from relay.comparison.columns import Row
+from relay.comparison.columns import Row, told_speed
 from relay.comparison.drawing import (
     ACCENT,
     INK,
@@ -27,6 +27,7 @@ from relay.comparison.drawing import (
 )
 from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
+from relay.comparison.quality import Quality, quality
 
 MEBIBYTE = 2**20
 CLEAR = 14.0  # between two numbers, or a number and a mark, in 1/72 inch
@@ -165,11 +166,10 @@ def memory_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Test accuracy, or else test loss, over epochs as SVG, with a panel for each setting; None without any."""
-    measure = "test_accuracy" if any(s.row["test_accuracy"] is not None for s in settings) else "test_loss"
-    factor, label = (100.0, "test accuracy (%)") if measure == "test_accuracy" else (1.0, "test loss")
-    drawn = [(each, curves) for each in settings if (curves := list(_evaluated(each, measure, factor)))]
+def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
+    """The task's first metric, or test loss, over epochs as SVG, with a panel for each setting; None without any."""
+    measure = quality(each.row for each in settings)
+    drawn = [(each, curves) for each in settings if (curves := list(_evaluated(each, measure)))]
     if not drawn:
         return None
     with styled(name):
@@ -190,16 +190,17 @@ def accuracy_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         for panel in panels[len(drawn) :]:
             panel.set_axis_off()
         below(figure, "epochs")
-        figure.supylabel(label, fontsize=9, color=MUTED, x=0.01)
+        figure.supylabel(measure.label, fontsize=9, color=MUTED, x=0.01)
         return svg_of(figure, name)
 
 
-def _evaluated(setting: SettingResult, measure: str, factor: float) -> Iterator[tuple[list[float], list[float]]]:
+def _evaluated(setting: SettingResult, measure: Quality) -> Iterator[tuple[list[float], list[float]]]:
     for record in setting.records:
-        found = [e for e in (record.summary or {}).get("evaluations", []) if e.get(measure) is not None]
+        evaluations = (record.summary or {}).get("evaluations", [])
+        found = [(e["step"], value) for e in evaluations if (value := measure.evaluated(e)) is not None]
         if found:
             steps = record.run.length.steps_per_epoch
-            yield [e["step"] / steps for e in found], [factor * e[measure] for e in found]
+            yield [step / steps for step, _ in found], [measure.factor * value for _, value in found]
 
 
 def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: str, name: str) -> str | None:
@@ -208,12 +209,14 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
     Settings that differ in nothing else are joined by a line. None where no two settings differ in that axis alone. The
     values stand at equal distances, as batches and CPUs are usually doubled.
     """
-    timed = [each for each in settings if each.row["samples_per_second"] and each.row["equivalent"]]
+    timed = [
+        each for each in settings if each.row["samples_per_second"] and (each.row["equivalent"] or each.row["unproven"])
+    ]
     lines = _differing_in(timed, column)
     if not lines:
         return None
     ticks = sorted({each.row[column] for members in lines for each in members})
-    speed: Callable[[SettingResult], float] = lambda each: each.row[f"{unit}_per_second"]  # noqa: E731
+    speed: Callable[[SettingResult], float] = lambda each: float(told_speed(each.row))  # noqa: E731
     with styled(name):
         figure = figure_of(2.5 + 0.16 * len(lines), left=0.95, bottom=0.5 + 0.16 * len(lines), top=0.15)
         axes = figure.subplots()
@@ -225,7 +228,7 @@ def axis_plot(settings: Sequence[SettingResult], column: str, label: str, unit: 
                 marker=MARKERS[place % len(MARKERS)], markersize=5, linewidth=1,
             )  # fmt: skip
             for value, each in zip(values, members, strict=True):
-                low, high = (each.row[f"{unit}_per_second{part}"] for part in ("_low", "_high"))
+                low, high = (told_speed(each.row, part) for part in ("_low", "_high"))
                 if low is not None:
                     axes.plot([value, value], [low, high], color=colour, linewidth=1)  # cut at the end of the axis
         axes.set_xlabel(label)

@@ -21,14 +21,13 @@ from relay.comparison.drawing import (
     svg_of,
     titled,
 )
-from relay.comparison.inputs import Record
 from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult
-from relay.datasets import kinds
+from relay.comparison.quality import Quality, quality
 
 
 def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
-    """Speed (geometric mean, 95 % interval) beside test accuracy or loss, as SVG; None without any speed.
+    """Speed (geometric mean, 95 % interval) beside the first metric or test loss, as SVG; None without any speed.
 
     Small dots are repeats. Struck-out settings have a cross, partly failed ones a hollow dot. `name` must be unique on
     the page, because the ids of the plot's parts begin with it.
@@ -38,19 +37,19 @@ def speed_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         return None
     with styled(name):
         figure = figure_of(0.75 + 0.5 * len(timed), left=0.1, bottom=0.5, top=0.1)
-        speed, quality = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+        speed, learnt = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
         figure.subplots_adjust(wspace=0.1)
-        end = room_for(s * _units(record) for each in timed for record in each.records if (s := record.speed))
+        end = room_for(value for each in timed for value in _speeds(each))
         for place, setting in enumerate(timed):
             _speed(speed, place, setting, end)
-        measure, factor, label = _measure(timed)
+        measure = quality(setting.row for setting in timed)
         for place, setting in enumerate(timed):
-            _quality(quality, place, setting, measure, factor)
+            _quality(learnt, place, setting, measure)
         speed.set_xlim(0, end)
         speed.set_xlabel(f"{told_unit(setting.row for setting in timed)} per second")
-        quality.set_xlabel(label)
+        learnt.set_xlabel(measure.label)
         speed.set_ylim(len(timed) - 0.5, -0.75)
-        for axes in (speed, quality):
+        for axes in (speed, learnt):
             axes.set_yticks([])
             axes.spines["left"].set_visible(False)
             axes.grid(axis="x")
@@ -98,9 +97,9 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
         return svg_of(figure, name)
 
 
-def _units(record: Record) -> int:
-    """Units, such as tokens, of one sample of the record's dataset."""
-    return kinds.load(record.run.dataset.kind).units_per_sample(record.run.dataset)
+def _speeds(setting: SettingResult) -> list[float]:
+    """The repeats' speeds, in the task's unit per second."""
+    return [speed * record.run.task.units_per_sample for record in setting.records if (speed := record.speed)]
 
 
 def _speed(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
@@ -112,25 +111,18 @@ def _speed(axes: Axes, place: int, setting: SettingResult, end: float) -> None:
         axes.plot([low], [place], color=colour, linestyle="none", marker="|", markersize=7)
         last = "|" if high <= end else ">"
         axes.plot([min(high, end)], [place], color=colour, linestyle="none", marker=last, markersize=7, clip_on=False)
-    repeats = [speed * _units(record) for record in setting.records if (speed := record.speed)]
+    repeats = _speeds(setting)
     axes.plot(repeats, [place + 0.16] * len(repeats), linestyle="none", marker="o", markersize=2, color=MUTED)
     axes.plot([value], [place], linestyle="none", **marker_of(setting, colour))
     named(axes, place, setting.name + setting.mark)
 
 
-def _measure(settings: Sequence[SettingResult]) -> tuple[str, float, str]:
-    """Test accuracy if the task has one, else test loss: the key in a summary, a factor, and the label of the axis."""
-    if any(setting.row["test_accuracy"] is not None for setting in settings):
-        return "test_accuracy", 100, "test accuracy (%)"
-    return "test_loss", 1, "test loss"
-
-
-def _quality(axes: Axes, place: int, setting: SettingResult, measure: str, factor: float) -> None:
-    measured = [record.summary.get(measure) for record in setting.records if record.summary]
-    values = [factor * value for value in measured if value is not None]
+def _quality(axes: Axes, place: int, setting: SettingResult, measure: Quality) -> None:
+    measured = [record.summary.get(measure.column) for record in setting.records if record.summary]
+    values = [measure.factor * value for value in measured if value is not None]
     axes.plot(values, [place + 0.16] * len(values), linestyle="none", marker="o", markersize=2, color=MUTED)
     if values:
-        mean = factor * setting.row[measure]
+        mean = measure.factor * setting.row[measure.column]
         axes.plot([mean], [place], linestyle="none", **marker_of(setting, colour_of(setting)))
 
 

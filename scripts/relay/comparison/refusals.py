@@ -22,7 +22,7 @@ def _of_the_gate(group: Sequence[Record]) -> list[str]:
     if not proven(group):
         other = ran_other_code(group)
         return by_repeat(group, lambda record: OTHER_CODE if record in other else proven_otherwise(record))
-    if verdict["equivalent"]:
+    if verdict["equivalent"] or verdict.get("unprovable"):
         return []
     failed = [f"{part['name']} failed" for part in verdict["parts"] if not part["passed"]]
     return list(map(str, verdict["problems"])) or failed or ["the equivalence gate failed"]

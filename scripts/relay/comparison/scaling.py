@@ -14,6 +14,7 @@ from relay.spec.labels import setting_labels
 
 COLUMNS: dict[str, type] = {
     "task": str,
+    "trained": str,  # the task, with those of its options that differ
     "strategy": str,
     "setting": str,  # in words
     "scaling": str,  # strong: the same global batch; weak: the same batch per device
@@ -68,6 +69,7 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     speed_up = row["samples_per_second"] / base["samples_per_second"]
     return {
         "task": row["task"],
+        "trained": row["trained"],
         "strategy": row["strategy"],
         "setting": label,
         "scaling": kind,
@@ -98,13 +100,13 @@ def shown(row: Row) -> dict[str, str]:
 
 
 def markdown(rows: Sequence[Row], grids: Sequence[Grid] = ()) -> str:
-    """The table in Markdown, with a heading for each kind of scaling of each task; then the grids."""
+    """The table in Markdown, with a heading for each kind of scaling of what is trained; then the grids."""
     parts = []
-    for task, kind in dict.fromkeys((row["task"], row["scaling"]) for row in rows):
+    for what, kind in dict.fromkeys((row["trained"], row["scaling"]) for row in rows):
         same = "the same global batch" if kind == "strong" else "the same batch per device"
-        of = [shown(row) for row in rows if (row["task"], row["scaling"]) == (task, kind)]
+        of = [shown(row) for row in rows if (row["trained"], row["scaling"]) == (what, kind)]
         table = tabulate(of, headers="keys", tablefmt="github", disable_numparse=True)
-        parts.append(f"## {task}: {kind} scaling ({same})\n\n{table}\n")
+        parts.append(f"## {what}: {kind} scaling ({same})\n\n{table}\n")
     for grid in grids:
         table = tabulate(grid.rows, headers=grid.columns, tablefmt="github", disable_numparse=True)
         parts.append(f"## {grid.heading}\n\n{table}\n")

@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relay.comparison.columns import COMPARISON, MEASURED, Row, category, speeds
+from relay.comparison.columns import COMPARISON, MEASURED, Row, category
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
 from relay.comparison.refusals import by_repeat, proven, refusals
 from relay.comparison.spot_checks import Status, summed_up
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.comparison.versions import mixed
-from relay.datasets import kinds
 from relay.spec import requirements
-from relay.spec.labels import flat, options_text
+from relay.spec.labels import comparable, flat, options_text, trained
 from relay.spec.run import Run, Setting
 
 _CATEGORIES = ("done", "dropped", "struck out", "failed", "skipped")
@@ -29,7 +28,7 @@ def run_rows(inputs: Inputs) -> list[Row]:
 
 
 def comparison_rows(inputs: Inputs) -> list[Row]:
-    """One row per setting, for `comparison.csv`. In each task the fastest comes first, and skipped ones last."""
+    """One row per setting, for `comparison.csv`. Of what is trained, the fastest comes first, and skipped ones last."""
     groups = by_setting(inputs.records)
     rows = {setting: _pooled(group) for setting, group in groups.items()}
     _compare(rows, groups, inputs.margin)
@@ -41,8 +40,12 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
     for row in everything:
         row["margin"] = inputs.margin
+    places: dict[str, int] = {}
+    for row, what in zip(everything, trained(everything), strict=True):
+        row["trained"] = what
+        places.setdefault(what, len(places))
     complete = [{name: row.get(name) for name in COMPARISON} for row in everything]
-    return sorted(complete, key=_order)
+    return sorted(complete, key=lambda row: (str(row["task"]), places[row["trained"]], *_order(row)))
 
 
 def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -56,7 +59,7 @@ def by_setting(records: Iterable[Record]) -> dict[str, list[Record]]:
 def _run_row(record: Record) -> Row:
     run, summary = record.run, record.summary or {}
     copied = {key: value for key, value in summary.items() if not isinstance(value, (list, dict))}
-    copied |= speeds({"": record.speed}, *_unit(run))
+    copied |= {"samples_per_second": record.speed}
     return copied | {
         "run": run.id,
         "setting": run.setting_id,
@@ -111,26 +114,28 @@ def _pooled(group: Sequence[Record]) -> Row:
     }
     if measured:
         speed = geometric_mean(measured)
-        parts = {
-            "": speed.value,
-            "_low": speed.low,
-            "_high": speed.high,
-            "_per_device": speed.value / run.shape.devices,
+        row |= {
+            "samples_per_second": speed.value,
+            "samples_per_second_low": speed.low,
+            "samples_per_second_high": speed.high,
+            "samples_per_second_per_device": speed.value / run.shape.devices,
         }
-        row |= speeds(parts, *_unit(run))
     ungated = [] if first.verdict else ["the equivalence gate gave no verdict"]
     refused = [] if ungated else [*refusals(group), *by_repeat(group, lambda record: _spot_check(record, "failed"))]
     faults = [*ungated, *by_repeat(group, lambda record: _error(record, refused))]
+    unproven = (verdict or {}).get("unprovable")
+    unproven_note = [f"measured, not proven: because {unproven}"] if unproven else []
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
     unchecked = by_repeat(group, lambda record: _spot_check(record, "not checked"))
     dropped = [first.dropped] if first.dropped and not (refused or faults) else []
-    reasons = [*refused, *faults, *dropped, *by_repeat(group, _remark), *lossy_note, *unchecked]
+    reasons = [*refused, *faults, *dropped, *unproven_note, *by_repeat(group, _remark), *lossy_note, *unchecked]
     return row | {
         "spot_checks": summed_up(record.spot_check for record in group if record.summary),
         "lossy": lossy,
         "status": "failed" if faults else "dropped" if dropped else "done",
-        "equivalent": not ungated and not refused,
+        "equivalent": None if ungated or (unproven and not refused) else not refused,
+        "unproven": None if refused else unproven,
         "reason": "; ".join(reasons) or None,
     }
 
@@ -145,13 +150,9 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
     known = {name: value for name, value in flat(setting).items() if name in COMPARISON}
     options = setting.strategy.options
     own = {"options": options_text(options), "chosen_options": options_text(requirements.chosen(file, options))}
-    return known | own | {"unit": _unit(setting)[0]}
-
-
-def _unit(setting: Setting) -> tuple[str, int]:
-    """What the setting's speed counts, and how many of them a sample is."""
-    kind = kinds.load(setting.dataset.kind)
-    return kind.unit, kind.units_per_sample(setting.dataset)
+    task = setting.task
+    of_task = {"unit": task.unit, "units_per_sample": task.units_per_sample, "metric": next(iter(task.metrics), None)}
+    return known | own | of_task
 
 
 def speeds_of(group: Sequence[Record]) -> list[float]:
@@ -176,19 +177,22 @@ def _goodput(summaries: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _skipped(skipped: Skipped) -> Row:
-    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file)) | {"unit": None}
+    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file)) | {
+        "unit": None,
+        "units_per_sample": None,
+    }
     return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
 
 
 def eligible(row: Mapping[str, Any]) -> bool:
-    """Whether a setting may be compared and recommended: all repeats finished, and it is equivalent and timed."""
+    """Whether a setting may be compared and recommended: finished and timed, and equivalent, or nobody can prove it."""
     return category(row) == "done" and row.get("samples_per_second") is not None
 
 
 def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin: float) -> None:
-    """Fill in each eligible setting's speed relative to the fastest of its task, and its standing."""
-    for task in {row["task"] for row in rows.values()}:
-        timed = [setting for setting, row in rows.items() if row["task"] == task and eligible(row)]
+    """Fill in each eligible setting's speed relative to the fastest that trains the same, and its standing."""
+    for same in {comparable(row) for row in rows.values()}:
+        timed = [setting for setting, row in rows.items() if comparable(row) == same and eligible(row)]
         if not timed:
             continue
         best = max(timed, key=lambda setting: rows[setting]["samples_per_second"])
@@ -245,7 +249,7 @@ def _without_size(run: Run) -> Row:
         run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
     )
     return {
-        "task": run.task.name,
+        "task": comparable(flat(run)),
         "strategy": replace(run.strategy, file=""),
         "shape": shape,
         "place": run.place,
@@ -258,7 +262,6 @@ def _without_size(run: Run) -> Row:
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
-        str(row["task"]),
         _CATEGORIES.index(category(row)),
         -(row.get("samples_per_second") or 0),
         str(row["strategy"]),

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.wording import MISSING, headlines, number, percent, spread, standings_mean
+from relay.comparison.quality import quality
+from relay.comparison.wording import MISSING, headlines, number, spread, standings_mean
 from relay.spec.labels import setting_labels
 
 _STYLES = {
@@ -25,6 +26,7 @@ _STYLES = {
     "dropped": "dim",
 }
 LOADERS = {"resident": "all data lie in memory", "dataloader": "PyTorch's DataLoader reads them"}
+UNPROVEN = "not proven"
 _NARROW = 72  # in terminals with fewer columns, strategy and setting share a column of the table
 
 
@@ -36,14 +38,13 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     marks = _marks(console)
     labels = setting_labels(rows)
     recommended = {answer["recommended"]["setting"] for answer in answers if answer["recommended"]}
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    for task in tasks:
-        task_rows = [(row, label) for row, label in zip(rows, labels, strict=True) if row["task"] == task]
-        console.print(Text(task, style="bold"))
-        console.print(_table(task_rows, recommended, narrow=console.width < _NARROW, marks=marks))
-        for line in _legend([row for row, _ in task_rows], marks):
+    for what in dict.fromkeys(row["trained"] for row in rows):
+        alike = [(row, label) for row, label in zip(rows, labels, strict=True) if row["trained"] == what]
+        console.print(Text(what, style="bold"))
+        console.print(_table(alike, recommended, narrow=console.width < _NARROW, marks=marks))
+        for line in _legend([row for row, _ in alike], marks):
             console.print(Text(line, style="dim"))
-        for row, label in task_rows:
+        for row, label in alike:
             for title, text in ((reason_title(row), row["reason"]), ("warning", row["warning"])):
                 if text:
                     console.print(Text(f"{row['strategy']} ({label}), {title}:", style="bold"))
@@ -56,8 +57,8 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
             if text:
                 console.print(Text(text))
-    if any(answer["sbatch"] for answer in answers):
-        console.print(Text(f"Submit it: sbatch {report.with_name('recommendation.sbatch')}"), soft_wrap=True)
+        if answer["script"]:
+            console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)
     # Not wrapped, so that even a long path can be copied.
     console.print(Text(f"Report: {report}"), soft_wrap=True)
 
@@ -76,7 +77,8 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str]) -> Iterator[str]:
     yield f"relative speed: {'; '.join(['the fastest is 1', *told])}"
     proofs = {row["equivalent"] for row in rows}
     gate = [f"{marks[0]} trains the same as one process"] * (True in proofs)
-    gate += [f"{marks[1]} does not, and is struck out"] * (False in proofs)
+    gate += [f"{marks[1]} trains otherwise than one process: struck out"] * (False in proofs)
+    gate += [f"{UNPROVEN}: measured, but nothing can tell; why is said below"] * any(row["unproven"] for row in rows)
     if gate:
         yield f"gate: {'; '.join(gate)}"
 
@@ -92,19 +94,22 @@ def _table(
         table.add_column("setting", overflow="fold", ratio=1)
     table.add_column(f"{told_unit(row for row, _ in rows)}/s", justify="right", no_wrap=True)
     table.add_column("relative\nspeed", no_wrap=True)
-    table.add_column("test\nacc. %", justify="right", no_wrap=True)
+    learnt = quality(row for row, _ in rows)
+    heading = "test\nacc. %" if learnt.name == "accuracy" else f"test\n{learnt.name}"
+    table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("gate", justify="center", no_wrap=True)
     for row, label in rows:
         # In terminals without strike-through, the words and the gate's mark say the same.
         struck = "strike" if row["equivalent"] is False else ""
-        gate = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
+        known = MISSING if row["equivalent"] is None else marks[0] if row["equivalent"] else marks[1]
+        gate = UNPROVEN if row["unproven"] else known
         gate += " lossy" if row["equivalent"] and row["lossy"] else ""
         names = [Text(f"{row['strategy']}\n{label}")] if narrow else [Text(row["strategy"]), Text(label)]
         table.add_row(
             *names,
             Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
             _result(row).append("\nrecommended" if row["setting"] in recommended else "", style="bold green"),
-            Text(percent(row["test_accuracy"]).removesuffix(" %"), style=struck),
+            Text(learnt.told(row).removesuffix(" %"), style=struck),
             Text(gate, style="green" if row["equivalent"] else "red"),
         )
     return table

@@ -14,7 +14,8 @@ MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
 LEAST_HOURS = 1e-9  # less is rounding
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
-USELESS = 10  # a factor: an interval as wide says nothing, and its own figures would look like knowledge
+USELESS = 10  # a factor: an interval that reaches so far to both sides says nothing
+FAR = 1000  # a factor: more is told as more than this
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -80,14 +81,19 @@ def between(ratio: Estimate) -> str:
     """Its 95 % interval, such as ' (between 0.84 and 0.88)', to stand behind it; '' where there is none."""
     if not ratio.low or not ratio.high:
         return ""
-    if ratio.high / ratio.low > USELESS**2:
-        return " (perhaps a tenth, perhaps ten times of that)"
     return f" (between {_factor(ratio.low)} and {_factor(ratio.high)})"
 
 
+def useless(ratio: Estimate) -> bool:
+    """Whether an interval is so wide that it says nothing."""
+    return bool(ratio.low and ratio.high and ratio.high / ratio.low > USELESS**2)
+
+
 def _factor(value: float) -> str:
-    """A ratio with two decimals; a small one with two digits that say something."""
-    return f"{value:.2f}" if value >= 0.1 else number(value, 2)
+    """A ratio with two decimals; a small or a large one with two digits that say something."""
+    if not 1 / FAR <= value <= FAR:
+        return f"under {1 / FAR:g}" if value < 1 else f"over {FAR:,}"
+    return f"{value:.2f}" if 0.1 <= value < 100 else number(value, 2)
 
 
 def seconds(value: float) -> str:
@@ -123,13 +129,13 @@ def some(words: Sequence[str]) -> list[str]:
 
 
 def headlines(rows: Sequence[Row]) -> list[str]:
-    """The finding for each task: what is fastest, what may be as fast, what was left out."""
+    """The finding for all that is trained: what is fastest, what may be as fast, what was left out."""
     if not rows:
         return ["Nothing was measured: the plan holds no run."]
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    whats = list(dict.fromkeys(row["trained"] for row in rows))
     named = [(row, f"{row['strategy']} ({label})") for row, label in zip(rows, setting_labels(rows), strict=True)]
-    found = {task: [(row, name) for row, name in named if row["task"] == task] for task in tasks}
-    return [(f"{task}: " if len(tasks) > 1 else "") + " ".join(_finding(found[task])) for task in tasks]
+    found = {what: [(row, name) for row, name in named if row["trained"] == what] for what in whats}
+    return [(f"{what}: " if len(whats) > 1 else "") + " ".join(_finding(found[what])) for what in whats]
 
 
 def _finding(rows: Sequence[tuple[Row, str]]) -> Iterator[str]:

@@ -1,9 +1,6 @@
-"""The dataset stage: brings a dataset into one verified form, once, on the login node.
+"""Prepared data: made once on the login node, verified, and read by jobs.
 
-A prepared dataset is a folder of four arrays and `manifest.json`. Jobs only read: `manifest.verify` and
-`manifest.load_split` need numpy alone, `verified.check` not even that. Making one (`relay.datasets.prepare`) also needs
-requests, tenacity, tqdm and, for `digits`, scikit-learn. Both do without torch and torchvision: the login node's
-environment need not hold them, and torchvision's datasets cannot even be imported beside a torch of another build. The
-two public formats take a few lines of numpy (`mnist.py`, `cifar10.py`). Torch is imported only where a training reads
-(`vision.py`, and in functions of a kind's reader).
+Prepared data are a folder of files and `manifest.json`, which has the SHA-256 of each. What fills the folder is a
+task's own method `prepare`. Here is also what the built-in tasks' methods use: downloads of known files, the formats of
+MNIST and CIFAR-10, and generated data. None of it needs torch.
 """

@@ -1,4 +1,4 @@
-"""The four arrays of a prepared dataset, in memory and as files."""
+"""Splits of samples as arrays, in memory and as files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-NAMES = tuple(f"{split}-{part}" for split in SPLITS for part in ("inputs", "targets"))
-FILES = tuple(f"{name}.npy" for name in NAMES)
-# `train-inputs`, `train-targets`, `test-inputs` and `test-targets`.
+# `train-inputs`, `train-targets`, `test-inputs` and `test-targets`; without targets where there are none.
 Arrays = dict[str, np.ndarray]
 
 
@@ -29,3 +27,10 @@ def split_by(is_test: np.ndarray, inputs: np.ndarray, targets: np.ndarray) -> Ar
         "test-inputs": inputs[is_test],
         "test-targets": targets[is_test],
     }
+
+
+def load(directory: Path, split: Split) -> tuple[np.ndarray, ...]:
+    """Inputs and targets of a split, as far as there are any; mapped, so that only what is used is read."""
+    paths = [directory / f"{split}-{part}.npy" for part in ("inputs", "targets")]
+    # "c": nothing is written back, and torch warns of arrays that cannot be written to.
+    return tuple(np.load(path, mmap_mode="c", allow_pickle=False) for path in paths if path.is_file())

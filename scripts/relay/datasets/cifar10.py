@@ -64,6 +64,7 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 CIFAR10 = Source(
+    name="cifar10",
     read=read_cifar10,
     folder="cifar-10-batches-py",
     mirrors=("https://www.cs.toronto.edu/~kriz/",),

@@ -29,18 +29,18 @@ def check_file(path: Path, expected: KnownFile) -> None:
         raise _unreadable(path, error) from error
 
 
-def members_below(root: Path, source: Source, dataset: str) -> Iterator[tuple[str, bytes]]:
+def members_below(root: Path, source: Source) -> Iterator[tuple[str, bytes]]:
     """Name and verified content of each file of the source, taken from a folder in torchvision's layout.
 
     The files may lie extracted or as their archives, in `source.folder` below `root` or in `root` itself.
     Raises UserError for anything missing, unreadable, truncated or corrupted.
     """
-    check_root(root, source, dataset)
+    check_root(root, source)
     for archive in source.archives:
-        yield from _archive_below(root, source, archive, dataset)
+        yield from _archive_below(root, source, archive)
 
 
-def check_root(root: Path, source: Source | None, dataset: str) -> None:
+def check_root(root: Path, source: Source | None) -> None:
     """Raises UserError unless `root` is a folder that holds the dataset's files, or archives; none is read.
 
     `source`: None for a dataset that needs no files.
@@ -52,7 +52,7 @@ def check_root(root: Path, source: Source | None, dataset: str) -> None:
         raise UserError(f"dataset_root: '{root}' is a file; {expected}")
     if source is not None:
         for archive in source.archives:
-            _folder_below(root, source, archive, dataset)
+            _folder_below(root, source, archive)
 
 
 def folder_of(mirror: str) -> Path:
@@ -85,8 +85,8 @@ def members_of(path: Path, archive: Archive) -> Iterator[tuple[str, bytes]]:
         raise UserError(f"{path}: holds no {', '.join(wanted)}")
 
 
-def _archive_below(root: Path, source: Source, archive: Archive, dataset: str) -> Iterator[tuple[str, bytes]]:
-    folder = _folder_below(root, source, archive, dataset)
+def _archive_below(root: Path, source: Source, archive: Archive) -> Iterator[tuple[str, bytes]]:
+    folder = _folder_below(root, source, archive)
     if any(_exists(folder / member.name) for member in archive.members):
         for member in archive.members:
             yield member.name, _read_member(folder / member.name, member)
@@ -94,7 +94,7 @@ def _archive_below(root: Path, source: Source, archive: Archive, dataset: str) -
         yield from members_of(folder / archive.file.name, archive)
 
 
-def _folder_below(root: Path, source: Source, archive: Archive, dataset: str) -> Path:
+def _folder_below(root: Path, source: Source, archive: Archive) -> Path:
     """Where the archive, or any of its members, lies below `root`. Raises UserError where it does not."""
     for folder in (root / source.folder, root):
         if any(_exists(folder / file.name) for file in (*archive.members, archive.file)):
@@ -102,7 +102,7 @@ def _folder_below(root: Path, source: Source, archive: Archive, dataset: str) ->
     names = [member.name for member in archive.members]
     listed = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
     raise UserError(
-        f"dataset_root: '{root}' holds no {dataset}: expected {source.folder}/{listed} or {archive.file.name}"
+        f"dataset_root: '{root}' holds no {source.name}: expected {source.folder}/{listed} or {archive.file.name}"
     )
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from relay.base.errors import UserError
-from relay.datasets.arrays import save, split_by
-from relay.spec.dataset import DatasetSpec
+from relay.datasets.arrays import SPLITS, Arrays, split_by
 
 DIGITS_SHA256 = "0b7e9c3202d7bcd255d6a19a238d3743bf5e320ba74812a6679958a017c55382"
 SEED = 0
@@ -22,12 +21,11 @@ _GRID = 4
 _CHUNK_BYTES = 1 << 24
 
 
-def write_digits(spec: DatasetSpec, directory: Path) -> str:
+def digits(test_count: int) -> Arrays:
     """scikit-learn's 1,797 images, uint8 (N, 1, 8, 8), in a fixed and stratified split.
 
     Raises UserError if the installed copy is not the known one.
     """
-    import sklearn
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -35,8 +33,7 @@ def write_digits(spec: DatasetSpec, directory: Path) -> str:
     images = ((bunch.images.astype(np.int64) * 255 + 8) // 16).astype(np.uint8)[:, np.newaxis]
     targets = bunch.target.astype(np.int64)
     check_digits(images, targets)
-    save(split_by(stratified(targets, spec.test_count), images, targets), directory)
-    return f"scikit-learn {sklearn.__version__}"
+    return split_by(stratified(targets, test_count), images, targets)
 
 
 def check_digits(images: np.ndarray, targets: np.ndarray) -> None:
@@ -62,33 +59,43 @@ def stratified(targets: np.ndarray, test_count: int) -> np.ndarray:
     return chosen
 
 
-def write_synthetic(spec: DatasetSpec, directory: Path) -> str:
-    """Images that can be learnt: a coarse pattern for each class, under noise twice as strong.
+def write_synthetic(
+    directory: Path, shape: tuple[int, int, int], classes: int, train_count: int, test_count: int
+) -> None:
+    """Images uint8 (N, *shape) that can be learnt: a coarse pattern for each class, under noise twice as strong.
 
     Written in pieces, so that a set larger than memory can be made. Values stay within 0 … 255 without
     clipping.
     """
-    channels, height, width = spec.shape
-    assert spec.classes is not None  # images always have classes
+    channels, height, width = shape
     row_bytes = channels * height * width
     chunk_rows = max(1, _CHUNK_BYTES // row_bytes)
-    coarse = _bytes(random_bits(PATTERN, *spec.shape), spec.classes, channels * _GRID * _GRID)
+    coarse = _bytes(random_bits(PATTERN, *shape), classes, channels * _GRID * _GRID)
     # A grid of patches, as poolings and convolutions would average a pattern of single pixels away.
-    grid = coarse.reshape(spec.classes, channels, _GRID, _GRID)
+    grid = coarse.reshape(classes, channels, _GRID, _GRID)
     rows, columns = (np.arange(size) * _GRID // size for size in (height, width))
     pattern = 64 + (grid[:, :, rows][:, :, :, columns] >> 2)  # 64 … 127
-    for split, stream, count in (("train", TRAIN, spec.train_count), ("test", TEST, spec.test_count)):
-        bits = random_bits(stream, *spec.shape)
-        targets = (_permutation(count, bits) % spec.classes).astype(np.int64)
+    for split, stream, count in (("train", TRAIN, train_count), ("test", TEST, test_count)):
+        bits = random_bits(stream, *shape)
+        targets = (_permutation(count, bits) % classes).astype(np.int64)
         np.save(directory / f"{split}-targets.npy", targets)
         path = directory / f"{split}-inputs.npy"
-        inputs = np.lib.format.open_memmap(path, "w+", np.uint8, (count, *spec.shape))
+        inputs = np.lib.format.open_memmap(path, "w+", np.uint8, (count, *shape))
         for start in range(0, count, chunk_rows):
             chunk = targets[start : start + chunk_rows]
             noise = _bytes(bits, len(chunk), row_bytes) >> 1  # 0 … 127
-            inputs[start : start + len(chunk)] = pattern[chunk] + noise.reshape(len(chunk), *spec.shape)
-        inputs.flush()
-    return "generated"
+            inputs[start : start + len(chunk)] = pattern[chunk] + noise.reshape(len(chunk), *shape)
+            inputs.flush()
+
+
+def random_regression(features: int, train_count: int, test_count: int) -> Arrays:
+    """Inputs float32 (N, features) and targets float32 (N, 1): independent standard normals. Nothing can be learnt."""
+    arrays: Arrays = {}
+    for split, stream, count in zip(SPLITS, (TRAIN, TEST), (train_count, test_count), strict=True):
+        generator = np.random.Generator(random_bits(stream, features))
+        arrays[f"{split}-inputs"] = generator.standard_normal((count, features)).astype(np.float32)
+        arrays[f"{split}-targets"] = generator.standard_normal((count, 1)).astype(np.float32)
+    return arrays
 
 
 def random_bits(*key: int) -> np.random.PCG64:

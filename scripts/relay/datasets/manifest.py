@@ -1,4 +1,4 @@
-"""The manifest of a prepared dataset, and how jobs read one. Needs numpy alone."""
+"""The manifest of prepared data: which files they are, and their content."""
 
 from __future__ import annotations
 
@@ -8,110 +8,60 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relay.base.errors import UserError
 from relay.base.files import sha256, write_json
-from relay.datasets.arrays import FILES, SPLITS, Split
-from relay.spec.dataset import DatasetSpec
+from relay.datasets.verified import MANIFEST, REMEDY
 from relay.spec.identity import fingerprint
-
-MANIFEST = "manifest.json"
-_REMEDY = "remove the folder and prepare the dataset again"
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One array's file."""
+    """One file."""
 
     size_bytes: int
     sha256: str
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manifest(DatasetSpec):
-    """What a prepared dataset is.
+class Manifest:
+    """What lies in a folder of prepared data: files by their names relative to it."""
 
-    `mean` and `std` are of the training inputs, as the dataset's kind normalises by them: by channel for images scaled
-    to 0 … 1; None where it does not. `source` says where the data came from: an address, a path, scikit-learn, a file's
-    name, or "generated".
-    """
-
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    source: str
+    name: str
+    version: str
     files: Mapping[str, FileRecord]
 
 
-def verify(directory: Path | str, full: bool = False) -> Manifest:
-    """The manifest, after comparing it with the files: sizes, shapes and types; with `full`, SHA-256 too.
+def verify(directory: Path, full: bool = False) -> Manifest:
+    """The manifest, after comparing it with the files: sizes; with `full`, SHA-256 too.
 
     Raises UserError, naming the file, what was found and what was expected.
     """
-    directory = Path(directory)
-    manifest = _read(directory / MANIFEST)
+    manifest = read(directory)
     for name, record in manifest.files.items():
         path = directory / name
         try:
             size_bytes = path.stat().st_size
             if size_bytes != record.size_bytes:
-                raise UserError(f"{path}: {size_bytes:,} bytes, the manifest says {record.size_bytes:,}; {_REMEDY}")
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            if (array.shape, str(array.dtype)) != (record.shape, record.dtype):
-                expected = f"{record.dtype} {list(record.shape)}"
-                raise UserError(f"{path}: is {array.dtype} {list(array.shape)}, expected {expected}; {_REMEDY}")
+                raise UserError(f"{path}: {size_bytes:,} bytes, the manifest says {record.size_bytes:,}; {REMEDY}")
             if full and (found := sha256(path)) != record.sha256:
-                raise UserError(f"{path}: corrupted: SHA-256 is {found}, expected {record.sha256}; {_REMEDY}")
-        except UserError:
-            raise
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise UserError(f"{path}: cannot be read: {reason}; {_REMEDY}") from error
+                raise UserError(f"{path}: corrupted: SHA-256 is {found}, expected {record.sha256}; {REMEDY}")
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror or error}; {REMEDY}") from error
     return manifest
 
 
-def load_split(directory: Path | str, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets of a split, memory-mapped and read-only; their kind's file says their types and shapes.
-
-    Raises UserError if a file is missing, truncated or not an array.
-    """
-    if split not in SPLITS:
-        raise UserError(f"split: {split!r} is unknown; allowed are {', '.join(SPLITS)}")
-    arrays = []
-    for part in ("inputs", "targets"):
-        path = Path(directory) / f"{split}-{part}.npy"
-        try:
-            arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
-        except (OSError, ValueError) as error:
-            # numpy finds a truncated file by mapping more than it holds, and says so in its own words.
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-            raise UserError(f"{path}: cannot be read: {reason}; {_REMEDY}") from error
-    inputs, targets = arrays
-    if len(inputs) != len(targets):
-        raise UserError(f"{path}: holds {len(targets):,} targets for {len(inputs):,} inputs; {_REMEDY}")
-    return inputs, targets
-
-
 def describe(directory: Path) -> dict[str, FileRecord]:
-    """The records of the four arrays in a folder. Raises OSError."""
-    records = {}
-    for name in FILES:
-        path = directory / name
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        records[name] = FileRecord(path.stat().st_size, sha256(path), array.shape, str(array.dtype))
-    return records
+    """The records of all files in a folder. Raises OSError."""
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file() and path.name != MANIFEST)
+    return {str(path.relative_to(directory)): FileRecord(path.stat().st_size, sha256(path)) for path in files}
 
 
-def digest(directory: Path | str) -> str:
-    """12 hex digits that stand for a prepared dataset: its files' checksums and how its inputs are normalised.
+def digest(directory: Path) -> str:
+    """12 hex digits that stand for prepared data: their files' checksums.
 
     From the manifest alone. Raises UserError where that cannot be read.
     """
-    manifest = _read(Path(directory) / MANIFEST)
-    files = {name: record.sha256 for name, record in manifest.files.items()}
-    return fingerprint([files, manifest.mean, manifest.std])
+    return fingerprint({name: record.sha256 for name, record in read(Path(directory)).files.items()})
 
 
 def write(directory: Path, manifest: Manifest) -> None:
@@ -119,22 +69,16 @@ def write(directory: Path, manifest: Manifest) -> None:
     write_json(directory / MANIFEST, asdict(manifest))
 
 
-def _read(path: Path) -> Manifest:
+def read(directory: Path) -> Manifest:
+    """The manifest of a folder. Raises UserError."""
+    path = directory / MANIFEST
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest(**{**values, "files": {name: FileRecord(**each) for name, each in values["files"].items()}})
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; the dataset is not prepared") from error
     except ValueError as error:
-        raise UserError(f"{path}: is not JSON: {error}; {_REMEDY}") from error
-    try:
-        files = {
-            name: FileRecord(**{**record, "shape": tuple(record["shape"])}) for name, record in values["files"].items()
-        }
-        if set(files) != set(FILES):
-            raise UserError(f"{path}: lists {', '.join(sorted(files))}, expected {', '.join(FILES)}; {_REMEDY}")
-        for key in ("shape", "mean", "std"):
-            values[key] = None if values[key] is None else tuple(values[key])
-        return Manifest(**{**values, "files": files})
+        raise UserError(f"{path}: is not JSON: {error}; {REMEDY}") from error
     except (KeyError, TypeError, AttributeError) as error:
         expected = ", ".join(field.name for field in fields(Manifest))
-        raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {_REMEDY}") from error
+        raise UserError(f"{path}: is not a manifest ({error}); expected {expected}; {REMEDY}") from error

@@ -44,6 +44,7 @@ def read_idx(name: str, members: Mapping[str, bytes], dimensions: int) -> np.nda
 
 
 MNIST = Source(
+    name="mnist",
     read=read_mnist,
     folder="MNIST/raw",
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),

@@ -40,6 +40,7 @@ class Source:
     `root`.
     """
 
+    name: str
     read: Callable[[Mapping[str, bytes]], Arrays]
     folder: str
     mirrors: tuple[str, ...]

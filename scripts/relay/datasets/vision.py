@@ -1,4 +1,4 @@
-"""torchvision's transforms, also beside a torch without CUDA.
+"""torchvision beside a torch without CUDA.
 
 The registry's torchvision is built against CUDA. Beside a CPU-only torch its extension does not load, and its import
 then fails because two operators have no schema (`operator torchvision::nms does not exist`). Declaring these first is
@@ -7,15 +7,24 @@ enough for datasets, transforms and models. A torchvision of PyTorch's own CPU i
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-if torch.version.cuda is None and "+" not in version("torchvision"):
-    _schemas = torch.library.Library("torchvision", "FRAGMENT")  # kept alive: the schemas end with it
-    _schemas.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _schemas.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from torchvision import transforms
+@cache
+def importable() -> None:
+    """Let `import torchvision` work, whichever torch is here."""
+    try:
+        built = version("torchvision")
+    except PackageNotFoundError:
+        return
+    if torch.version.cuda is None and "+" not in built:
+        schemas = torch.library.Library("torchvision", "FRAGMENT")
+        schemas.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        schemas.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _kept.append(schemas)  # they end with it
 
-__all__ = ["transforms"]
+
+_kept: list[torch.library.Library] = []

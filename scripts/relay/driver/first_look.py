@@ -20,6 +20,7 @@ from relay.spec.messages import near, show
 
 NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
+DRY = re.compile(r"-[eFkpqRT]*n[eFkpqRT]*")  # alone, or among letters of options without a value
 SEEN = "snakemake --help lists Snakemake's options"
 
 
@@ -33,6 +34,11 @@ def check(arguments: Sequence[str]) -> None:
         parsed(arguments)
     except UserError as error:
         sys.exit(f"error: {error}")
+
+
+def dry(arguments: Sequence[str]) -> bool:
+    """Whether these arguments ask Snakemake to run nothing. It tells by itself only after it has read the Snakefile."""
+    return any(word in ("--dry-run", "--dryrun") or DRY.fullmatch(word) for word in arguments)
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from relay.driver.signals import EndOnSignals, Jobs, LocalJobs, SlurmJobs, inter
 from relay.driver.targets import unknown_targets
 from relay.driver.terminal import Terminal
 from relay.driver.view import View
-from relay.driver.warm import serving
 from relay.slurm import commands
 
 UNFINISHED = "unfinished"  # the rule of files that ask for another one to be made anew
@@ -43,14 +41,16 @@ class Rules:
     missing: what has to be filled in first, a line for each; with any, only dry runs and `reading` are let through.
     refused: why these targets cannot be asked for, a line for each reason; with any, dry runs are refused as well.
     cluster: the site that the jobs are planned for, None for this machine; the executor has to agree with it.
+    first: files from which the Snakefile learns what else there is to do. As long as there are any, they are made in
+    place of the targets, and then the same call begins anew.
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
     concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
-    proving: whether references or gates are to be done that a warm server may serve: it is then started at once.
     more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
     leave_out: has a job avoid a node whose hardware has failed (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
+    dry: the targets for which it is shown although nothing is to be run.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
     poll_seconds: between two looks at the jobs of a killed driver.
     """
@@ -60,14 +60,15 @@ class Rules:
     missing: Collection[str] = ()
     refused: Callable[[Collection[str]], Collection[str]] = lambda targets: ()
     cluster: str | None = None
+    first: Collection[str] = ()
     before: Callable[[], None] = lambda: None
     notes: Collection[str] = ()
     nothing_for: Callable[[Collection[str]], str] = lambda targets: ""
     concluding: Callable[[Collection[str]], str] = lambda targets: ""
-    proving: Callable[[], bool] = lambda: False
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
     leave_out: Callable[[Any, str], bool] = lambda job, node: False
     afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    dry: Collection[str] = ()
     view: View | None = None
     poll_seconds: float = POLL_SECONDS
 
@@ -107,10 +108,14 @@ class _Guarded:
 
         _end_with(full_disk.unwritable(Path.cwd()), *unknown_targets(workflow, rules.known), *rules.refused(targets))
         by_content(workflow)
+        if rules.first:
+            self._first(run, settings, executor_settings)
+            return
         _end_with(rules.nothing_for(targets))
         only_reading = bool(targets) and targets <= set(rules.reading)
         if settings.dryrun_exec:
             run()
+            self._show(targets & set(rules.dry))
             _say_all(*rules.notes, *warnings)  # at the end, where they are seen
         elif only_reading:
             run()
@@ -119,6 +124,18 @@ class _Guarded:
         else:
             _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
             self._drive(run, targets, settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+
+    def _first(self, run: Callable[[], None], settings: Any, executor_settings: Any) -> None:
+        """Make the files `first`, and begin this call anew, which finds them; a dry run makes nothing."""
+        rules, dag = self.rules, self.workflow.dag_settings
+        _say_all(*rules.notes)
+        if settings.dryrun_exec:
+            return
+        _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
+        dag.targets = {*rules.first}
+        self._drive(run, (), settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+        if all(Path(file).exists() for file in rules.first):
+            os.execv(sys.executable, sys.orig_argv)
 
     def _drive(self, run: Callable[[], None], targets: Collection[str], submitting: bool, prefix: str | None) -> None:
         """Run as the folder's only driver; end with one line where that cannot be, or where it is interrupted."""
@@ -142,12 +159,10 @@ class _Guarded:
         rules.before()
         ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)
         self.at_start.append(ending.install)
-        proofs = nullcontext(lambda: None) if submitting else serving(Path("results"))
         shown = terminal.installed(rules.view if _may_be_drawn(output) else None)
         try:
             retries = decided_here(terminal, rules.more_memory, rules.leave_out)
-            with shown, retries, terminal.progress.shown(), proofs as warm_up:
-                self.at_start.append(lambda: warm_up() if rules.proving() else None)
+            with shown, retries, terminal.progress.shown():
                 run()
         finally:
             ending.finish()

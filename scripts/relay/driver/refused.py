@@ -43,27 +43,31 @@ class Refused:
 
 
 def refusal(path: Path) -> str:
-    """What the terminal shows of a verdict that refuses its setting; '' of one that does not."""
+    """What the terminal shows of a verdict that refuses its setting, or cannot judge it; '' of one that passes it."""
     verdict = _read(path)
     if verdict is None or verdict.get("equivalent", True):
         return ""
     gate, problems = path.parent.name, verdict.get("problems") or ["the equivalence gate failed"]
+    if because := verdict.get("unprovable"):
+        return f"gate {gate}: cannot tell, so its setting is measured, not proven: because {because}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"gate {gate}: NOT equivalent, so the report strikes it out: {problems[0]}{more}; all of it: {path}"
 
 
 def nothing_usable(runs: Collection[tuple[str, str]], results: Path = RESULTS) -> str:
-    """A warning where no run, given with its gate, has a result of a setting that passed its gate; else ''."""
-    counts = {"struck out": 0, "failed": 0}
+    """A warning where no run, given with its gate, has a result that the report may recommend; else ''."""
+    counts = {"struck out": 0, "failed": 0, "without a verdict of its gate": 0}
     for run, gate in runs:
         verdict = _read(results / "equivalence" / "gates" / gate / "verdict.json")
         summary = _read(results / "runs" / run / "summary.json")
-        if verdict and not verdict.get("equivalent"):
-            counts["struck out"] += 1
-        elif verdict is None or summary is None or summary.get("status") != "done":
+        if summary is None or summary.get("status") != "done":
             counts["failed"] += 1
-        else:
+        elif verdict is None:
+            counts["without a verdict of its gate"] += 1
+        elif verdict.get("equivalent") or verdict.get("unprovable"):
             return ""
+        else:
+            counts["struck out"] += 1
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     return f"warning: no run of this call can be used: {told}; the report, or the lines above, say why" if told else ""
 

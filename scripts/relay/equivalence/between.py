@@ -1,11 +1,12 @@
 """The training as a run does it: with dropout and BatchNorm, with evaluations, with a checkpoint that it goes on from.
 
-The strategy trains first. Then one process repeats it with the same masks and without ever stopping, and compares.
+The strategy trains first. Then one process repeats it without ever stopping, and compares.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,21 +14,21 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from relay import strategies
-from relay.equivalence import modules, precision
-from relay.equivalence.compared import compare, compare_types, compare_work, compared_modules
-from relay.equivalence.course import AFTER, BEFORE, BESIDE, AsTrained, Course, EndedEarlyError
-from relay.equivalence.dtypes import lowered
-from relay.equivalence.repeated import Loaded, Repeated, Told
-from relay.equivalence.trial_task import TrialData
+from relay.equivalence import precision
+from relay.equivalence.compared import compare, compared_draws, curve
+from relay.equivalence.course import AFTER, BEFORE, AsTrained, Course, EndedEarlyError, Journey, Seen, journey
+from relay.equivalence.division import computed
+from relay.equivalence.figures import difference
+from relay.equivalence.plain import Plain, State
+from relay.equivalence.repeated import Repeated
+from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, Trial
-from relay.equivalence.untouched import untouched
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
-TRIAL = Trial(
+AS_TRAINED = Trial(
     name="as trained",
     what="in float64, with dropout and BatchNorm at work",
     precision="fp64",
@@ -40,17 +41,18 @@ TRIAL = Trial(
 def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
     """Train as a run does, and compare all of it with a plain training. Collective; rank 0 judges.
 
-    `folder` is for checkpoints; all ranks see it. It is removed at the end. `slowdown` divides the learning rate in the
-    run's own precision, where BatchNorm is frozen.
+    It is done in float64, and in the run's own precision. There BatchNorm is frozen, dropout is off, options are those
+    of the run, lossy ones too, and `slowdown` divides the learning rate.
+    `folder` is for checkpoints; all ranks see it. It is removed at the end.
     """
     if ranks.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     ranks.barrier()
     try:
-        _judge(verdict, run, data, folder, ranks)
+        _as_trained(verdict, run, data, folder, ranks)
         if run.computation.precision != "fp64":
-            precision.judge(verdict, run, data, folder, ranks, slowdown)
+            _in_own_precision(verdict, run, data, folder, ranks, slowdown)
     except EndedEarlyError as ended:
         verdict.problems.append(f"as trained: {ended}")
     finally:
@@ -58,62 +60,68 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks) -> None:
-    first = Course(run, data, ranks, AsTrained.of_run(run, TRIAL))
-    strategy = first.build()
-    built = modules.configurations(strategy.model)
-    for step in first.steps(0, BEFORE + BESIDE):
-        if step == 0:
-            first.predict("after the first step")
-        if step == BEFORE - 1:
-            first.predict("before the checkpoint")
-            writing, drawn = first.save(folder / "middle")  # it is written while the training goes on
-    writing.result()
-    trained = _cloned(strategy)
-    ranks.barrier()
-    told_first = lowered(strategy)
-    task = AsTrained.of_run(run, TRIAL)
-    second = Course(run, data, ranks, task)
-    resumed = second.load(folder / "middle", drawn, strategy.measured)
-    loaded = _cloned(resumed)
-    second.predict("after the checkpoint was loaded")
-    for _ in second.steps(BEFORE, BEFORE + AFTER):
-        pass
-    second.predict("at the end")
-    resumed.save(folder / "end").result()
+def _as_trained(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks) -> None:
+    task = data.of_kind(AsTrained, AS_TRAINED)
+    first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
+    made = journey(first, second, folder / "middle")
+    second.strategy.save(folder / "end").result()
     ranks.barrier()
     alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
-    held = resumed.footprint()["optimizer"]
-    types = told_first + lowered(resumed)
-    told = ranks.collect(Told(strategy.replica, first.seen, second.seen, built, held, types))
+    told = _told(verdict, made, task, ranks)
     if ranks.rank == 0:
-        repeated = Repeated(run, data, task, told, type(strategy).requirements)
-        with untouched(run.computation.precision):
-            repeated.train()
-        compare(verdict, repeated, trained, loaded, alone)
-        verdict.problems += compared_modules(repeated)
-        compare_types(verdict, repeated)
-        compare_work(verdict, repeated)
+        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in told]))
+        compare(verdict, repeated, told, made.trained, made.loaded.model, alone)
+        verdict.problems += compared_draws(repeated, told)
+        whole = [*repeated.work, *repeated.work[BEFORE:]]
+        done = [replace(second, work=first.work + second.work) for first, second in told]
+        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()))
+        sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
+        verdict.per_sample = tuple(sizes) if all(total for total, _ in whole) else ()
 
 
-def _cloned(strategy: Strategy) -> dict[str, torch.Tensor]:
-    """The whole model; complete on rank 0 alone. Collective."""
-    return {name: tensor.clone() for name, tensor in strategy.whole_model().items()}
+def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
+    """The plain repetition. Where buffers move the loss, the nearer of two: replicas may share them, or not."""
+    replicas, tried = strategy.replica.count, []
+    for alike in (False, True) if run.task.card.buffers and replicas > 1 else (False,):
+        tried.append(Repeated(run, data, task, replicas, type(strategy).requirements, alike=alike))
+        tried[-1].train()
+    return min(tried, key=lambda each: difference(losses, torch.tensor(each.losses, dtype=torch.float64)))
 
 
-def _alone(task: AsTrained, global_batch_size: int, folder: Path, ranks: Ranks) -> Loaded | str | None:
-    """What one plain process loads from a checkpoint, or why it cannot; None on all ranks but the first. Collective."""
+def _in_own_precision(
+    verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int
+) -> None:
+    trial = replace(AS_TRAINED, name="own precision", precision=run.computation.precision, slowdown=slowdown)
+    task = data.task(trial)
+    first, second = (Course(run, data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
+    made = journey(first, second, folder / run.computation.precision)
+    lost = ranks.collect(precision.lost(made.saved, made.loaded))
+    told = _told(verdict, made, task, ranks)
+    if ranks.rank == 0:
+        precision.compare(verdict, run, data, task, made, lost, told)
+
+
+def _told(verdict: Verdict, made: Journey, task: TrialTask, ranks: Ranks) -> Sequence[tuple[Seen, Seen]]:
+    """What all ranks have seen; complete on rank 0 alone, which adds its problems to the verdict. Collective."""
+    told = ranks.collect((made.first.told(), made.second.told()))
+    seen = [each for objects in zip(*told, strict=True) for each in objects]
+    verdict.tell(line for each in seen for line in each.problems)
+    types = [line for each in seen for line in each.lowered]
+    verdict.problems += [f"low precision: in {task.precision}: {line}" for line in types[:1]]
+    return told
+
+
+def _alone(task: AsTrained, global_batch_size: int, folder: Path, ranks: Ranks) -> State | str:
+    """What one plain process loads from a checkpoint, or why it cannot; '' on all ranks but the first. Collective."""
     group = dist.new_group([0], backend="gloo")
     if ranks.rank != 0:
-        return None
+        return ""
     assert group is not None
     single = replace(ranks, rank=0, world_size=1, local_rank=0, control=group, saving=group)
-    strategy = strategies.load("cpu")(task, single, global_batch_size, {})
     try:
-        strategy.load(folder)
+        return State.of(Plain.read(task, single, global_batch_size, folder))
     except (Exception, CheckpointException) as error:  # torch's is none of Python's exceptions
         reason = getattr(error, "failures", {}).get(0, (error,))[0]
         return f"{type(reason).__name__}: {reason}".splitlines()[0]
     finally:
         dist.destroy_process_group(group)
-    return Loaded.of(strategy.model, strategy.optimizer)

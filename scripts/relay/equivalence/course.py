@@ -1,34 +1,37 @@
-"""A short training with all that a run's training does between its steps: it predicts, saves, and goes on elsewhere.
+"""A short training under a strategy, as all trials of the gate train, with what a run does between its steps.
 
-Nothing is switched off here: dropout draws, and its masks are recorded; BatchNorm takes the statistics of its batches.
+What is recorded belongs to one rank; rank 0 judges what all of them tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from relay.equivalence.masks import Drawn, Masks, recorded
-from relay.equivalence.modules import Called, named
-from relay.equivalence.start import start
+from relay import strategies
+from relay.equivalence.dtypes import lowered
+from relay.equivalence.figures import leaves_of
+from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import Trial
 from relay.equivalence.work import Work
-from relay.process.generators import generators, restore_generators, seed_generators
+from relay.process.generators import alike, generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
-from relay.strategies.base import Strategy
-from relay.task.task import Task
+from relay.strategies.base import Replica, Strategy
+from relay.task import batches
+from relay.task.bound import BoundTask
+from relay.task.draws import Drawn, Draws
 
-# Steps before the checkpoint is saved; those that the first object still trains while it is written; and those that
-# the object trains that has loaded it.
-BEFORE, BESIDE, AFTER = 3, 1, 2
+# Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
+BEFORE, AFTER = 3, 2
 # Predictions are of a batch that is not trained with.
 PREDICTED = BEFORE + AFTER
 
@@ -41,146 +44,204 @@ class EndedEarlyError(Exception):
 class AsTrained(TrialTask):
     """The task as a run trains it, dropout and BatchNorm included; not compiled, so that its operations are seen."""
 
-    masks: Masks = field(default_factory=Masks)
+    draws: Draws = field(default_factory=lambda: Draws(told_apart=True))
 
-    @classmethod
-    def of_run(cls, run: Training, trial: Trial) -> AsTrained:
-        """The run's task, shrunken as in every trial."""
-        given = TrialTask.in_trial(run, trial, scale=1.0)
-        values = {f.name: getattr(given, f.name) for f in fields(TrialTask)}
-        return cls(**values | {"compiled": False})
+    def built(self) -> nn.Module:
+        """The model as the user's file builds it."""
+        self.compiled = False
+        return batches.model_of_type(BoundTask.built(self), torch.float64)
 
-    def layers(self) -> nn.Sequential:
-        """The network's layers, which carry their names, and whose dropout records its masks."""
-        built = Task.layers(self).double()
-        named(built)
-        recorded(built, self.masks)
-        return built
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Random numbers are noted, and those of every sample made alike."""
+        with self.in_float64(), self.draws.fixed():
+            yield
 
 
 @dataclass
 class Seen:
-    """What one rank saw of the training, by step where it is a list."""
+    """What one rank saw of a training, by step where it is a list. The last five are those after the last step."""
 
-    losses: list[float] = field(default_factory=list)
-    masks: list[dict[str, list[Drawn]]] = field(default_factory=list)
-    work: list[tuple[int, int]] = field(default_factory=list)
-    outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # of this replica's slice; by when
-    buffers: dict[str, torch.Tensor] = field(default_factory=dict)  # after the last step
-    trained: Called = field(default_factory=Called)
-    predicted: Called = field(default_factory=Called)
+    replica: Replica
+    losses: list[float] = field(default_factory=list)  # NaN where another rank reports
+    samples: list[list[int]] = field(default_factory=list)  # those that reached this rank's loss
+    always_training: bool = True  # in training mode, where dropout is on, after each step
+    drawn: list[list[Drawn]] = field(default_factory=list)
+    predicting: list[Drawn] = field(default_factory=list)
+    work: list[tuple[int, int]] = field(default_factory=list)  # operations, all and forward; 0 where not counted
+    outputs: dict[int, list[torch.Tensor]] = field(default_factory=dict)  # of this replica's slice; after which step
     problems: list[str] = field(default_factory=list)
+    bytes_sent: int | None = None  # None where the kernel does not tell
+    footprint: dict[str, int] = field(default_factory=dict)
+    used_bytes: list[int] = field(default_factory=list)  # the most on each GPU, beyond what it held before
+    buffers: Tensors = field(default_factory=dict)
+    lowered: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Course:
-    """One strategy object's part of the training, on this rank. Everything here is collective."""
+    """One strategy object's training, on this rank; with operations `counted`, which compiled code does not show.
+
+    Everything here is collective.
+    """
 
     run: Training
     data: TrialData
     ranks: Ranks
     task: TrialTask
     lossy: bool = False
-    seen: Seen = field(default_factory=Seen)
+    counted: bool = False
 
     def build(self, measured: Mapping[str, Any] | None = None) -> Strategy:
-        """A new strategy object, with generators seeded as the trainer seeds them."""
-        strategy = start(self.run, self.task, self.ranks, lossy=self.lossy, measured=measured)
-        seed_generators(self.run.seed * 1_000_003 + strategy.replica.index, self.ranks.devices)
-        self.strategy = strategy
-        return strategy
+        """A new strategy object, with generators seeded as the trainer seeds them.
 
-    def steps(self, first: int, last: int) -> Iterator[int]:
+        Exact options are in the place of lossy ones, unless the course is `lossy`.
+        """
+        if self.run.computation.compile:
+            torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
+        asked, kind = self.run.strategy, strategies.load(self.run.strategy.name)
+        exact = {} if self.lossy else {name: kind.requirements.options[name] for name in asked.lossy}
+        options = {**asked.options, **exact}
+        self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
+        self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
+        seed_generators(self.run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
+        return self.strategy
+
+    def steps(self, first: int, last: int) -> Generator[int, None, None]:
         """Train the steps from `first` to `last`, and hand over between any two of them, as the trainer's loop does.
 
         Raises EndedEarlyError.
         """
-        strategy, task, seen = self.strategy, self.task, self.seen
-        replica, work = strategy.replica, Work()
+        strategy, task, seen, work = self.strategy, self.task, self.seen, Work()
         strategy.set_learning_rate(task.learning_rate(first))
-        batches = self.data.batches(task, last, replica.index, replica.count, first)
-        with closing(strategy.train_steps(batches)) as losses:
+        given = self.data.batches(task, last, seen.replica.index, seen.replica.count, first)
+        with closing(strategy.train_steps(given)) as losses:
             for step in range(first, last):
                 self._drop_records(work)
-                with self._watched(work):
+                with task.computing(), work.counting() if self.counted else nullcontext():
                     loss = next(losses, None)
                 if loss is None:
                     raise EndedEarlyError(f"its training ended after step {step}, of {last}")
-                seen.losses.append(loss.double().item() if replica.reports else float("nan"))
-                seen.work.append(work.taken())
-                if isinstance(task, AsTrained):
-                    seen.masks.append(task.masks.taken())
-                seen.buffers = {name: b.detach().cpu().clone() for name, b in strategy.model.named_buffers()}
+                self.losses.append(loss)
+                seen.samples.append(list(task.seen))
                 task.seen.clear()
+                seen.always_training &= strategy.model.training
+                seen.work.append(work.taken())
+                seen.drawn.append(task.draws.taken())
                 yield step
                 strategy.set_learning_rate(task.learning_rate(step + 1))
 
-    @contextmanager
-    def _watched(self, work: Work) -> Iterator[None]:
-        """Count operations, and note which modules are called; not in other trials, which may be compiled."""
-        if not isinstance(self.task, AsTrained):
-            yield
-            return
-        with work.counting(), self.seen.trained.noting():
-            yield
-
     def _drop_records(self, work: Work) -> None:
-        """Forget what was computed and drawn outside of steps, while strategies are built."""
+        """Forget what was computed outside of steps, while strategies are built or predict."""
         work.taken()
-        if isinstance(self.task, AsTrained):
-            self.task.masks.taken()
+        self.task.draws.taken()
 
-    def predict(self, when: str) -> None:
-        """Predict, note which modules are called, and look for traces that evaluation leaves."""
-        with self._traceless(), self.seen.predicted.noting():
-            outputs = self.outputs(PREDICTED)
-        if self.strategy.replica.reports:
-            self.seen.outputs[when] = outputs
-        if not torch.is_grad_enabled():
-            torch.set_grad_enabled(True)
-            self.seen.problems.append("evaluation: gradients stay switched off after it")
-
-    def outputs(self, step: int) -> torch.Tensor:
-        """What the strategy predicts for this replica's slice of a step's batch, on the CPU."""
-        replica = self.strategy.replica
-        inputs, _ = next(self.data.batches(self.task, step + 1, replica.index, replica.count, step))
-        return self.strategy.predict(inputs).detach().cpu()
+    def predict(self, after: int, step: int = PREDICTED) -> None:
+        """Predict a step's batch, note what is drawn, and look for traces that evaluation leaves."""
+        replica, strategy = self.seen.replica, self.strategy
+        batch = self.data.batch(self.task, step, replica.index, replica.count)
+        with self._traceless(), self.task.computing():
+            outputs = leaves_of(strategy.predict(batch))
+        self.seen.predicting += self.task.draws.taken()
+        if replica.reports:
+            self.seen.outputs[after] = outputs
 
     @contextmanager
     def _traceless(self) -> Iterator[None]:
-        """Tell what an evaluation changes: the model, a module's mode, or the random generators."""
+        """Tell what an evaluation changes: the model, a module's mode, gradients, or the random generators."""
         strategy, told = self.strategy, self.seen.problems
-        before, drawn = {name: tensor.clone() for name, tensor in strategy.whole_model().items()}, generators()
+        before, drawn = cloned(strategy), generators()
         modes = {name: module.training for name, module in strategy.model.named_modules()}
         yield
         after = strategy.whole_model()
         changed = [name for name in before if name not in after or not torch.equal(before[name], after[name])]
         if changed and self.ranks.rank == 0:
             told.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
-        if not _same(drawn, generators()):
+        if not alike(drawn, generators()):
             told.append("evaluation: it draws random numbers, so that the training after it draws others")
-        if left := [name for name, module in strategy.model.named_modules() if module.training != modes.get(name)]:
+        mode = strategy.model.training  # of modules that were not there before, such as copies that stages make
+        if left := [name for name, each in strategy.model.named_modules() if each.training != modes.get(name, mode)]:
             told.append(f"evaluation: it leaves {left[0] or 'the model'} in another mode ({len(left)} of {len(modes)})")
+        if not torch.is_grad_enabled():
+            torch.set_grad_enabled(True)
+            told.append("evaluation: gradients stay switched off after it")
 
-    def save(self, folder: Path) -> tuple[Any, dict[str, Any]]:
-        """Begin to save; the future that tells the end, and the generators' state."""
-        return self.strategy.save(folder), generators()
+    def loss(self, step: int) -> float:
+        """That of one of the object's own steps; -1 is the last one. NaN where another rank reports."""
+        return self.losses[step].double().item() / self.task.scale if self.seen.replica.reports else math.nan
 
-    def load(self, folder: Path, drawn: dict[str, Any], measured: Mapping[str, Any]) -> Strategy:
-        """A new object that has loaded the checkpoint, as a later job makes it."""
-        strategy = self.build(measured)
-        strategy.load(folder)
-        restore_generators(drawn)
-        self.ranks.barrier()
-        return strategy
+    def told(self) -> Seen:
+        """What was seen, with what this rank holds now."""
+        strategy = self.strategy
+        return replace(
+            self.seen,
+            losses=[self.loss(step) for step in range(len(self.losses))],
+            footprint=self.seen.footprint or strategy.footprint(),
+            buffers={name: buffer.detach().cpu().clone() for name, buffer in strategy.model.named_buffers()},
+            lowered=lowered(strategy),
+        )
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two generators' states are equal, at any depth."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if torch.is_tensor(one):
-        return bool(torch.equal(one, other))
-    if isinstance(one, list) and one and torch.is_tensor(one[0]):
-        return all(_same(mine, yours) for mine, yours in zip(one, other, strict=True))
-    return bool(one == other)
+class Held(NamedTuple):
+    """What a strategy object holds: the whole model, complete on rank 0 alone; this rank's part of the optimizer's
+    state, such as "momentum_buffer of 3", the fourth parameter; and the state of fp16's scaler."""
+
+    model: Tensors
+    optimizer: Tensors
+    scaler: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> Held:
+        """A copy. Collective."""
+        owned = [parameter for group in strategy.optimizer.param_groups for parameter in group["params"]]
+        states = [strategy.optimizer.state.get(parameter, {}) for parameter in owned]
+        held = {f"{kind} of {place}": tensor for place, state in enumerate(states) for kind, tensor in state.items()}
+        local = {name: t.to_local() if isinstance(t, DTensor) else t for name, t in held.items() if torch.is_tensor(t)}
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in local.items()}
+        return cls(cloned(strategy), copies, strategy.scaler.state_dict() if strategy.scaler else None)
+
+
+@dataclass
+class Journey:
+    """A strategy object that trains, predicts and saves, and another one that loads what it saved and goes on.
+
+    `trained` is the first one's whole model at its end, complete on rank 0 alone.
+    """
+
+    first: Course
+    second: Course
+    saved: Held
+    loaded: Held
+    trained: Tensors
+
+
+def journey(first: Course, second: Course, folder: Path) -> Journey:
+    """Train as a run does that goes on in another job. Collective. `folder` gets the checkpoint; all ranks see it.
+
+    Raises EndedEarlyError.
+    """
+    strategy = first.build()
+    for step in first.steps(0, BEFORE + AFTER):
+        if step in (0, BEFORE - 1):
+            first.predict(step + 1)
+        if step == BEFORE - 1:
+            saved = Held.of(strategy)
+            writing, drawn = strategy.save(folder), generators()  # it is written while the training goes on
+    writing.result()
+    trained = cloned(strategy)
+    first.ranks.barrier()
+    resumed = second.build(strategy.measured)
+    resumed.load(folder)
+    restore_generators(drawn)
+    second.ranks.barrier()
+    loaded = Held.of(resumed)
+    second.predict(BEFORE)
+    for _ in second.steps(BEFORE, BEFORE + AFTER):
+        pass
+    second.predict(BEFORE + AFTER)
+    return Journey(first, second, saved, loaded, trained)
+
+
+def cloned(strategy: Strategy) -> Tensors:
+    """The whole model; complete on rank 0 alone. Collective."""
+    return {name: tensor.clone() for name, tensor in strategy.whole_model().items()}

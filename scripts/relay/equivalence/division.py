@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+from relay import strategies
+from relay.equivalence.course import Seen
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
 from relay.equivalence.work import Shares, undivided
-from relay.process.ranks import Ranks
 from relay.spec.requirements import DIVISIBLE
 from relay.spec.run import Training
-from relay.strategies.base import Strategy
 
-# Of what is divided, no rank may hold this much: a whole is no part. A stage may, if not quite all: stages are cut by
-# time, and LeNet's first convolution, which costs as much as all else, leaves 99.3 % of the parameters to the rest.
+# Of what is divided, no rank may hold this much: a whole is no part. A stage may: stages are cut by time, and LeNet's
+# first convolution, which costs as much as all else, leaves 99.3 % of the parameters to the rest.
 WHOLE_SHARE, NEARLY_ALL = 0.95, 0.995
 # A rank that takes part in averaging gradients sends at least about the size of those it holds.
 LEAST_SENT_SHARE = 0.1
@@ -22,72 +22,76 @@ LEAST_SENT_SHARE = 0.1
 LEAST_SENT_BYTES_PER_SAMPLE = 4
 
 
-@dataclass
-class Trained:
-    """What one rank saw of a trial."""
+def divided(
+    verdict: Verdict,
+    run: Training,
+    trial: Trial,
+    told: Sequence[Seen],
+    data: TrialData,
+    footprint: dict[str, int],
+) -> None:
+    """Check that the work is divided as the strategy says: samples, bytes held, bytes sent.
 
-    losses: list[float]
-    seen: list[list[int]]  # the samples that reached this rank's loss, for each step
-    always_training: bool  # in training mode, where dropout is on, after each step
-    bytes_sent: int | None  # None where the kernel does not tell
-    footprint: dict[str, int]
-    used_bytes: list[int]  # the most on each of its GPUs, beyond what it held before; empty on CPUs
-    work: list[tuple[int, int]]  # operations in each step, all and forward; empty where they were not counted
-    strategy: Strategy
-
-
-def divided(verdict: Verdict, run: Training, trial: Trial, trained: Trained, data: TrialData, footprint: dict[str, int],
-            ranks: Ranks) -> None:  # fmt: skip
-    """Check that the work is divided as the strategy says: samples, bytes held, bytes sent. Collective."""
-    replica = trained.strategy.replica
-    told = ranks.gather((replica, trained.seen, trained.footprint, trained.bytes_sent, trained.used_bytes))
-    if ranks.rank != 0:
-        return
-    reporting = [rank for rank in told if rank[0].reports]
-    if sorted(rank[0].index for rank in reporting) != list(range(replica.count)):
+    `footprint` is what one process holds.
+    """
+    replicas = told[0].replica.count
+    reporting = [seen for seen in told if seen.replica.reports]
+    if sorted(seen.replica.index for seen in reporting) != list(range(replicas)):
         verdict.problems.append("division of work: not exactly one process reports for each replica")
-    verdict.problems += _samples(trial.steps, [rank[1] for rank in reporting], data)[:1]
-    per_step = [sum(map(len, rank[1])) / trial.steps for rank in told]
+    verdict.problems += _samples(trial.steps, [seen.samples for seen in reporting], data)[:1]
+    per_step = [sum(map(len, seen.samples)) / trial.steps for seen in told]
     verdict.figures["samples_per_rank"] = per_step
-    shares = {kind: [round(rank[2][kind] / whole, 4) for rank in told] for kind, whole in footprint.items() if whole}
-    verdict.figures["bytes_held_share"] = shares
-    idle = [(rank, place) for rank, seen in enumerate(told) for place, used in enumerate(seen[4]) if used <= 0]
+    shares = {kind: [seen.footprint[kind] / whole for seen in told] for kind, whole in footprint.items() if whole}
+    verdict.figures["bytes_held_share"] = {kind: [round(share, 4) for share in held] for kind, held in shares.items()}
+    idle = [(rank, place) for rank, seen in enumerate(told) for place, used in enumerate(seen.used_bytes) if used <= 0]
     verdict.problems += [f"division of work: rank {rank} left its GPU {place} unused" for rank, place in idle[:1]]
-    if ranks.world_size > 1:
+    if len(told) > 1:
         samples = {"samples": [count / run.batch.global_batch_size for count in per_step]}
-        verdict.problems += _undivided(run.strategy.divides, samples | shares, replica.count)
-        if replica.count > 1:
-            least = [LEAST_SENT_SHARE * rank[2]["gradients"] for rank in told]
+        verdict.problems += _undivided(run.strategy.divides, samples | shares, replicas, staged=_staged(run))
+        if replicas > 1:
+            least = [LEAST_SENT_SHARE * seen.footprint["gradients"] for seen in told]
         else:
             least = [LEAST_SENT_BYTES_PER_SAMPLE * run.batch.global_batch_size for _ in told]
-        _communication(verdict, run, trial, [rank[3] for rank in told], least)
+        _communication(verdict, run, trial, [seen.bytes_sent for seen in told], least)
 
 
-def computed(verdict: Verdict, run: Training, trained: Trained, per_sample: tuple[float, ...], ranks: Ranks) -> None:
-    """Check that each rank computes its part of a batch of this size, not only of the small one. Collective.
+def computed(
+    verdict: Verdict, run: Training, told: Sequence[Seen], whole: Sequence[tuple[float, float]], optimizer_bytes: int
+) -> None:
+    """Check that each rank computes its part.
 
-    `per_sample` are the operations that one process computes for a sample: known to rank 0, which judges.
+    `whole` are the operations of each step, all and forward, and `optimizer_bytes` the state, of one plain process.
     """
-    told = ranks.gather((trained.strategy.replica, trained.work, trained.footprint["optimizer"]))
-    if not per_sample or ranks.world_size == 1:
+    if not all(total for total, _ in whole):
+        verdict.notes.append("the network has no matrix products: what each rank computes is not counted")
         return
-    total, forward = (each * run.batch.global_batch_size for each in per_sample)
-    done = zip(*(rank[1] for rank in told), strict=False)  # a rank that ended early is told of elsewhere
-    steps = [[Shares(each[0] / total, each[1] / forward) for each in step] for step in done]
-    held = sum(rank[2] for rank in told)
-    shares = [rank[2] / held if held else 0.0 for rank in told]
-    uneven = run.task.experts > 0 and "parameters" in run.strategy.divides
-    problems, _ = undivided([rank[0] for rank in told], steps, shares, uneven=uneven)
-    verdict.problems += problems
+    steps = [
+        [Shares(mine / total, its_forward / forward) for mine, its_forward in done]
+        for (total, forward), *done in zip(whole, *(seen.work for seen in told), strict=False)  # one may end early
+    ]
+    verdict.figures["computed_share"] = [
+        round(sum(shares[rank].total for shares in steps) / len(steps), 4) for rank in range(len(told))
+    ]
+    if len(told) > 1:
+        held = [seen.footprint["optimizer"] / optimizer_bytes if optimizer_bytes else 0.0 for seen in told]
+        uneven = run.task.card.experts > 0 and "parameters" in run.strategy.divides
+        problems, notes = undivided([seen.replica for seen in told], steps, held, uneven=uneven, staged=_staged(run))
+        verdict.problems += problems
+        verdict.notes += notes
 
 
-def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]], replicas: int) -> list[str]:
+def _staged(run: Training) -> bool:
+    return strategies.load(run.strategy.name).requirements.staged
+
+
+def _undivided(divides: tuple[str, ...], shares: dict[str, list[float]], replicas: int, *, staged: bool) -> list[str]:
     """What some rank has all of, though the strategy says that it is divided; or that nothing is, whatever it says.
 
-    A stage of a pipeline may have nearly all: then nobody has it again, and there are as many wholes as replicas.
+    A stage may have nearly all: then nobody has it again, there are as many wholes as replicas, and each rank has some.
     """
     most = {kind: max(held) for kind, held in shares.items()}
-    once = {kind for kind, held in shares.items() if sum(held) < 1.01 * replicas and most[kind] < NEARLY_ALL}
+    parts = {kind for kind, held in shares.items() if (staged and min(held) > 0) or most[kind] < NEARLY_ALL}
+    once = {kind for kind in parts if sum(shares[kind]) < 1.01 * replicas}
     whole = {kind: share for kind, share in most.items() if share > WHOLE_SHARE and kind not in once}
     claimed = [kind for kind in DIVISIBLE if kind in divides and kind in whole]
     if not claimed and len(whole) == len(shares):

@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
 import torch
+
+from relay.task import batches
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest absolute difference; NaN where either has one, infinite where the shapes differ."""
-    if mine.shape != reference.shape:
-        return float("inf")
-    return float(_apart(mine, reference).abs().max())
+    return size(_apart(mine, reference)) if mine.shape == reference.shape else math.inf
 
 
-def largest(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def scaled(mine: torch.Tensor, reference: torch.Tensor) -> float:
+    """The same relative to the reference's largest value, where that is more than 1.
+
+    For losses, outputs and statistics: a loss of 10,000 rounds coarsely. Parameters that large have diverged.
+    """
+    return difference(mine, reference) / max(1.0, size(reference))
+
+
+def size(tensor: torch.Tensor) -> float:
+    """The largest absolute value; 0 without any."""
+    return float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def most(values: Iterable[float]) -> float:
+    """The largest value; NaN where there is one, 0 without any."""
+    return float(torch.tensor([0.0, *values], dtype=torch.float64).max())
+
+
+def largest(pairs: Iterable[Pair]) -> float:
     """The largest difference within any pair of tensors."""
-    return float(torch.tensor([difference(mine, reference) for mine, reference in pairs]).max())  # keeps a NaN
+    return most(difference(mine, reference) for mine, reference in pairs)
 
 
-def distance(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of an optimizer's state, such as "exp_avg_sq of conv1.weight", by kind; without those of parameters."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        kind, of, _ = name.partition(" of ")
+        if of:
+            found.setdefault(kind, []).append(name)
+    return found
+
+
+def scales(tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """What a difference is relative to, by name: 1; for an optimizer's state, such as Adam's small
+    squares, the largest value of its kind."""
+    found = dict.fromkeys(tensors, 1.0)
+    for names in by_kind(tensors).values():
+        found |= dict.fromkeys(names, max(size(tensors[name]) for name in names) or 1.0)
+    return found
+
+
+def leaves_of(outputs: Any) -> list[torch.Tensor]:
+    """What a model gives, whatever its structure: its tensors of numbers, on the CPU."""
+    return [leaf.detach().cpu() for leaf in batches.leaves(outputs) if leaf.is_floating_point()]
+
+
+def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
+    """The largest difference between outputs, `scaled`; infinite where one has other tensors."""
+    return most(map(scaled, mine, reference)) if len(mine) == len(reference) > 0 else math.inf
+
+
+def norm(tensors: Iterable[torch.Tensor]) -> float:
+    """The L2 norm of all together, in float64."""
+    return math.hypot(*(float(tensor.double().norm()) for tensor in tensors))
+
+
+def distance(pairs: Sequence[Pair]) -> float:
     """The L2 norm of all differences together; infinite where shapes differ."""
     if any(mine.shape != reference.shape for mine, reference in pairs):
-        return float("inf")
-    return float(torch.stack([_apart(mine, reference).norm() for mine, reference in pairs]).norm())
+        return math.inf
+    return norm(_apart(mine, reference) for mine, reference in pairs)
+
+
+def share(part: float, whole: float) -> float:
+    """A part relative to the whole; 0 where both are nothing."""
+    return part / whole if whole else part and math.inf
 
 
 def _apart(mine: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,9 @@ Started on every rank by the launcher: `python -m relay.launch.worker equivalenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import gc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,25 @@ from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
 from relay.equivalence import between, own_batch, reference_file, where
-from relay.equivalence.division import Trained, computed, divided
-from relay.equivalence.figures import difference, distance, largest
+from relay.equivalence.course import Course, EndedEarlyError, Seen, cloned
+from relay.equivalence.division import computed, divided
+from relay.equivalence.figures import apart, distance, largest, scaled
 from relay.equivalence.made_with import check_reference, made_with
-from relay.equivalence.start import start
-from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.plain import deterministic
+from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import EXACT, Trial, trials
-from relay.equivalence.verdict import UNFINISHED, Part, Verdict
-from relay.equivalence.work import Work
-from relay.process import sent
+from relay.equivalence.verdict import ALONG, UNFINISHED, Part, Verdict
+from relay.process import machine, sent
 from relay.process.cpus import useful_threads
 from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.spec.run import Gate, Training
-from relay.strategies.base import Strategy
+from relay.task import batches
 from relay.task.data import verify_on_further_nodes
 
 CHECKPOINTS = "checkpoints"  # the folder beside the verdict, as long as the gate runs
+OUTPUTS_MARGIN = 100  # how many times as far as rounding moves them predictions may be, in float64
 
 
 def train(
@@ -43,38 +45,27 @@ def train(
     data: TrialData,
     ranks: Ranks,
     watched: AbstractContextManager[object] | None = None,
-    work: Work | None = None,
-) -> Trained:
+    *,
+    counted: bool = False,
+) -> Course:
     """Train one trial under the strategy, through the same contract as a run's training. Collective.
 
-    `watched` is entered for the steps alone, when all is built; `work` counts what this rank computes in them.
+    `watched` is entered for the steps alone, when all is built. With `counted`, operations are.
     """
-    if run.computation.compile:
-        torch.compiler.reset()  # after several networks in one process torch would give up compiling, in silence
     idle = _held_before(ranks.devices)
-    task = TrialTask.in_trial(run, trial, scale=trial.scale)
-    strategy = start(run, task, ranks, lossy=trial.lossy)
-    losses: list[torch.Tensor] = []
-    seen: list[list[int]] = []
-    training: list[bool] = []
-    done: list[tuple[int, int]] = []
-    strategy.set_learning_rate(task.learning_rate(0))
+    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy, counted=counted)
+    course.build()
     ranks.barrier()
     before = sent.by_socket()
-    replica = strategy.replica
-    with watched or nullcontext(), work.counting() if work else nullcontext():
-        for loss in strategy.train_steps(data.batches(task, trial.steps, replica.index, replica.count)):
-            losses.append(loss)
-            training.append(strategy.model.training)
-            seen.append(list(task.seen))
-            task.seen.clear()
-            done += [work.taken()] if work else []
-            strategy.set_learning_rate(task.learning_rate(len(losses)))
+    with watched or nullcontext(), suppress(EndedEarlyError):
+        for _ in course.steps(0, trial.steps):
+            pass
+    course.seen.footprint = course.strategy.footprint()  # a prediction may gather what is sharded
     # Several processes always have sockets, the control group's: where none is seen, the kernel cannot tell.
-    bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
-    values = [loss.double().item() / trial.scale for loss in losses] if replica.reports else []
-    used = [torch.cuda.max_memory_allocated(device) - held for device, held in zip(ranks.devices, idle, strict=False)]
-    return Trained(values, seen, all(training), bytes_sent, strategy.footprint(), used, done, strategy)
+    course.seen.bytes_sent = sent.since(before) if before or ranks.world_size == 1 else None
+    peaks = ((torch.cuda.max_memory_allocated(device), held) for device, held in zip(ranks.devices, idle, strict=False))
+    course.seen.used_bytes = [peak - held for peak, held in peaks]
+    return course
 
 
 def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
@@ -85,21 +76,19 @@ def _held_before(devices: tuple[torch.device, ...]) -> list[int]:
     return [torch.cuda.memory_allocated(device) for device in gpus]
 
 
-def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[str, Any], ranks: Ranks) -> None:
-    """Compare a trial's losses and final parameters with the reference's. Collective; rank 0 judges."""
-    whole = trained.strategy.whole_model()
-    told = ranks.gather((trained.losses, trained.always_training))
-    if ranks.rank != 0:
-        return
-    reported = [losses for losses, _ in told if losses]
-    if not all(always_training for _, always_training in told):
+def compare(
+    verdict: Verdict, trial: Trial, told: Sequence[Seen], whole: Mapping[str, torch.Tensor], reference: dict[str, Any]
+) -> None:
+    """Compare a trial's losses and final parameters with the reference's."""
+    reported = [seen.losses for seen in told if seen.replica.reports]
+    if not all(seen.always_training for seen in told):
         verdict.problems.append(f"{trial.name}: it trains in evaluation mode, where dropout is off")
     if counts := [len(losses) for losses in reported if len(losses) != trial.steps]:
         verdict.problems.append(f"{trial.name}: {counts[0]} steps were trained, of {trial.steps}")
     elif "losses" in trial.compares and (limit := trial.limit_of("losses")) is not None:
         curve = torch.tensor(reported, dtype=torch.float64).mean(0)
         what = f"largest loss difference in {trial.steps} steps, {trial.what}"
-        verdict.add(Part(trial.name, "losses", what, difference(curve, reference["losses"]), limit))
+        verdict.add(Part(trial.name, "losses", what, scaled(curve, reference["losses"]), limit))
     if set(whole) != set(reference["parameters"]):
         names = sorted(set(whole) ^ set(reference["parameters"]))
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
@@ -113,42 +102,15 @@ def compare(verdict: Verdict, trial: Trial, trained: Trained, reference: dict[st
         verdict.add(Part(trial.name, "parameters", what, figure, limit))
 
 
-@contextmanager
-def _modes(strategy: Strategy) -> Iterator[set[bool]]:
-    """Collects whether the model's modules are in training mode while they are called.
-
-    The outputs do not tell: in the gate dropout is off, and BatchNorm frozen, in either mode.
-    """
-    modes: set[bool] = set()
-    hooks = [
-        module.register_forward_pre_hook(lambda called, _: modes.add(called.training))
-        for module in strategy.model.modules()
-    ]
-    try:
-        yield modes
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def evaluate(verdict: Verdict, trained: Trained, data: TrialData, reference: dict[str, Any], ranks: Ranks) -> None:
-    """Compare what the trained model predicts, through the strategy's own `predict`. Collective."""
-    replica, task = trained.strategy.replica, trained.strategy.task
-    assert isinstance(task, TrialTask)
-    inputs, _ = next(data.batches(task, 1, replica.index, replica.count))
-    with _modes(trained.strategy) as modes:
-        outputs = trained.strategy.predict(inputs)
-    told = ranks.gather((replica.index, outputs.cpu()) if replica.reports else None)
-    told_modes = ranks.gather((True in modes, trained.strategy.model.training))
-    if ranks.rank == 0:
-        if any(predicts_training for predicts_training, _ in told_modes):
-            verdict.problems.append("evaluation: it predicts in training mode, where dropout is on")
-        if not all(trains_on for _, trains_on in told_modes):
-            verdict.problems.append("evaluation: it stays in evaluation mode, where dropout is off")
-        outputs = torch.cat([out for _, out in sorted((t for t in told if t is not None), key=lambda t: t[0])])
-        figure = difference(outputs, reference["outputs"])
-        what = "largest difference of the trained model's outputs, in float64"
-        verdict.add(Part("algorithm", "outputs", what, figure, EXACT))
+def evaluated(verdict: Verdict, told: Sequence[Seen], reference: dict[str, Any]) -> None:
+    """Compare what the trained model predicts for the first batch."""
+    verdict.tell(problem for seen in told for problem in seen.problems)
+    of_replicas = sorted((seen for seen in told if seen.replica.reports), key=lambda seen: seen.replica.index)
+    outputs = batches.joined([out for seen in of_replicas for out in seen.outputs.values()])
+    what = "largest difference of the trained model's outputs, in float64"
+    # Parameters may be a hundred times as far from the reference's as rounding moves them. So may the outputs.
+    limit = max(EXACT, OUTPUTS_MARGIN * reference["outputs_rounding"])
+    verdict.add(Part("algorithm", "outputs", what, apart(outputs, reference["outputs"]), limit))
 
 
 def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -> list[int]:
@@ -157,7 +119,7 @@ def communicated(run: Training, data: TrialData, ranks: Ranks, steps: int = 3) -
     Collective. What is sent while the strategy is built is not among them.
     """
     profiler = torch.profiler.profile()
-    trial = Trial(name="communication", what="", precision="fp32", steps=steps, limit=0, compares=())
+    trial = Trial(name="communication", precision="fp32", steps=steps)
     train(run, trial, data, ranks, watched=profiler)
     return ranks.gather(sum(e.count for e in profiler.key_averages() if e.key.startswith("nccl")) // steps)
 
@@ -169,28 +131,33 @@ def judge_trial(
     data: TrialData,
     reference: dict[str, Any],
     ranks: Ranks,
-    per_sample: tuple[float, ...] | None = None,
+    per_sample: tuple[float, ...] = (),
 ) -> list[str]:
     """Train one trial as far as its reference went, and compare. The algorithm's also shows the division of work.
 
-    With `per_sample` (of rank 0, empty elsewhere), what each rank computes is counted, too; not in compiled code.
-    Returns what the trial has changed in the network. Collective; rank 0 judges.
+    `per_sample` are the operations that one process computes for a sample, where what each rank computes is to be
+    compared with them; not in compiled code. Rank 0, which judges, knows them.
+    Returns what the trial has changed in the network. Collective.
     """
     verdict.notes += trial.weakened_by(reference)
     trial = trial.as_far_as(reference)
-    counted = per_sample is not None and trial.name == "algorithm" and not run.computation.compile
-    trained = train(run, trial, data, ranks, work=Work() if counted else None)
-    compare(verdict, trial, trained, reference, ranks)
+    course = train(run, trial, data, ranks, counted=bool(per_sample))
+    whole = cloned(course.strategy)
     if trial.name == "algorithm":
-        evaluate(verdict, trained, data, reference, ranks)
-        divided(verdict, run, trial, trained, data, reference["footprint"], ranks)
-        if counted and per_sample is not None:
-            computed(verdict, run, trained, per_sample, ranks)
+        course.predict(trial.steps, step=0)
+    told = ranks.collect(course.told())
+    if told:
+        compare(verdict, trial, told, whole, reference)
+        if trial.name == "algorithm":
+            evaluated(verdict, told, reference)
+            divided(verdict, run, trial, told, data, reference["footprint"])
+    if told and per_sample:
+        total, forward = (each * run.batch.global_batch_size for each in per_sample)
+        computed(verdict, run, told, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
     for part in [part for part in verdict.parts if part.trial == trial.name]:
         at = f"batch {run.batch.global_batch_size}: {part.name}"
         print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
-    assert isinstance(trained.strategy.task, TrialTask)
-    return trained.strategy.task.notes
+    return course.task.notes
 
 
 def _use_threads(run: Training) -> None:
@@ -210,6 +177,8 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
     _use_threads(run)
     reference, here = reference_file.read(trained), made_with(dataset, ranks.device)
     check_reference(reference, here, trained)
+    if "unprovable" in reference:
+        return Verdict(run.id, figures=here, unprovable=reference["unprovable"])
     data, verdict = TrialData(run, dataset, ranks.device), Verdict(run.id, figures=here)
     asked = trials(run, lossy=bool(run.strategy.lossy))
     for trial in asked:
@@ -228,7 +197,9 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
         asked = []
         for trial in own_batch.trials(its_run):
             plain = own_batch.plain(its_run, trial, its_data, ranks)
-            judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks, verdict.per_sample)
+            counted = trial.name == "algorithm" and not run.computation.compile
+            per_sample = ranks.gather(verdict.per_sample)[0] if counted else ()
+            judge_trial(verdict.of_batch(own), its_run, trial, its_data, plain, ranks, per_sample)
             asked.append(trial.as_far_as(plain))
         where.find(verdict.of_batch(own), its_run, asked, its_data, ranks)
     if ranks.rank == 0:
@@ -246,20 +217,52 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
         named = ", ".join(f"{name} {run.strategy.options[name]}" for name in run.strategy.lossy)
         verdict.figures["lossy"] = named
         verdict.notes.append(f"{named} is lossy: the algorithm is proven without it, its update is only bounded")
-    if run.task.shrunken:
-        verdict.notes.append(f"the network is shrunken for the gate: {dict(run.task.shrunken)}")
+    if run.task.small:
+        verdict.notes.append(f"the model is shrunken for the gate: {dict(run.task.small)}")
     return verdict
 
 
+def judge_along(spec: Path, dataset: Path, reference: Path, ranks: Ranks) -> None:
+    """Judge a further gate of the same shape, and note a pass beside its specification. Collective.
+
+    A gate that fails here, or ends these processes, may have met what an earlier strategy has left: it counts as not
+    judged.
+    """
+    run = Gate.read(spec)
+    if ranks.rank == 0:
+        print(f"further gate {run.id}:", flush=True)
+        write_json(spec.parent / ALONG, None)
+    _as_in_new_processes(run)
+    with strategies.service(run):
+        verdict = judge(run, dataset, reference, ranks, spec.parent)
+        ranks.barrier()
+    if ranks.rank == 0 and (found := verdict.as_dict())["equivalent"]:
+        write_json(spec.parent / ALONG, found)
+
+
+def _as_in_new_processes(run: Training) -> None:
+    """Turn the switches back that a strategy may have turned for its whole process."""
+    torch.set_default_dtype(torch.float32)
+    torch.set_autocast_enabled("cpu", False)
+    if torch.get_float32_matmul_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
+    deterministic()
+    machine.set_precision(run.computation.precision)
+    gc.collect()  # what the one before held
+
+
 def main(arguments: list[str]) -> None:
-    """Parse the command line, judge, and write the verdict."""
+    """Parse the command line, judge, and write the verdict; then judge further gates in the same process group."""
     parser = options.parser(__doc__, "spec", "output", "reference", "dataset", prog="equivalence.gate")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="specifications of further gates")
     given = parser.parse_args(arguments)
 
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    strategies.watch(given.spec, given.output.parent, given.dataset, secret=[given.reference])
+    _as_in_new_processes(Gate.read(given.spec))
     with joined(given.spec, strategies.service) as (run, ranks):
         assert isinstance(run, Gate)
         verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent)
+        ranks.barrier()
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())
+        for spec in given.beside:
+            judge_along(spec, given.dataset, given.reference, ranks)

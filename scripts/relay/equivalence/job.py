@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from relay.base import ending
 from relay.base.errors import EndedItself, UserError
-from relay.base.files import read_json, write_json_with_digest
+from relay.base.files import read_json, read_json_or, write_json
 from relay.datasets import verified
-from relay.equivalence.verdict import UNFINISHED, Verdict, all_problems, failed_at
+from relay.equivalence.verdict import ALONG, UNFINISHED, Verdict, all_problems, failed_at
+from relay.launch.job import Start, started
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import dataset_folder
-from relay.run_folder.snapshot import freeze
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.run import Gate, Training
 
-# Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
-Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 
-
-def _launch(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
-    """Start the role's processes on today's code; returns their status."""
+def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
+    """Start the role's processes on the run's dataset; returns their status."""
     run = Training.read(spec)
-    output.unlink(missing_ok=True)
-    strategy_file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
-    code = freeze(strategy_file, results / "code")
     dataset = dataset_folder(results, run.dataset)
     try:
         verified.check(dataset)
     except UserError as error:  # recorded, so that a retry does not try it again
+        output.unlink(missing_ok=True)
         faults.record(output.parent, error)
         return 1
-    arguments = ["--spec", str(spec), "--dataset", str(dataset), "--output", str(output), *extra]
-    return start(spec, role, output.parent, arguments, code)
+    file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
+    return started(spec, role, results, output, ["--dataset", str(dataset), *extra], strategy_file=file, start=start)
 
 
 def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
@@ -45,12 +40,24 @@ def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    status = _launch(spec, "equivalence.reference", results, output)
+    status = _started(spec, "equivalence.reference", results, output)
     return 0 if status == 0 else faults.concluded(output.parent, "reference", status)
 
 
-def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
+def run_gate(
+    spec: Path,
+    reference: Path,
+    results: Path,
+    output: Path,
+    attempt: int = 1,
+    start: Start = launch,
+    beside: Sequence[Path] = (),
+) -> int:
     """Judge a strategy and write `verdict.json`; returns the job's exit status. `start` starts its processes.
+
+    `beside` are the specifications of gates of the same shape and reference, whose jobs are to follow. The same
+    processes judge them after this one, and what they pass is kept for their jobs. A gate that fails there is judged
+    again by its own job: what others have left in the processes does not count against it.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
     that were killed from outside, or that aborted at their end, have shown nothing: that is worth a retry. A user's
@@ -58,14 +65,21 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
     """
     if (ended := faults.begin(output.parent, "gate", attempt)) is not None:
         return ended
+    if verdict := read_json_or(output.parent / ALONG, None):
+        return _concluded(output, verdict)
     unfinished = output.parent / UNFINISHED
     unfinished.unlink(missing_ok=True)
-    status = _launch(spec, "equivalence.gate", results, output, "--reference", str(reference), start=start)
+    others = [each for each in beside if not (each.parent / ALONG).exists()] if attempt == 1 else []
+    arguments = ["--reference", str(reference), "--beside", *map(str, others)]
+    status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
     run = Gate.read(spec)
-    verdict = read_json(output)
-    if status != 0:  # what ended badly has proven nothing, whatever it wrote before
+    if _keep_along(others):  # its own verdict was complete before
+        if status != 0:
+            print("its processes ended in a further gate, which its own job judges again", flush=True)
+            faults.forget(output.parent)
+    elif status != 0:  # what ended badly has proven nothing, whatever it wrote before
         output.unlink(missing_ok=True)
-        verdict = None
+    verdict = read_json(output)
     if verdict is None:
         if status == 0:  # nobody has killed them
             faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
@@ -76,11 +90,38 @@ def run_gate(spec: Path, reference: Path, results: Path, output: Path, attempt: 
             return ending.fault(f"gate {run.id}: {fault['error']}")
         verdict = _failed(run, read_json(unfinished), fault["error"])
     unfinished.unlink(missing_ok=True)
-    verdict["strategy_source"] = source_digest(strategy_sources(Path(run.strategy.file)))
-    write_json_with_digest(output, verdict)
+    return _concluded(output, verdict | _source(run))
+
+
+def _source(run: Gate) -> dict[str, str]:
+    return {"strategy_source": source_digest(strategy_sources(Path(run.strategy.file)))}
+
+
+def _keep_along(specs: Sequence[Path]) -> bool:
+    """Complete what was found of the gates that were judged along; whether the processes came to one of them."""
+    for spec in specs:
+        if verdict := read_json_or(spec.parent / ALONG, None):
+            write_json(spec.parent / ALONG, verdict | _source(Gate.read(spec)))
+    return any((spec.parent / ALONG).exists() for spec in specs)
+
+
+def _concluded(output: Path, verdict: dict[str, Any]) -> int:
+    """Write a gate's verdict and tell it; the job's exit status."""
+    write_json(output, verdict)
+    (output.parent / ALONG).unlink(missing_ok=True)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
-    print(f"gate {run.id}: {found}")
+    print(f"gate {verdict['gate']}: {found}")
     return 0
+
+
+def settle(results: Path) -> None:
+    """What a driver does with the verdicts that a stopped call has left: they become their gates' own."""
+    for path in results.glob(f"equivalence/gates/*/{ALONG}"):
+        verdict, output = read_json_or(path, None), path.with_name("verdict.json")
+        if verdict and "strategy_source" in verdict and not output.exists():
+            path.rename(output)
+        else:
+            path.unlink()
 
 
 def _failed(run: Gate, unfinished: dict[str, Any] | None, error: str) -> dict[str, Any]:

@@ -5,17 +5,29 @@ Floating-point sums in another order diverge chaotically. Where two plain traini
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from relay.equivalence.figures import apart, largest, leaves_of, most, norm, scaled
 from relay.equivalence.plain import Plain
-from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
-from relay.spec.run import Training
-from relay.task.data import Batch
+from relay.task import batches, finite
+from relay.task.batches import Batch
+from relay.task.places import mistake
+
+NOT_FINITE = "is not finite"
+
+GOING_ON = 2  # divisions that are trained beyond the first step
+# The norm of scaled gradients stays below this: DeepSpeed takes one whose square is beyond float32 for infinite.
+LARGEST_NORM = 2.0**40
+# A training whose loss has grown so many times, from its first one or from 1, is no training.
+DIVERGED = 1e6
 
 
 class LockStep:
@@ -23,19 +35,21 @@ class LockStep:
 
     Each of the others computes a batch's `parts` in as many pieces as one of `divisions` says: in all equal ones that
     there are, where nothing is said. A library may take another algorithm for few samples than for many, as cuDNN does,
-    and that one rounds otherwise. So all divisions train the first step, one after the other, and the farthest goes on.
+    and that one rounds otherwise. So all divisions train the first step, one after the other. Two of them go on: the
+    one in the fewest pieces, and the one that is farthest away. One alone may stay near by chance where training is
+    chaotic.
 
-    In float64 there are halves alone, whose parameters begin one unit in the last place away, each up or down: pieces
-    may happen to round alike where other orders of the sums do not. In lower precisions a unit would be more than a
-    strategy's rounding. A trial without `most_rounding` has no others.
+    In float64 there are halves alone. There, and in the task's own training in float32, the parameters of the others
+    begin one unit in the last place away, each up or down: pieces may happen to round alike where other orders of the
+    sums do not, and a maximum may be another one only then. In lower precisions, and in the smooth twin, a unit would
+    be more than a strategy's rounding. A trial without `most_rounding` has no others.
     """
 
-    def __init__(
-        self, run: Training, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()) -> None:
         self.trial, self.data, self.exact = trial, data, trial.precision == "fp64"
+        run = data.run
         self.parts = min(parts, run.batch.global_batch_size)
-        self.task = TrialTask.in_trial(run, trial, scale=1.0)
+        self.task = data.task(trial)
         self.first = Plain.of(self.task, data.device)
         self.others: dict[int, Plain | None] = {}  # by the number of pieces; None before the first step
         if trial.most_rounding is not None:
@@ -45,6 +59,7 @@ class LockStep:
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
         self.rounding = dict.fromkeys(trial.compares, 0.0)
+        self.largest_norm = 0.0  # of a step's gradients
         self.ended = ""
 
     @property
@@ -53,14 +68,20 @@ class LockStep:
         return len(self.losses)
 
     def train(self) -> None:
-        """Train to the trial's last step, or to the last one before rounding or overflow takes over."""
+        """Train to the trial's last step, or to the last one before rounding or overflow takes over.
+
+        Raises UserError where a sample is not finite.
+        """
         slices = (self.data.batches(self.task, self.trial.steps, part, self.parts) for part in range(self.parts))
         for batch in zip(*slices, strict=True):
             rate = self.task.learning_rate(self.steps)
             losses = [self.first.step([batch], rate)]
+            self.largest_norm = max(self.largest_norm, norm(_gradients(self.first)))
             divided = list(self._divided_steps(batch, rate))
             losses += [loss for loss, _ in divided]
             self.ended = self._fault(losses, [apart for _, apart in divided])
+            if self.ended == NOT_FINITE:
+                self._check_inputs(batch)
             if self.ended:
                 torch._foreach_copy_(_parameters(self.first), self.kept)
                 return
@@ -70,73 +91,103 @@ class LockStep:
     def _divided_steps(self, batch: Sequence[Batch], rate: float) -> Iterator[tuple[torch.Tensor, float]]:
         """The loss of each division's step, and how far from the first training's it leaves the parameters.
 
-        Of several, the one whose gradients are farthest away is kept: most parameters are too coarse to show it.
+        Of many, the first one is kept, and the one whose gradients are farthest away: most parameters are too coarse to
+        show it.
         """
         tried, self.others, farthest = self.others, {}, 0.0
+        fewest = next(iter(tried), 0)
         for pieces, other in tried.items():
-            training = other or self._divided()
+            training = other or self._divided(pieces)
             loss = training.step([_in_pieces(batch, pieces)], rate)
             yield loss, self._apart(_parameters(training))
-            if len(tried) > 1:
-                distance = _norm(torch._foreach_sub(_gradients(self.first), _gradients(training)))
-                if self.others and not distance > farthest:
+            if len(tried) > GOING_ON and pieces != fewest:
+                distance = norm(torch._foreach_sub(_gradients(self.first), _gradients(training)))
+                if not distance > farthest:
                     continue
                 farthest = distance
-            self.others = {pieces: training}
+                self.others = {fewest: self.others[fewest]}
+            self.others[pieces] = training
 
-    def _divided(self) -> Plain:
+    def _divided(self, pieces: int) -> Plain:
         made = Plain.of(self.task, self.data.device)
-        if self.exact:
-            _move_one_unit(made, self.seed)
+        if self.exact or (self.trial.precision == "fp32" and not self.trial.smooth):
+            _move(made, self.seed + pieces, _one_unit)
         return made
 
     def _fault(self, losses: Sequence[torch.Tensor], apart: Sequence[float]) -> str:
         """Why the step just trained cannot be compared; '' where it can, whose rounding is then noted."""
+        if self.losses and float(losses[0]) > DIVERGED * max(1.0, abs(float(self.losses[0]))):
+            return f"has a loss of {float(losses[0]):.0e}"
         if not self.others:
             finite = all(bool(each.isfinite().all()) for each in (*losses, *_parameters(self.first)))
-            return "" if finite else "is not finite"
+            return "" if finite else NOT_FINITE
         assert self.trial.most_rounding is not None
         found = {
-            "losses": float((torch.stack([*losses[1:]]) - losses[0]).abs().max()),  # keeps a NaN, as the next one does
-            "parameters": float(torch.tensor(apart, dtype=torch.float64).max()),
+            "losses": most(scaled(loss, losses[0]) for loss in losses[1:]),
+            "parameters": most(apart),
         }
         compared = {name: found[name] for name in self.rounding}
         if not all(map(math.isfinite, (found["losses"], *compared.values()))):
-            return "is not finite"
+            return NOT_FINITE
         # In low precision the first step counts whatever it rounds: no learning rate makes that less.
         if max(compared.values()) > self.trial.most_rounding and (self.exact or self.losses):
             return f"is moved by rounding by {max(compared.values()):.0e}"
         self.rounding = {name: max(known, compared[name]) for name, known in self.rounding.items()}
         return ""
 
+    def _check_inputs(self, parts: Sequence[Batch]) -> None:
+        """Raise UserError where the step's samples are not finite: no learning rate mends that."""
+        split = self.task.split("train")
+        for part in parts:
+            if why := finite.reason(part.data, part.ids, split):
+                raise mistake(type(self.task.own), "datasets", f"the loss of step {self.steps + 1} is not finite{why}")
+
     def _apart(self, others: list[torch.Tensor]) -> float:
         """How far these parameters are from the first training's, measured as the trial compares them."""
-        differences = torch._foreach_sub(_parameters(self.first), others)
+        first = _parameters(self.first)
         if self.trial.relative:
-            return _norm(differences) / (self._moved() or 1.0)
-        return float(torch.stack([each.abs().max() for each in differences]).max())
+            return norm(torch._foreach_sub(first, others)) / (self._moved() or 1.0)
+        return largest(zip(others, first, strict=True))
+
+    @property
+    def scale(self) -> float:
+        """The trial's scale of the loss, a power of two; less where gradients are large by themselves."""
+        if self.trial.scale == 1 or not self.largest_norm:
+            return self.trial.scale
+        return min(self.trial.scale, max(2.0, 2.0 ** math.floor(math.log2(LARGEST_NORM / self.largest_norm))))
 
     def _moved(self) -> float:
         """How far training has moved the parameters."""
-        return _norm(torch._foreach_sub(_parameters(self.first), self.before))
+        return norm(torch._foreach_sub(_parameters(self.first), self.before))
 
     def result(self) -> dict[str, Any]:
         """What a gate compares with; `losses` (steps,), parameters and `outputs` of the first batch in evaluation mode.
 
         `rounding` is the most that rounding has moved losses and parameters, `update` the L2 norm of what training has
-        changed in the parameters, `ended` why there are fewer steps than the trial wishes for.
+        changed in the parameters, `outputs_rounding` how far what it does to them moves the outputs. `ended` says why
+        there are fewer steps than the trial wishes for.
         """
-        inputs, _ = next(self.data.batches(self.task, 1, 0, 1))
+        outputs = leaves_of(self.first.predict(self.data.batch(self.task, 0)))
         return {
             "steps": self.steps,
             "ended": self.ended,
+            "scale": self.scale,
             "losses": torch.stack(self.losses),
             "parameters": {name: tensor.cpu() for name, tensor in self.first.model.state_dict().items()},
-            "outputs": self.first.predict(inputs).cpu(),
+            "outputs": outputs,
+            "outputs_rounding": self._outputs_rounding(outputs),
             "update": self._moved(),
             "rounding": self.rounding,
             "footprint": self.first.footprint,
         }
+
+    def _outputs_rounding(self, outputs: list[torch.Tensor]) -> float:
+        """In float64, how far outputs go when each parameter is as far away as rounding has moved any, up or down."""
+        if not self.exact:
+            return 0.0
+        moved = replace(self.first, model=copy.deepcopy(self.first.model))
+        _move(moved, self.seed, lambda _: self.rounding.get("parameters", 0.0))
+        return apart(leaves_of(moved.predict(self.data.batch(self.task, 0))), outputs)
 
 
 def _parameters(plain: Plain) -> list[torch.Tensor]:
@@ -155,19 +206,18 @@ def divisors(samples: int) -> list[int]:
 
 def _in_pieces(parts: Sequence[Batch], pieces: int) -> list[Batch]:
     """Each part in so many pieces, or in single samples where it has fewer."""
-    divided = (zip(inputs.chunk(pieces), targets.chunk(pieces), strict=True) for inputs, targets in parts)
-    return [piece for part in divided for piece in part]
-
-
-def _norm(tensors: Sequence[torch.Tensor]) -> float:
-    """The L2 norm of all together, in float64."""
-    return float(torch.stack([tensor.double().norm() for tensor in tensors]).norm())
+    return [piece for part in parts for piece in batches.chunks(part, pieces)]
 
 
 @torch.no_grad()
-def _move_one_unit(plain: Plain, seed: int) -> None:
-    """Move each parameter by one unit in the last place, up or down at random."""
+def _move(plain: Plain, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
+    """Move each parameter by what `size` says of it, up or down at random."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in plain.model.parameters():
         signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
-        parameter.mul_(1 + torch.finfo(parameter.dtype).eps * signs.to(parameter.device))
+        parameter.add_(signs.to(parameter.device) * size(parameter))
+
+
+def _one_unit(parameter: torch.Tensor) -> torch.Tensor:
+    """One unit in the last place of each number."""
+    return parameter * torch.finfo(parameter.dtype).eps

@@ -13,9 +13,8 @@ from typing import Any
 from relay import strategies
 from relay.equivalence import reference
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.trials import Trial
+from relay.equivalence.trials import FROM_REFERENCE, Trial
 from relay.equivalence.trials import trials as all_trials
-from relay.equivalence.untouched import untouched
 from relay.process.ranks import Ranks
 from relay.spec.run import Gate, OwnBatch, Training, changed
 
@@ -56,8 +55,7 @@ def plain(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> dict[st
     The batch is computed in as many parts as the strategy has devices for it, so that it needs no more memory at once.
     """
     parts = run.shape.devices if "samples" in run.strategy.divides else 1
-    with untouched(run.computation.precision):
-        known = reference.train(run, trial, data, parts, divisions(run)) if ranks.rank == 0 else {}
-    shared = ("steps", "slowdown", "rounding", "ended", "footprint")
+    known = reference.train(trial, data, parts, divisions(run)) if ranks.rank == 0 else {}
+    shared = (*FROM_REFERENCE, "ended", "footprint")
     told: dict[str, Any] = ranks.gather({name: value for name, value in known.items() if name in shared})[0]
     return told | known

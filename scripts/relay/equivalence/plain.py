@@ -1,16 +1,90 @@
-"""A plain training in one process: what every strategy has to compute. It uses no code of the strategies."""
+"""A plain training in one process: what every strategy has to compute.
+
+The one engine of all proofs: references and own batches train with it, the gate repeats a strategy's training with it,
+and spot checks compute a run's steps again. Of the strategies it uses only how a checkpoint is read, which is the same
+for all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from relay.task.data import Batch
-from relay.task.network import Network, StatisticsKept
-from relay.task.task import FIRST_SCALE, Task
+from relay.equivalence import statistics
+from relay.equivalence.statistics import Statistics
+from relay.process.ranks import Ranks
+from relay.spec.requirements import Requirements
+from relay.strategies.base import Strategy
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
+from relay.task.recompute import StatisticsKept
+
+Tensors = dict[str, torch.Tensor]
+
+
+def deterministic() -> None:
+    """Compute alike in every process of a proof.
+
+    Attention has a fast path for evaluation, which calls no submodule and rounds otherwise: not what training calls.
+    """
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.mha.set_fastpath_enabled(False)
+
+
+@dataclass
+class State:
+    """What training changes: tensors by name, on the device. `optimizer`: "momentum_buffer of conv1.weight", …
+
+    Tied parameters are there under each of their names.
+    """
+
+    parameters: Tensors
+    buffers: Tensors
+    optimizer: Tensors
+    loss_scale: float
+
+    @classmethod
+    def of(cls, plain: Plain) -> State:
+        """A copy, with the first replica's buffers, which a checkpoint holds for others to load."""
+        plain.use_statistics(0)
+        names = {id(parameter): name for name, parameter in plain.model.named_parameters()}
+        buffers = {name for name, _ in plain.model.named_buffers()}
+        whole = {name: tensor.detach().clone() for name, tensor in plain.model.state_dict().items()}
+        held = {
+            f"{kind} of {names[id(parameter)]}": torch.as_tensor(value).detach().clone()
+            for parameter, state in plain.optimizer.state.items()
+            for kind, value in state.items()
+            if isinstance(value, (torch.Tensor, int, float))
+        }
+        return cls(
+            {name: tensor for name, tensor in whole.items() if name not in buffers},
+            {name: tensor for name, tensor in whole.items() if name in buffers},
+            held,
+            float(plain.scaler.get_scale()),
+        )
+
+    @property
+    def model(self) -> Tensors:
+        """Parameters and buffers."""
+        return self.parameters | self.buffers
+
+
+class _Whole(Strategy):
+    """The whole model and its optimizer in this process, for a checkpoint to be read into; its steps are not used."""
+
+    requirements = Requirements(processes="one", divides=())
+
+    def build(self, **options: Any) -> None:
+        self.build_whole()
+        if self.scaler is not None:
+            self.scaler = torch.amp.GradScaler(self.ranks.device.type, init_scale=FIRST_SCALE)
 
 
 @dataclass
@@ -19,18 +93,23 @@ class Plain:
 
     `statistics` are the model's buffers (BatchNorm's statistics), one set for each replica. They stay empty where one
     replica computes everything, because the model's own buffers are then enough.
-    With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay.
+    With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay. With
+    `alike`, every replica begins each step with the first one's, as under DDP.
+    `candidates` is for each replica what its statistics may be after the last step: its own, or what they would be had
+    it begun the step with the first one's, as under DDP.
     """
 
-    task: Task
-    model: Network
+    task: BoundTask
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    statistics: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    statistics: list[Statistics] = field(default_factory=list)
     copies: bool = False
+    alike: bool = False
+    candidates: list[list[Statistics]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, task: Task, device: torch.device, replicas: int = 1) -> Plain:
+    def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
         """The training before its first step. `replicas`: how many sets of statistics it has."""
         model = task.model().to(device)
         scaler = torch.amp.GradScaler(device.type, init_scale=FIRST_SCALE, enabled=task.precision == "fp16")
@@ -39,6 +118,14 @@ class Plain:
             plain.statistics = [{name: b.clone() for name, b in model.named_buffers()} for _ in range(replicas)]
         return plain
 
+    @classmethod
+    def read(cls, task: BoundTask, ranks: Ranks, global_batch_size: int, folder: Path) -> Plain:
+        """The training as a strategy saved it. Raises CheckpointException where the checkpoint is not complete."""
+        whole = _Whole(task, ranks, global_batch_size, {})
+        whole.load(folder)
+        scaler = whole.scaler or torch.amp.GradScaler(ranks.device.type, enabled=False)
+        return cls(task, whole.model, whole.optimizer, scaler)
+
     def step(self, slices: Sequence[Sequence[Batch]], learning_rate: float) -> torch.Tensor:
         """Train one step; the batch's mean loss, a scalar in float64 on the CPU.
 
@@ -46,28 +133,34 @@ class Plain:
         Parts are computed one after the other, and their gradients are summed: the same training as with the whole
         batch at once, but for rounding and the statistics.
         """
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.zero_grad()
-        samples = sum(len(targets) for parts in slices for _, targets in parts)
-        total = torch.zeros((), dtype=torch.float64)
-        for replica, parts in enumerate(slices):
-            self.use_statistics(replica)
-            for part, (inputs, targets) in enumerate(parts):
-                with StatisticsKept(self.model) if self.copies and part else nullcontext():
-                    loss = self.task.loss(self.model(inputs), targets) * (len(targets) / samples)
-                    self.scaler.scale(loss).backward()
-                total += loss.detach().double().cpu()
+        samples = sum(batches.count(part) for parts in slices for part in parts)
+        if self.alike:
+            self.statistics = statistics.copies([self.statistics[0] for _ in self.statistics])
+        total, before = torch.zeros((), dtype=torch.float64), statistics.copies(self.statistics)
+        with self.task.computing():
+            for replica, parts in enumerate(slices):
+                self.use_statistics(replica)
+                for number, part in enumerate(parts):
+                    with StatisticsKept(self.model) if self.copies and number else nullcontext():
+                        loss = self.task.loss(self.task.outputs(self.model, part), part)
+                        loss = loss * (batches.count(part) / samples)
+                        self.scaler.scale(loss).backward()
+                    total += loss.detach().double().cpu()
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        firsts = statistics.from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))
+        self.candidates = [*map(list, zip(statistics.copies(self.statistics), firsts, strict=True))]
         return total
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Outputs in evaluation mode; with several replicas, by the first one's statistics."""
-        self.use_statistics(0)
+    def predict(self, batch: Batch, replica: int = 0) -> Any:
+        """Outputs in evaluation mode, by a replica's statistics."""
+        self.use_statistics(replica)
         self.model.eval()
-        outputs: torch.Tensor = self.model(inputs)
+        with self.task.computing():
+            outputs = self.task.outputs(self.model, batch)
         self.model.train()
         return outputs
 

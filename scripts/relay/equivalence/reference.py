@@ -16,20 +16,20 @@ from relay.base.errors import UserError
 from relay.equivalence import float32, reference_file
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
+from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial, trials
+from relay.equivalence.unprovable import unprovable
 from relay.process import machine
 from relay.process.devices import gpu
 from relay.spec import arithmetic
-from relay.spec.run import Reference, Training
+from relay.spec.run import Reference
 
 # What the learning rate is divided by, one after the other, where rounding or overflow leaves too few steps.
 SLOWDOWNS = (1, 10, 100, 1000)
 
 
-def train(
-    run: Training, trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()
-) -> dict[str, Any]:
+def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()) -> dict[str, Any]:
     """Train one trial, unscaled, as far as rounding allows, at the first learning rate that leaves enough steps.
 
     Where none does, the one counts that leaves most. A batch is computed in so many parts, and rounding is measured in
@@ -38,13 +38,13 @@ def train(
     """
     tried: list[LockStep] = []
     for slowdown in SLOWDOWNS:
-        tried.append(LockStep(run, replace(trial, slowdown=slowdown), data, parts, divisions))
+        tried.append(LockStep(replace(trial, slowdown=slowdown), data, parts, divisions))
         tried[-1].train()
         if tried[-1].steps >= min(trial.least_steps, trial.steps):
             break
     found = max(tried, key=lambda each: each.steps)  # the first of those with the most
     if found.steps == 0:
-        rate = tried[-1].task.learning_rate(0)
+        rate, run = tried[-1].task.learning_rate(0), data.run
         raise UserError(
             f"reference of {run.task.name}, batch {run.batch.global_batch_size}, trial '{trial.name}': its first step "
             f"{tried[-1].ended}, even with the learning rate {rate:g} (a {SLOWDOWNS[-1]}th of its own): no strategy "
@@ -62,11 +62,16 @@ def main(arguments: list[str]) -> None:
     arithmetic.check(f"{run.kind} {run.id}", run.place)
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     machine.set_precision(run.computation.precision)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    deterministic()
     data = TrialData(run, given.dataset, gpu(0) if run.shape.device == "cuda" else torch.device("cpu"))
-    float32.check(run, data)
-    trained: dict[str, dict[str, Any]] = {trial.name: train(run, trial, data) for trial in trials(run, lossy=True)}
-    reference_file.write(given.output, {**trained, "made_with": made_with(given.dataset, data.device)})
+    here = {"made_with": made_with(given.dataset, data.device)}
+    if reason := unprovable(data):
+        reference_file.write(given.output, {**here, "unprovable": reason})
+        print(f"reference {run.id}: {reason}", flush=True)
+        return
+    float32.check(run.computation.precision, data.device)
+    trained: dict[str, dict[str, Any]] = {trial.name: train(trial, data) for trial in trials(run, lossy=True)}
+    reference_file.write(given.output, {**trained, **here})
     for name, found in trained.items():
         told = f"{name}: {found['steps']} steps, last loss {found['losses'][-1]:.4f}, rounding {found['rounding']}"
         print(f"reference {run.id}: {told}", flush=True)

@@ -3,151 +3,217 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from relay.equivalence.smooth import Smooth, all_experts
 from relay.equivalence.trials import Trial
-from relay.networks.gpt import MoE
+from relay.process.devices import is_gpu
+from relay.process.generators import drawn_from
 from relay.spec.run import Training
-from relay.task.data import Batch, Mapped, Split, batch_indices
-from relay.task.task import Task
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
+from relay.task.data import Mapped
+from relay.task.draws import Draws, everywhere, outside
+from relay.task.in_float64 import InFloat64
+from relay.task.split import chosen
+from relay.task.still import FrozenNorms, Stilled, still
+
+# BatchNorm's statistics are frozen on so many samples at most.
+MEASURED_SAMPLES = 64
+Kind = TypeVar("Kind", bound="TrialTask")
+KEPT = "what it computes in float32 whatever the precision is computed in float64 in the gate's trials in float64"
+
+
+class Identified(NamedTuple):
+    """A batch whose samples' ids ride along, so that they are seen wherever the loss is computed.
+
+    Whatever a framework does to a batch on its way there, it does to both.
+    """
+
+    data: Batch
+    ids: torch.Tensor
 
 
 @dataclass
-class TrialTask(Task):
+class TrialTask(BoundTask):
     """A task as a trial trains it: without dropout, with frozen statistics, its loss noting which samples reach it.
 
-    A sample's id rides in its target, so that it is seen where the loss is computed, whatever a framework did to the
-    batch on its way there.
+    `first` is the batch on which BatchNorm's statistics are frozen. `sgd`: with SGD in place of its own optimiser.
+    `lowers`: the model or the loss asks for float32 by name.
     """
 
+    first: Batch = None
     smooth: bool = False
+    lowers: bool = False
+    sgd: bool = False
     scale: float = 1.0
     seen: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    stilled: Stilled = field(default_factory=Stilled)
+    draws: Draws = field(default_factory=Draws)
 
-    @classmethod
-    def in_trial(cls, run: Training, trial: Trial, *, scale: float) -> TrialTask:
-        """The run's task in that trial; networks too large for float64 come shrunken."""
-        given = Task.of(run)
-        spec = replace(run.task, network_options={**run.task.network_options, **run.task.shrunken})
-        if trial.sgd_learning_rate is not None:
-            spec = replace(
-                spec,
-                optimizer="sgd",
-                optimizer_options={"momentum": 0.9},
-                learning_rate=trial.sgd_learning_rate / scale,
-                schedule={"kind": "constant"},
-            )
-        spec = replace(spec, learning_rate=spec.learning_rate / trial.slowdown)
-        # Epochs so short that a schedule by epochs, and a warm-up, move the learning rate within the gate's few steps.
-        longest = max(spec.schedule.get("every_epochs", 1), spec.schedule.get("warmup_epochs", 0))
-        a_quarter = int(run.length.total_steps // (4 * longest))
-        task = {f.name: getattr(given, f.name) for f in fields(Task)} | {"spec": spec, "precision": trial.precision}
-        task["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
-        return cls(**task, smooth=trial.smooth, scale=scale)
+    @property
+    def notes(self) -> list[str]:
+        """What was changed in the model, for the verdict."""
+        return [*self.stilled.notes, *([KEPT] if self.lowers else [])]
 
-    def layers(self) -> nn.Sequential:
-        """The network's layers, stilled, and smooth where the trial asks for it."""
-        built = super().layers().double()
+    def built(self) -> nn.Module:
+        """The model, stilled, and with all experts in the smooth twin."""
+        model = batches.model_of_type(super().built(), torch.float64)
         if self.smooth:
-            _replace(built, nn.ReLU, lambda _: nn.Tanh())
-            _replace(built, nn.MaxPool2d, lambda pool: nn.AvgPool2d(pool.kernel_size, pool.stride, pool.padding))
-            for mixture in (module for module in built.modules() if isinstance(module, MoE)):
-                mixture.chosen = mixture.experts  # no token is sent elsewhere by rounding
-        self.notes = still(built, self.spec.input_shape, self.seed)
-        return built
+            all_experts(model)
+        with InFloat64(), Smooth() if self.smooth else nullcontext():
+            self.stilled = still(model, self._compute)
+        if self.compiled and self.stilled.draws:
+            self.compiled = False  # compiled code draws in ways of its own
+            self.stilled.notes.append("it is not compiled in the gate, because it draws random numbers")
+        return model
 
-    def with_ids(self, targets: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Targets that carry their samples' ids: as multiples of the classes, or as one more column (regression)."""
-        if self.classes is not None:
-            return targets + ids.to(targets.device).view(-1, *[1] * (targets.dim() - 1)) * self.classes
-        return torch.cat([targets.double(), ids.to(targets.device).double().unsqueeze(1)], 1)
+    def _compute(self, model: nn.Module) -> None:
+        arguments, keywords = self.arguments(Identified(batches.cast(self.first, torch.float64), torch.empty(0)))
+        model(*arguments, **keywords)
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def computing(self) -> AbstractContextManager[Any]:
+        """What has to be around every step and prediction, once the model is built: draws, smooth functions."""
+        stack = ExitStack()
+        stack.enter_context(self.in_float64())
+        if self.smooth:
+            stack.enter_context(everywhere(Smooth))
+        if self.stilled.functional_norms:
+            stack.enter_context(everywhere(FrozenNorms))
+        if self.stilled.draws:
+            stack.enter_context(self.draws.fixed())
+        return stack
+
+    def in_float64(self) -> AbstractContextManager[Any]:
+        """In a trial in float64, whatever else computes would round to float32 by itself."""
+        return everywhere(InFloat64) if self.lowers and self.dtype == torch.float64 else nullcontext()
+
+    def arguments(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Those of the model, which sees no ids."""
+        return super().arguments(batch.data)
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The task's loss times the trial's scale; notes the samples."""
-        if self.classes is not None:
-            ids, targets = targets // self.classes, targets % self.classes
-        else:
-            ids, targets = targets[:, -1].long(), targets[:, :-1]
-        self.seen += ids.reshape(len(ids), -1)[:, 0].tolist()  # a text's tokens carry the same id
-        return super().loss(outputs, targets) * self.scale
+        self.seen += batch.ids.tolist()
+        return super().loss(outputs, batch.data) * self.scale
 
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        """The task's, or SGD with momentum."""
+        held = list(parameters)
+        if not self.sgd:
+            return super().optimizer(held)
+        foreach = {} if any(is_gpu(each.device) for each in held) else {"foreach": True}
+        return torch.optim.SGD(held, lr=self.spec.learning_rate, momentum=0.9, **foreach)
 
-class _FrozenBatchNorm(nn.BatchNorm2d):
-    """BatchNorm that uses its running statistics also in training, and never moves them."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """(N, C, H, W) to the same shape."""
-        return F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-
-
-def still(model: nn.Sequential, input_shape: tuple[int, ...], seed: int) -> list[str]:
-    """Switch dropout off and freeze BatchNorm's statistics; returns what was done, for the verdict.
-
-    Dropout draws other masks in other processes, and BatchNorm's statistics are those of each replica's slice: by
-    definition neither is the same training on several replicas. The statistics are first set on a fixed random
-    batch, so that a deep network stays in a range in which it can be trained.
-    """
-    notes = []
-    dropouts = [m for m in model.modules() if isinstance(m, (nn.Dropout, nn.Dropout2d))]
-    for dropout in dropouts:
-        dropout.p = 0.0
-    if dropouts:
-        notes.append("dropout is switched off in the gate")
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    if norms:
-        for norm in norms:
-            norm.momentum = None  # a cumulative mean: after one batch, that batch's statistics
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            model(torch.randn(64, *input_shape, dtype=torch.float64, generator=generator))
-        _replace(model, nn.BatchNorm2d, _frozen)
-        notes.append("BatchNorm's statistics are frozen in the gate; in training they are those of each replica")
-    return notes
-
-
-def _frozen(norm: nn.BatchNorm2d) -> nn.Module:
-    frozen = _FrozenBatchNorm(norm.num_features, norm.eps).to(torch.float64)
-    frozen.load_state_dict(norm.state_dict())
-    return frozen
-
-
-def _replace(module: nn.Module, kind: type, make) -> None:  # type: ignore[no-untyped-def]
-    """Put `make(child)` in the place of every child of that kind, at any depth."""
-    for name, child in module.named_children():
-        if isinstance(child, kind):
-            setattr(module, name, make(child))
-        else:
-            _replace(child, kind, make)
+    def example(self, count: int) -> Batch:
+        """As of the task, with ids."""
+        return Identified(super().example(count), torch.arange(count))
 
 
 class TrialData:
-    """The gate's global batches of real data, with the samples' ids in the targets."""
+    """A training's tasks in trials, and its global batches of real data with their samples' ids."""
 
-    def __init__(self, run: Training, dataset: Path, device: torch.device) -> None:
-        self.run, self.device = run, device
-        self.split = Split(dataset, "train", run.task)
+    def __init__(self, run: Training, folder: Path, device: torch.device) -> None:
+        self.run, self.folder, self.device = run, folder, device
 
     def of(self, run: Training) -> TrialData:
         """The same data in another run's batches."""
         other = copy(self)
+        for name in ("first", "lowers"):
+            other.__dict__.pop(name, None)
         other.run = run
         return other
 
+    def task(self, trial: Trial, *, scale: float = 1.0) -> TrialTask:
+        """The run's task in that trial; a model too large for float64 comes shrunken."""
+        return self.of_kind(TrialTask, trial, scale)
+
+    def of_kind(self, kind: type[Kind], trial: Trial, scale: float = 1.0) -> Kind:
+        """The same, of a derived kind."""
+        run, given = self.run, BoundTask.of(self.run, self.folder)
+        spec = replace(run.task, options={**run.task.options, **run.task.small})
+        sgd = trial.sgd_learning_rate is not None
+        if trial.sgd_learning_rate is not None:
+            rate, constant = trial.sgd_learning_rate / scale, {"kind": "constant"}
+            options = {"momentum": 0.9}
+            spec = replace(spec, optimizer="sgd", optimizer_options=options, learning_rate=rate, schedule=constant)
+        spec = replace(spec, learning_rate=spec.learning_rate / trial.slowdown)
+        # Epochs so short that a schedule by epochs, and a warm-up, move the learning rate within the gate's few steps.
+        longest = max(spec.schedule.get("every_epochs", 1), spec.schedule.get("warmup_epochs", 0))
+        a_quarter = int(run.length.total_steps // (4 * longest))
+        values = {f.name: getattr(given, f.name) for f in fields(BoundTask)} | {"spec": spec}
+        values |= {
+            "precision": trial.precision,
+            "first": self.first,
+            "smooth": trial.smooth,
+            "lowers": self.lowers,
+            "sgd": sgd,
+            "scale": scale,
+        }
+        values["steps_per_epoch"] = min(run.length.steps_per_epoch, max(1, a_quarter))
+        made = kind(**values)
+        # The datasets are made once for all trials, and with them what the user's object keeps of them.
+        own = copy(self._small.own)
+        own.learning_rate, own.global_batch_size = spec.learning_rate, spec.global_batch_size
+        made.__dict__ |= {"datasets": self._small.datasets, "own": own}
+        return made
+
+    @cached_property
+    def first(self) -> Batch:
+        """The first samples of the first global batch, on the CPU, in float64."""
+        samples = self._small.split("train")
+        which = self._chosen(0)
+        read = samples.read(which._replace(positions=which.positions[:MEASURED_SAMPLES]))
+        return samples.ready(read, torch.device("cpu"))
+
+    @cached_property
+    @torch.no_grad()
+    def lowers(self) -> bool:
+        """Whether the model or the loss asks for float32 in float64, as seen of the first samples."""
+        model = batches.model_of_type(self._small.built(), torch.float64)
+        with drawn_from(0), InFloat64() as mode:
+            self._small.loss(self._small.outputs(model, self.first), self.first)
+        return mode.seen
+
+    @cached_property
+    def _small(self) -> BoundTask:
+        spec = replace(self.run.task, options={**self.run.task.options, **self.run.task.small})
+        task = replace(BoundTask.of(self.run, self.folder), spec=spec, precision="fp64")
+        task.datasets  # noqa: B018  # the user's object may keep something of them
+        return task
+
+    @cached_property
+    def count(self) -> int:
+        """The samples of the training set."""
+        return len(self._small.split("train"))
+
+    def _chosen(self, step: int, index: int = 0, of: int = 1) -> Any:
+        return chosen(self.count, self.run.batch.global_batch_size, self.run.seed, step, index, of)
+
     def indices(self, step: int) -> torch.Tensor:
         """The samples of a step's global batch."""
-        return batch_indices(len(self.split), self.run.batch.global_batch_size, self.run.seed, step)
+        positions: torch.Tensor = self._chosen(step).positions
+        return positions
 
-    def batches(self, task: TrialTask, steps: int, index: int, count: int, first: int = 0) -> Iterator[Batch]:
+    def batch(self, task: BoundTask, step: int, index: int = 0, count: int = 1) -> Identified:
+        """Slice `index` of `count` of a step's global batch; the whole one, where nothing is said."""
+        return next(self.batches(task, step + 1, index, count, step))
+
+    def batches(self, task: BoundTask, steps: int, index: int, count: int, first: int = 0) -> Iterator[Identified]:
         """Slice `index` of `count` of every global batch from step `first` to `steps`."""
-        samples = Mapped(self.split, self.device, task.dtype)
+        with outside():
+            samples = Mapped(task.split("train"), self.device)
         for step in range(first, steps):
-            indices = self.indices(step).chunk(count)[index]
-            inputs, targets = samples.fetch(indices)
-            yield inputs, task.with_ids(targets, indices)
+            with outside():  # a new epoch's order is drawn, too
+                which = self._chosen(step, index, count)
+                made = Identified(samples.fetch(which), which.positions.to(self.device))
+            yield made

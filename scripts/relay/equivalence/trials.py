@@ -26,15 +26,20 @@ LOSS_LIMITS = {**dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
 MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
 
 
+# What the reference decides of a trial.
+FROM_REFERENCE = ("steps", "slowdown", "scale", "rounding")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """One training of the gate.
 
-    `limit` bounds the largest absolute difference to the reference; or, where `relative`, the parameters' difference
-    divided by how far training has moved them (both as L2 norms over all parameters). `sgd_learning_rate` replaces the
-    task's optimizer by SGD with momentum 0.9. Where sums in another order move the reference itself (`rounding`),
-    `rounding_margin` times as much is allowed, if that is more than the limit (deep networks, adaptive optimizers).
-    Where it is more than `most_limit`, nothing is compared: the faults that the trial looks for are as small.
+    `limit` bounds the largest difference to the reference (for losses `figures.scaled`); or, where `relative`, the
+    parameters' difference divided by how far training has moved them (both as L2 norms over all parameters).
+    `sgd_learning_rate` replaces the task's optimizer by SGD with momentum 0.9. Where sums in another order move the
+    reference itself (`rounding`), `rounding_margin` times as much is allowed, if that is more than the limit (deep
+    networks, adaptive optimizers). Where it is more than `most_limit`, nothing is compared: the faults that the trial
+    looks for are as small.
     `lossy`: with the strategy's lossy options, in whose place all others take the exact ones.
 
     `steps` are those wished for. The reference ends a trial before rounding alone moves it by more than
@@ -43,11 +48,11 @@ class Trial:
     """
 
     name: TrialName
-    what: str
     precision: str
     steps: int
-    limit: float
-    compares: tuple[Compared, ...]
+    what: str = ""
+    limit: float = 0.0
+    compares: tuple[Compared, ...] = ()
     relative: bool = False
     rounding_margin: int = 0
     rounding: Mapping[str, float] = field(default_factory=dict)
@@ -61,8 +66,8 @@ class Trial:
     slowdown: int = 1
 
     def as_far_as(self, reference: Mapping[str, Any]) -> Trial:
-        """The trial with the steps, the learning rate and the rounding of its reference."""
-        return replace(self, **{name: reference[name] for name in ("steps", "slowdown", "rounding")})
+        """The trial with the steps, the learning rate, the scale and the rounding of its reference."""
+        return replace(self, **{name: reference[name] for name in FROM_REFERENCE})
 
     def limit_of(self, compared: Compared) -> float | None:
         """The largest difference allowed; None where rounding comes so near to faults that they would not be told."""
@@ -98,7 +103,6 @@ _LOSSY = Trial(
     what="tanh and average pooling, SGD, with the lossy options, relative to the update",
     precision="fp32",
     steps=10,
-    limit=0.0,  # the run's options say it
     compares=("parameters",),
     relative=True,
     smooth=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ TrialName = Literal[
 ]
 Compared = Literal["losses", "parameters", "statistics", "outputs", "state", "resumed"]
 UNFINISHED = "unfinished.json"  # beside the verdict: what it was before the own batch that the gate is at
+# What another gate's processes, which judged this gate after their own, have found: its verdict; null where it has to
+# be judged by itself, because it has failed there, or has not come to its end.
+ALONG = "along.json"
 # Figures of a step, which are shown of the run's own batch.
 PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
@@ -63,6 +66,7 @@ class Verdict:
     of its own batch.
 
     `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
+    `unprovable` says why nothing can be compared; such a training is neither equivalent nor wrong.
     `per_sample` are the operations that one process computes for a sample, in all and forward; empty where not counted.
     """
 
@@ -73,6 +77,7 @@ class Verdict:
     figures: dict[str, Any] = field(default_factory=dict)
     own: dict[OwnBatch, Verdict] = field(default_factory=dict)
     where: str | None = None
+    unprovable: str | None = None
     per_sample: tuple[float, ...] = ()
 
     def add(self, part: Part) -> None:
@@ -80,6 +85,10 @@ class Verdict:
         self.parts.append(part)
         if not part.passed:
             self.problems.append(f"{part.name}: {part.what}: {part.figure:.1e}, allowed is {part.limit:.0e}")
+
+    def tell(self, problems: Iterable[str]) -> None:
+        """Add problems, each of them once."""
+        self.problems += [problem for problem in dict.fromkeys(problems) if problem not in self.problems]
 
     def of_batch(self, own: OwnBatch) -> Verdict:
         """The verdict of the steps at one of the runs' own batch sizes, which begins empty."""
@@ -90,7 +99,8 @@ class Verdict:
         losses = [part.figure for part in self.parts if (part.trial, part.compared) == ("algorithm", "losses")]
         return {
             "gate": self.gate,
-            "equivalent": not self.problems and not any(own.problems for own in self.own.values()),
+            "equivalent": not (self.unprovable or self.problems or any(own.problems for own in self.own.values())),
+            "unprovable": self.unprovable,
             "max_loss_difference": losses[0] if losses else None,
             **self._found(),
             "own_batches": [
@@ -114,16 +124,10 @@ def failed_at(unfinished: Mapping[str, Any], error: str) -> dict[str, Any]:
 
     What it has shown at smaller batches stands. Runs with a larger batch are not proven.
     """
-    own = {
-        "equivalent": False,
-        "parts": [],
-        "problems": [f"the strategy failed at it: {error}"],
-        "where": None,
-        "notes": [],
-    }
     verdict = {**unfinished, "equivalent": False}
-    at = verdict.pop("at")
-    return verdict | {"own_batches": [*unfinished["own_batches"], {**at, **own}]}
+    own = Verdict(verdict["gate"], problems=[f"the strategy failed at it: {error}"])
+    entry = {**verdict.pop("at"), "equivalent": False, **own._found()}
+    return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
 
 
 def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
@@ -132,9 +136,7 @@ def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
     A gate whose strategy failed before it came to this batch has shown nothing of it.
     """
     entries = [entry for entry in verdict.get("own_batches", []) if {**entry, **asdict(own)} == entry]
-    found: Mapping[str, Any] = (
-        entries[0] if entries else {"equivalent": False, "parts": [], "problems": [], "notes": []}
-    )
+    found: Mapping[str, Any] = entries[0] if entries else {"equivalent": False, **Verdict("")._found()}
     of_it = f"batch {own.global_batch_size}: "
     problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(found))]
     if not entries and not problems:

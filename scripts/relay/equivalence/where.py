@@ -6,21 +6,17 @@ The trial is trained once more, with a plain training beside it. That costs noth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
+from contextlib import closing, suppress
 
-import torch
-
-from relay.equivalence.figures import difference
-from relay.equivalence.plain import Plain
-from relay.equivalence.start import start
-from relay.equivalence.trial_task import TrialData, TrialTask
+from relay.equivalence.course import Course, EndedEarlyError
+from relay.equivalence.figures import difference, distance, share
+from relay.equivalence.plain import Plain, State, Tensors
+from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def find(verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialData, ranks: Ranks) -> None:
@@ -34,32 +30,29 @@ def find(verdict: Verdict, run: Training, trials: Sequence[Trial], data: TrialDa
 
 def parting(run: Training, trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
     """The first step and tensor that differ, in a phrase; None where no step shows it again. Collective."""
-    if run.computation.compile:
-        torch.compiler.reset()
-    task = TrialTask.in_trial(run, trial, scale=trial.scale)
-    strategy = start(run, task, ranks, lossy=trial.lossy)
-    unscaled = TrialTask.in_trial(run, trial, scale=1.0)
+    course = Course(run, data, ranks, data.task(trial, scale=trial.scale), lossy=trial.lossy)
+    course.build()
+    unscaled = data.task(trial)
     plain = Plain.of(unscaled, data.device) if ranks.rank == 0 else None
-    initial = {name: tensor.cpu().clone() for name, tensor in plain.model.state_dict().items()} if plain else {}
-    replica = strategy.replica
-    strategy.set_learning_rate(task.learning_rate(0))
-    losses = strategy.train_steps(data.batches(task, trial.steps, replica.index, replica.count))
-    for step, loss in enumerate(islice(losses, trial.steps)):
-        whole = strategy.whole_model()
-        told = ranks.collect(loss.double().item() / trial.scale if replica.reports else None)
-        found = None
-        if plain is not None:
-            (batch,) = data.batches(unscaled, step + 1, 0, 1, step)
-            expected = plain.step([[batch]], unscaled.learning_rate(step))
-            known = {name: tensor.cpu() for name, tensor in plain.model.state_dict().items()}
-            mine = [value for value in told if value is not None]
-            found = _first(trial, whole, known, initial) or _of_loss(trial, mine, float(expected))
-        found = ranks.gather(found)[0]
-        if found:
-            losses.close()
-            return f"first differs at step {step + 1} in {found}"
-        strategy.set_learning_rate(task.learning_rate(step + 1))
+    reporting = ranks.gather(course.seen.replica.reports)
+    initial = _on_cpu(plain) if plain else {}
+    with closing(course.steps(0, trial.steps)) as steps, suppress(EndedEarlyError):
+        for step in steps:
+            whole = course.strategy.whole_model()
+            told, found = ranks.collect(course.loss(step)), None
+            if plain is not None:
+                expected = plain.step([[data.batch(unscaled, step)]], unscaled.learning_rate(step))
+                mine = [loss for loss, reports in zip(told, reporting, strict=True) if reports]
+                known = _on_cpu(plain)
+                found = _first(trial, whole, known, initial) or _of_loss(trial, mine, float(expected))
+            found = ranks.gather(found)[0]
+            if found:
+                return f"first differs at step {step + 1} in {found}"
     return None
+
+
+def _on_cpu(plain: Plain) -> Tensors:
+    return {name: tensor.cpu() for name, tensor in State.of(plain).model.items()}
 
 
 def _first(trial: Trial, whole: Tensors, known: Tensors, initial: Tensors) -> str | None:
@@ -69,9 +62,8 @@ def _first(trial: Trial, whole: Tensors, known: Tensors, initial: Tensors) -> st
     figures = {name: difference(whole[name], tensor) for name, tensor in known.items()}
     if trial.relative:
         # Of all that training moved, each tensor's part of the difference that is allowed for all together.
-        moved = math.hypot(*(float((tensor - initial[name]).norm()) for name, tensor in known.items()))
-        parts = math.sqrt(len(known))
-        figures = {n: parts * float((whole[n] - t).double().norm()) / moved for n, t in known.items()} if moved else {}
+        moved = distance([(tensor, initial[name]) for name, tensor in known.items()]) / math.sqrt(len(known))
+        figures = {name: share(distance([(whole[name], tensor)]), moved) for name, tensor in known.items()}
     limit = trial.limit_of("parameters") or trial.limit
     return next((f"{name} ({figure:.1e})" for name, figure in figures.items() if not figure <= limit), None)
 

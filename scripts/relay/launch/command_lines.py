@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.base.errors import UserError
-from relay.spec.run import Specification, Training
+from relay.spec.run import Specification
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -53,8 +53,7 @@ def command(
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
         return [*python, *worker]
-    torchrun = ["-m", "relay.launch.torchrun", *["--fork"] * _may_fork(run)]
-    torchrun.append(f"--nproc-per-node={run.shape.processes_per_node}")
+    torchrun = ["-m", "relay.launch.torchrun", f"--nproc-per-node={run.shape.processes_per_node}"]
     if run.shape.nodes == 1:
         torchrun.append("--standalone")  # uses a free port, so that two runs on one node do not meet
     else:
@@ -63,11 +62,6 @@ def command(
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, *worker]
-
-
-def _may_fork(run: Specification) -> bool:
-    """Whether torchrun may fork its ranks. It was not tried with GPUs, nor with compiled networks."""
-    return isinstance(run, Training) and run.shape.device == "cpu" and not run.computation.compile
 
 
 def rank_variables(run: Specification, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:

@@ -18,7 +18,7 @@ WITHOUT_OPTIMIZER = ("preflight.facts",)
 def importing() -> Iterator[None]:
     """Import within this. It leaves no garbage, and looking for some would take a sixth of the time.
 
-    What was imported stays: it is not looked through later, either, and forks share its memory.
+    What was imported stays: it is not looked through later, either.
     """
     gc.disable()
     try:

@@ -17,7 +17,6 @@ from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation
-from relay.launch import warm
 from relay.launch.command_lines import SAFE_PATH, command
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
@@ -27,8 +26,6 @@ from relay.spec.job import Job
 from relay.spec.run import Specification
 
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
-# They load no strategy, so that they need no further stack of software; a warm server can fork them.
-PLAIN = ("equivalence.reference", "spot_check.process")
 USAGE = 2  # what programs exit with that do not understand their arguments
 
 
@@ -51,11 +48,10 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     try:
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)
-        environment |= {LAUNCHER: str(os.getpid())}  # torchrun, spawn and forks name theirs
+        environment |= {LAUNCHER: str(os.getpid())}  # torchrun and spawn name theirs
         environment |= {LAUNCHED: str(time.time())}
-        python = [sys.executable] if role in PLAIN else interpreter(asked(None, run.stack, ROOT), Path())
-        served = python == [sys.executable] and warm.may_serve(run, role, environment)
-        return _understood(_wait_for(command(run, python, program), environment, warm_server=served), work)
+        python = interpreter(asked(None, run.stack, ROOT), Path())
+        return _understood(_wait_for(command(run, python, program), environment), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile
         print(error, file=sys.stderr)
         return INTERRUPTED
@@ -103,9 +99,9 @@ def _popen(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.P
     )
 
 
-def _wait_for(words: Sequence[str], environment: Mapping[str, str], *, warm_server: bool = False) -> int:
+def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command to its end, pass signals on to it, and return its exit status."""
-    child: subprocess.Popen[bytes] | warm.Served | None = None
+    child: subprocess.Popen[bytes] | None = None
     received: list[int] = []
     passed = False
 
@@ -124,7 +120,7 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str], *, warm_serv
 
     before = {number: signal.signal(number, receive) for number in SIGNALS}
     try:
-        child = (warm.start(words, environment) if warm_server else None) or _popen(words, environment)
+        child = _popen(words, environment)
         pass_on()
         return child.wait()
     finally:

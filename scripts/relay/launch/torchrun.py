@@ -1,29 +1,23 @@
 """torchrun, without its own traceback where a process fails or a signal comes: the processes tell what happened.
 
-    python -m relay.launch.torchrun [--fork] [arguments of torchrun] -m relay.launch.worker ROLE WORK [its arguments]
-
-With --fork the ranks are forks of this process (`relay.launch.forked`), where their environment allows it.
+python -m relay.launch.torchrun [arguments of torchrun] -m relay.launch.worker ROLE WORK [its arguments]
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 
 from relay.base import lifeline
 from relay.base.errors import UserError
-from relay.launch import forked
 from relay.launch.imports import importing
 from relay.run_folder import faults
 
-FORK = "--fork"
 WORKER = ["-m", "relay.launch.worker"]
-COUNT = "--nproc-per-node=([0-9]+)"
 # torchrun's default of 30 would cut off the save of a large model. Old versions know no argument for it and ignore the
 # variable: they wait for 30 seconds.
 SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}
@@ -38,8 +32,6 @@ def main(arguments: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     lifeline.lead()
-    forks = FORK in arguments[:1]
-    arguments = arguments[forks:]
     os.environ |= SHUTDOWN
     if refusal := _refusal(arguments, run.parse_args):
         told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"
@@ -47,8 +39,7 @@ def main(arguments: list[str]) -> int:
         print(told, file=sys.stderr)
         return 1
     try:
-        with _forks(arguments) if forks else nullcontext():
-            run.main(arguments)
+        run.main(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         print(f"torchrun: rank {rank} ended with status {failure.exitcode}", file=sys.stderr)
@@ -73,17 +64,6 @@ def _refusal(arguments: list[str], parse: Callable[[list[str]], object]) -> str 
 def _program(arguments: list[str]) -> int:
     """Where the arguments of the worker begin: its role, and its work directory."""
     return next(i for i in range(len(arguments)) if arguments[i : i + 2] == WORKER) + 2
-
-
-def _forks(arguments: list[str]) -> AbstractContextManager[None]:
-    """The context in which torchrun's ranks are forks of this process; none where they have to be started anew."""
-    if not forked.may_fork(os.environ):
-        return nullcontext()
-    place = _program(arguments)
-    program = arguments[place:]
-    count = next(int(found[1]) for word in arguments[:place] if (found := re.fullmatch(COUNT, word)))
-    forked.preload(program[0])
-    return forked.WaitingRanks(count, program).instead_of_new_ones()
 
 
 if __name__ == "__main__":

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from relay.base.files import read_json, write_json
+from relay.launch.job import Start, started
 from relay.launch.launcher import launch
 from relay.run_folder import chain, faults
 from relay.run_folder.places import Places
-from relay.run_folder.snapshot import freeze
 
-Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 SOURCES = Path(__file__).resolve().parents[3] / "workflow" / "libtorch"
 
 
@@ -38,10 +36,8 @@ def run_libtorch(
     if (ended := faults.begin(work, what, attempt)) is not None:
         return ended
     found = work / "found.json"
-    found.unlink(missing_ok=True)
-    arguments = ["--spec", str(spec), "--output", str(found), "--results", str(results), "--run", run]
-    arguments += ["--sources", str(sources), f"--seconds={seconds}"]
-    status = start(spec, "libtorch.process", work, arguments, freeze(None, results / "code"))
+    arguments = ["--results", str(results), "--run", run, "--sources", str(sources), f"--seconds={seconds}"]
+    status = started(spec, "libtorch.process", results, found, arguments, start=start)
     if found.is_file():
         generation = chain.declared(Places(results, run).run)
         write_json(output, read_json(found) | {"generation": generation})

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from relay.base import options
 from relay.base.errors import UserError
@@ -31,9 +32,9 @@ from relay.process.ranks import Ranks
 from relay.run_folder.places import Places, dataset_folder
 from relay.spec.job import Job
 from relay.spec.run import Run, Training
-from relay.task.data import Resident, Split
-from relay.task.network import Network
-from relay.task.task import Task
+from relay.task.bound import BoundTask
+from relay.task.data import Resident
+from relay.task.split import Chosen
 
 # How far the outputs may be from Python's, relative to the largest of them (or to 1, where all are smaller).
 LIMITS = {"fp32": 1e-5, "fp64": 1e-12}
@@ -44,7 +45,7 @@ ROUNDS = 3  # Python and C++ are measured in turns
 class Example:
     """A trained model, and the samples on which Python and C++ are compared."""
 
-    model: Network
+    model: nn.Module
     inputs: torch.Tensor
     batch: int
     precision: str
@@ -53,11 +54,14 @@ class Example:
     def of(cls, run: Run, places: Places, device: torch.device) -> Example:
         """The run's final model, and its dataset's test samples. It computes in fp32, or in fp64 as its run did."""
         precision = "fp64" if run.computation.precision == "fp64" else "fp32"
-        task = replace(Task.of(run), precision=precision, compiled=False, recompute=False)
+        folder = dataset_folder(places.results, run.dataset)
+        task = replace(BoundTask.of(run, folder), precision=precision, compiled=False, recompute=False)
         model = task.model()
         model.load_state_dict(read_model(final_checkpoint(run, places) / "strategy"))
-        split = Split(dataset_folder(places.results, run.dataset), "test", run.task)
-        inputs, _ = Resident(split, device, task.dtype).fetch(torch.arange(len(split)))
+        split = task.split("test")
+        arguments, keywords = task.arguments(Resident(split, device).fetch(Chosen(torch.arange(len(split)))))
+        if keywords or len(arguments) != 1 or not isinstance(inputs := arguments[0], torch.Tensor):
+            raise UserError(f"libtorch: the model of {run.task.name} takes more than one tensor; allowed: one tensor")
         return cls(model.eval().to(device), inputs, run.batch.global_batch_size, precision)
 
     @torch.inference_mode()

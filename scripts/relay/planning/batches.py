@@ -9,9 +9,9 @@ from relay.spec.requirements import Requirements
 from relay.spec.run import Setting, changed
 
 # The gate's long trainings use a batch of about this size. Runs of any batch size that is divided in the same way then
-# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of text has a
-# target for each token: fewer samples are enough for a gradient, and each costs more.
-PROOF_BATCH, PROOF_BATCH_OF_TEXT = 16, 8
+# share a gate, and most strategies share a reference, because 1, 2, 4, 8 and 16 divide it. A sample of many units, as a
+# text of tokens, has a target for each: fewer samples are enough for a gradient, and each costs more.
+PROOF_BATCH, PROOF_BATCH_OF_MANY_UNITS = 16, 8
 
 
 def slices(setting: Setting, needs: Requirements) -> int:
@@ -40,7 +40,7 @@ def proof_batch(setting: Setting, strategy: StrategyFile) -> int:
     """The global batch size of the gate's long trainings. It is divided as the setting's own, and is not larger."""
     needs, own = strategy.requirements, setting.batch.global_batch_size
     multiple = unit(setting, needs)
-    least = PROOF_BATCH_OF_TEXT if setting.dataset.kind == "text" else PROOF_BATCH
+    least = PROOF_BATCH_OF_MANY_UNITS if setting.task.units_per_sample > 1 else PROOF_BATCH
     first = math.ceil(least / multiple) * multiple
     suitable = (
         batch for batch in range(first, own, multiple) if _fits(changed(setting, global_batch_size=batch), strategy)

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from relay.planning import segments, shapes, software
 from relay.planning.chain_lengths import STARTUP_SECONDS
 from relay.planning.config import Config
-from relay.planning.config_blocks import Synthetic
 from relay.planning.plan import PlannedSetting
 from relay.planning.settings import Here
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.labels import counted
 from relay.spec.run import Setting
 from relay.spec.setting import Shape
-from relay.spec.tasks import TASKS
 
 STEP_EPOCHS, PER_DEVICE = "learning_rate_step_epochs", "batch_per_device"  # axes
 
@@ -35,17 +33,6 @@ def cautions(
         yield from software.other_cuda(here.site, planned.setting.strategy.stack)
 
 
-def of_unused_keys(config: Config) -> Iterator[str]:
-    """Warn of values that the task has no use for. A comparison that is shrunk may have another task."""
-    task = TASKS[config.task]
-    if config.synthetic != Synthetic() and task.dataset != "synthetic" and not config.shrink:
-        others = ", ".join(name for name, other in TASKS.items() if other.dataset == "synthetic")
-        yield (
-            f"synthetic: changes nothing, because the task {task.name} trains on the dataset {task.dataset}; tasks on "
-            f"made-up images: {others}"
-        )
-
-
 def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:
     """Warn of a schedule that was asked for and whose first step would come after the run's end."""
     schedule = planned.setting.optimization
@@ -53,9 +40,10 @@ def _never_stepped(planned: PlannedSetting, config: Config) -> Iterator[str]:
     asked: list[int | None] = getattr(config.comparisons[planned.comparison], STEP_EPOCHS)
     if config.shrink or every is None or every not in asked:
         return
-    if every + warmup >= config.epochs:
+    epochs = planned.setting.length.epochs
+    if every + warmup >= epochs:
         yield (
-            f"has {STEP_EPOCHS} {every}, and its {config.epochs:g} epochs end before the first step: its "
+            f"has {STEP_EPOCHS} {every}, and its {epochs:g} epochs end before the first step: its "
             "learning rate stays constant"
         )
 

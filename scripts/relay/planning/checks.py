@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 from relay.planning.settings import BACKENDS
 from relay.process.cpus import useful_threads
 from relay.spec.declare import bearing, reset
+from relay.spec.requirements import BUILT_IN, NodeNeed
 from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, Training
 from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
-from relay.spec.tasks import TaskSpec
 
 Kind = TypeVar("Kind", bound=Training)
 
@@ -21,10 +22,10 @@ def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
     return kind(**{each.name: getattr(setting, each.name) for each in fields(Setting)}, **more)
 
 
-def gated(setting: Setting, steps: int, *, batch: int, task: TaskSpec) -> Setting:
+def gated(setting: Setting, steps: int, *, batch: int, learning_rate: float) -> Setting:
     """The setting as its gate trains it for `steps` steps at the proof batch `batch`.
 
-    `task` has the learning rate that is not scaled for a batch, which the gate takes. Fields that do not bear on the
+    `learning_rate` is the one that is not scaled for a batch. Fields that do not bear on the
     gate have their defaults. Settings that differ in such fields only, or in their batch, therefore share a gate.
     """
     per_epoch = setting.dataset.train_count // batch
@@ -32,7 +33,7 @@ def gated(setting: Setting, steps: int, *, batch: int, task: TaskSpec) -> Settin
         setting,
         **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"}
         | {"batch": Batch(global_batch_size=batch)},
-        task=replace(setting.task, learning_rate=task.learning_rate),
+        task=replace(setting.task, learning_rate=learning_rate),
         length=Length(
             epochs=steps / per_epoch,
             steps_per_epoch=per_epoch,
@@ -90,6 +91,21 @@ def spot_checked(setting: Setting, cpus: int | None) -> Setting:
     own = own if cpus is None else min(own, cpus)
     one = Shape(device=shape.device, cpus_per_task=own, threads=own, backend=BACKENDS[shape.device][0])
     return replace(setting, shape=one)
+
+
+def judged_along(gate: Gate, other: Gate) -> bool:
+    """Whether the processes that judge a gate may judge another one of the same reference afterwards.
+
+    A strategy with a service or a disk on its node has processes of its own. One's own file has to be in the snapshot
+    that the processes run; the built-in strategies are in each.
+    """
+    built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
+    own_node = {*gate.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
+    return (
+        (gate.stack, gate.shape, gate.computation.precision) == (other.stack, other.shape, other.computation.precision)
+        and (built_in or gate.strategy.file == other.strategy.file)
+        and not own_node
+    )
 
 
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:

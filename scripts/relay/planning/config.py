@@ -22,12 +22,12 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.base.errors import UserError
-from relay.planning.config_blocks import Epochs, Gate, Probe, Seed, Segment, SpotChecks, Synthetic
+from relay.planning.config_blocks import Epochs, Gate, Probe, Seed, Segment, SpotChecks
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
 from relay.spec.setting import Scaling, Writers
-from relay.spec.tasks import TASKS
+from relay.spec.tasks import built_in
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class OneOrSeveral:
 
 
 def _known_task(name: str) -> str:
-    if name not in TASKS:
+    if name not in built_in() and not name.endswith(".py"):
         raise PydanticCustomError("unknown_task", "is unknown")
     return name
 
@@ -61,7 +61,11 @@ def _single(value: Any) -> Any:
 Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
-TaskName = Annotated[str, AfterValidator(_known_task), Field(json_schema_extra={"enum": sorted(TASKS)})]
+TaskName = Annotated[
+    str,
+    AfterValidator(_known_task),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": built_in()}, {"type": "string", "pattern": r"\.py$"}]}),
+]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
 ]
@@ -102,6 +106,9 @@ class Comparison(_Axes):
     options: dict[str, Axis[OptionValue]] = Field(
         default={}, description="the strategy's own options, each an axis: {name: value or list}"
     )
+    task_options: dict[str, Axis[OptionValue]] = Field(
+        default={}, description="the task's options for these runs, each an axis, in place of the config's of that name"
+    )
     repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")
     segment: Segment | None = Field(default=None, description="segment of these runs; null: the config's")
 
@@ -125,8 +132,16 @@ def _default_comparisons() -> list[Comparison]:
 class Config(Block):
     """Everything that `config.yaml` and `--config` may say."""
 
-    task: TaskName = Field(default="lenet-digits", description="network, dataset and optimiser to train")
-    epochs: Epochs = Field(default=20.0, description="length of each run, in passes over the training set")
+    task: TaskName = Field(
+        default="lenet-digits",
+        description="what to train: the name of a built-in task, or the file of one of your own (task.py)",
+    )
+    task_options: dict[str, Axis[OptionValue]] = Field(
+        default={}, description="the task's own options, each an axis: {name: value or list}"
+    )
+    epochs: Epochs | None = Field(
+        default=None, description="length of each run, in passes over the training set; null: the task's"
+    )
     repeats: Natural = Field(default=5, description="runs of each setting; repeat r trains with seed + r")
     seed: Seed = Field(default=1, description="seed of initial weights, order of samples, and order of the jobs")
     site: Text | None = Field(
@@ -156,7 +171,6 @@ class Config(Block):
         description="address to download the dataset from, in place of its usual ones; "
         "file:///… is a folder with the downloaded files",
     )
-    synthetic: Synthetic = Field(default=Synthetic(), description="the images of a task on the dataset `synthetic`")
     segment: Segment | None = Field(
         default=None,
         description="what one job does of a run: {epochs: n}, {steps: n} or {minutes: n}; null: all of it",
@@ -224,10 +238,16 @@ class Config(Block):
     )
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="the test accuracy to which the report tells each setting's time; null: the highest whole per cent "
-        "that all settings reach",
+        description="the test accuracy to which the report tells each setting's time, of tasks that measure one; null: "
+        "the highest whole per cent that all settings reach",
     )
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
+    unproven: Literal["skip", "measure"] = Field(
+        default="skip",
+        description="what is done with settings that cannot be proven, because the loss is no mean over samples and "
+        "the strategy divides the batch, or because the model draws random numbers that are not torch's: skip them, or "
+        "measure them and say of each that it is not proven",
+    )
     spot_checks: SpotChecks = Field(
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"
     )

@@ -13,17 +13,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 
 
-class Synthetic(Block):
-    """The made-up images of a task on the dataset `synthetic`, for benchmarks."""
-
-    shape: Annotated[list[Natural], Field(min_length=3, max_length=3)] = Field(
-        default=[3, 32, 32], description="channels, height and width of an image"
-    )
-    train_count: Natural = Field(default=10_000, description="images to train on")
-    test_count: Natural = Field(default=2_000, description="images to evaluate on")
-    classes: Annotated[int, Field(ge=2)] = Field(default=10, description="number of classes")
-
-
 class Segment(Block):
     """How much of a run one job does; exactly one of the three."""
 

@@ -19,6 +19,7 @@ from relay.comparison.candidates import cost, rules_of
 from relay.equivalence.verdict import of_batch
 from relay.run_folder import chain
 from relay.run_folder.places import Places
+from relay.spec.labels import comparable, flat
 from relay.spec.run import OwnBatch, Run
 
 if TYPE_CHECKING:
@@ -33,21 +34,21 @@ class First:
 
     setting: str
     name: str
-    task: str
+    trains: tuple[str, str]  # as `comparable` tells it
     speed: float
     cost: float
     proven: bool
 
 
 def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
-    """The settings that another one of the task, which costs no more, was `factor` times as fast as; and why, by id."""
+    """The settings that another was `factor` times as fast as, which trains the same and costs no more; why, by id."""
     found = {}
     for each in firsts:
         faster = [
             other
             for other in firsts
             if other.proven
-            and other.task == each.task
+            and other.trains == each.trains
             and other.cost <= each.cost
             and other.speed >= factor * each.speed
         ]
@@ -96,7 +97,7 @@ def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
                 First(
                     setting=run.setting_id,
                     name=names[run.setting_id],
-                    task=run.task.name,
+                    trains=comparable(flat(run)),
                     speed=float(speed),
                     cost=cost(run, rules),
                     proven=_proven(plan, run),
@@ -111,7 +112,7 @@ def _proven(plan: Plan, run: Run) -> bool:
     verdict = read_json_or(proofs / "gates" / plan.gate(run) / "verdict.json", None)
     checked: Any = read_json_or(proofs / "spot_checks" / run.setting_id / "verdict.json", None) or {}
     try:
-        passed = bool(verdict) and of_batch(verdict, OwnBatch.of(run))["equivalent"]
+        passed = bool(verdict) and (of_batch(verdict, OwnBatch.of(run))["equivalent"] or verdict.get("unprovable"))
         return bool(passed) and all(each["status"] != "failed" for each in checked.get("runs", ()))
     except (KeyError, TypeError, AttributeError):  # of another version
         return False

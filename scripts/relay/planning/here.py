@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from relay.base.errors import UserError
-from relay.datasets import catalogue
 from relay.datasets.files import check_root, folder_of
-from relay.datasets.manifest import MANIFEST
-from relay.datasets.sources import Source
+from relay.datasets.public import SOURCES
+from relay.datasets.verified import MANIFEST
 from relay.planning import gpus
 
 if TYPE_CHECKING:
@@ -53,15 +52,14 @@ def _gpus(plan: Plan) -> Iterator[str]:
 def _data(plan: Plan, results: Path) -> Iterator[str]:
     """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
     config = plan.config
-    datasets = {each.setting.dataset.directory_name: each.setting.dataset.name for each in plan.settings}
-    for directory, name in datasets.items():
+    datasets = {each.setting.dataset.directory_name: each.setting for each in plan.settings}
+    for directory, setting in datasets.items():
         if (results / "datasets" / directory / MANIFEST).exists():
             continue
         try:
             if config.dataset_root:
-                origin = catalogue.entry(name).origin
-                source = origin if isinstance(origin, Source) else None
-                check_root(Path(config.dataset_root).expanduser(), source, name)
+                source = None if setting.task.file else SOURCES.get(setting.dataset.name)
+                check_root(Path(config.dataset_root).expanduser(), source)
             elif config.dataset_mirror and urlsplit(config.dataset_mirror).scheme == "file":
                 folder_of(config.dataset_mirror)
         except UserError as error:

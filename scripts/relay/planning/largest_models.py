@@ -22,30 +22,28 @@ TARGET = "largest_model"
 
 
 def searches(plan: Plan) -> dict[str, PlannedProbe]:
-    """The searches of a plan, by the setting's id: one for each setting whose network has a depth."""
+    """The searches of a plan, by the setting's id: one for each setting whose task has an option `depth`."""
     found = {}
     for planned in plan.settings:
-        if "depth" in planned.setting.task.network_options:
+        if "depth" in planned.setting.task.options:
             probe = named(Probe, planned.setting, id=planned.id, seed=plan.config.seed)
             found[planned.id] = PlannedProbe(probe, _limits(probe, plan.config), (planned.id,))
     return found
 
 
 def _limits(probe: Probe, config: Config) -> Limits:
-    """Depths that have a layer for each stage of a pipeline."""
+    """Depths that have a block for each stage of a pipeline."""
     needs = requirements.read(Path(probe.strategy.file))
     stages = needs.stages_per_process(probe.strategy.options) * probe.shape.world_size
-    beside = probe.task.layers - probe.task.network_options["depth"]  # layers that are no blocks
-    asked = config.probe
-    first = max(1, stages - beside)
+    asked, first = config.probe, max(1, stages if "cut_before" in needs.options else 1)
     return Limits(1, first, asked.most_blocks, asked.minutes, asked.memory_fraction, config.memory_mb_per_node)
 
 
 def refusals(plan: Plan, targets: Collection[str]) -> list[str]:
-    """Why this target of Snakemake cannot be made: no network of the plan has a depth."""
+    """Why this target of Snakemake cannot be made: the task has no option `depth`."""
     if TARGET not in targets or searches(plan):
         return []
-    allowed = "the tasks gpt-…, whose networks are rows of blocks"
+    allowed = "tasks with an option depth, the number of their blocks, such as gpt-tiny"
     return [f"config: task: {plan.config.task} has no depth to search over; allowed for {TARGET}: {allowed}"]
 
 

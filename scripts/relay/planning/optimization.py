@@ -9,8 +9,6 @@ from typing import Any
 from relay.spec.setting import Optimization
 from relay.spec.tasks import TaskSpec
 
-# What an optimizer of torch does where a task does not say otherwise.
-WEIGHT_DECAY = {"adamw": 0.01}
 OPTIONS = ("momentum", "weight_decay")
 
 
@@ -37,10 +35,10 @@ def _schedule(task: TaskSpec, axes: Mapping[str, Any]) -> dict[str, Any]:
 
 def of(task: TaskSpec) -> Optimization:
     """The optimizer and the schedule of a task, as the fields that tables show."""
-    options, schedule = task.optimizer_options, task.schedule
+    options, schedule = {**task.card.optimizer_options, **task.optimizer_options}, task.schedule
     return Optimization(
-        momentum=float(options.get("momentum", 0.0)) if task.optimizer == "sgd" else None,
-        weight_decay=float(options.get("weight_decay", WEIGHT_DECAY.get(task.optimizer, 0.0))),
+        momentum=options.get("momentum"),
+        weight_decay=options.get("weight_decay"),
         learning_rate_schedule=schedule["kind"],
         learning_rate_step_epochs=schedule.get("every_epochs"),
         learning_rate_step_gamma=schedule.get("gamma"),
@@ -50,8 +48,10 @@ def of(task: TaskSpec) -> Optimization:
 
 def problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator[str]:
     """Why a run of so many epochs cannot be trained so. `task` is what `applied` returns."""
-    if axes["momentum"] is not None and task.optimizer != "sgd":
-        yield f"momentum is for SGD, the optimizer of {task.name} is {task.optimizer}"
+    if task.optimizer:  # else it is not known yet
+        for name in OPTIONS:
+            if axes[name] is not None and name not in task.card.optimizer_options:
+                yield f"the optimizer of {task.name}, {task.optimizer}, has no option {name}"
     kind, warmup = task.schedule["kind"], task.schedule.get("warmup_epochs", 0)
     for name, member in (("learning_rate_step_epochs", "every_epochs"), ("learning_rate_step_gamma", "gamma")):
         if kind != "step" and axes[name] is not None:

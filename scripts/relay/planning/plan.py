@@ -6,7 +6,7 @@ Every job makes the plan again. Therefore this module does not import torch, and
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
 from relay.environments import login_node
-from relay.planning import right_size, segments, shapes, starts
+from relay.planning import right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
@@ -26,7 +26,7 @@ from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
 from relay.slurm import commands
 from relay.spec.job import Job
-from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck
+from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
 from relay.spec.setting import Shape
 from relay.spec.site import Site
 
@@ -63,6 +63,7 @@ class Plan:
     `gates`, `references` and `preflights` are by id, `spot_checks` and `libtorch` by their settings' ids. `gate_of`
     maps a setting's id to its gate's. `reference_of` maps a gate's id to its reference's. `preflight_of` maps the id of
     a setting, gate or reference to its preflight's.
+    `looks` are jobs that look at the task, by the names of their cards; with any, nothing else is known.
     `stacks` are those of the software that the jobs use.
     `strategies` are all names in the config, skipped ones included. `site` is None where the runs go to this machine.
     `requests` is what jobs ask for by measurement. `over_budget` says why the plan costs too much; '' if it does not.
@@ -76,6 +77,7 @@ class Plan:
     speeds: Path = SPEEDS
     stacks: Stacks = field(default_factory=lambda: Stacks("current"))
     requests: Requests = field(default_factory=Requests)
+    looks: dict[str, TaskLook] = field(default_factory=dict)
     settings: list[PlannedSetting] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     gates: dict[str, Gate] = field(default_factory=dict)
@@ -158,7 +160,7 @@ class Plan:
             self._resources.clear()
             self.requests.write(RESULTS)
             # Not those of other repeats: they may be in the queue, with the memory that their files declare.
-            self._write_specifications(only=specification)
+            specifications.write(RESULTS, self._specifications, self.job, only=specification)
         return max(more, had_mb)
 
     def leave_out(self, specification: Specification, node: str) -> bool:
@@ -201,22 +203,19 @@ class Plan:
             if start.waits:
                 print(start.line, file=sys.stderr)
         self.requests.write(RESULTS)
-        self._write_specifications()
+        specifications.write(RESULTS, self._specifications, self.job)
         for run in self.runs:
             proofs.note(RESULTS / "runs" / run.id, self.gate(run))
 
-    def _write_specifications(self, only: Specification | None = None) -> None:
-        kinds: list[tuple[str, str, Sequence[Specification]]] = [
-            ("runs", "run", self.runs),
-            ("equivalence/gates", "gate", list(self.gates.values())),
-            ("equivalence/references", "reference", list(self.references.values())),
-            ("equivalence/spot_checks", "spot_check", list(self.spot_checks.values())),
-        ]
-        for folder, name, specifications in kinds:
-            for specification in specifications:
-                path = RESULTS / folder / specification.id / f"{name}.json"
-                if only in (None, specification) and not _ended(path, specification):
-                    specification.write(path, self.job(specification))
+    @property
+    def _specifications(self) -> dict[str, Iterable[Specification]]:
+        """By the places of their files."""
+        return {
+            "runs/{id}/run.json": self.runs,
+            "equivalence/gates/{id}/gate.json": self.gates.values(),
+            "equivalence/references/{id}/reference.json": self.references.values(),
+            "equivalence/spot_checks/{id}/spot_check.json": self.spot_checks.values(),
+        }
 
     @property
     def refused(self) -> list[str]:
@@ -338,13 +337,3 @@ class Plan:
             "most_minutes": self.config.runtime_minutes,
             "site_flags": shapes.site_flags(site) if site else [],
         }
-
-
-def _ended(path: Path, specification: Specification) -> bool:
-    """Whether a run has ended. Its file then says what its jobs asked for, whatever later ones would."""
-    if not (path.parent / "summary.json").exists():
-        return False
-    try:
-        return Run.read(path) == specification
-    except (OSError, UserError):
-        return False

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from relay.base.errors import UserError
-from relay.environments import login_node, overlay
-from relay.environments.locks import base, lock_of
+from relay.environments import login_node
+from relay.environments.locks import lock_of
 from relay.planning import (
-    batches,
     budget,
     checks,
     dropping,
@@ -30,18 +28,24 @@ from relay.planning import (
     table,
     user_limits,
 )
-from relay.planning.cautions import cautions, of_unused_keys
+from relay.planning.cards import ByJob, Looks
+from relay.planning.cautions import cautions
 from relay.planning.config import Config
 from relay.planning.gpus import count_gpus
+from relay.planning.identities import Identities
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
+from relay.planning.proofs import Proofs
 from relay.planning.right_size import Requests
 from relay.planning.settings import Here, StrategyFile
+from relay.planning.unproven import because
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, SpotCheck
-from relay.spec.setting import Device, Feeding
+from relay.spec.looked import Looked
+from relay.spec.run import Run, Setting
+from relay.spec.setting import Device
 from relay.spec.site import Site
+from relay.spec.spot_checks import SpotChecks
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,6 +60,8 @@ def plan(
     site: Site | None = None,
     arithmetic: Arithmetic | None = None,
     record: bool = False,
+    look: bool = False,
+    prepare: bool = False,
 ) -> Plan:
     """The plan of a config.
 
@@ -63,8 +69,10 @@ def plan(
     this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
     cluster that the runs go to; None means this machine. `arithmetic` is the driver's; None means this process's.
     `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need; the driver does
-    that.
-    Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read.
+    that. `look` has the task looked at where its card is not known, and `prepare` its data prepared before that. Where
+    only a node has what the task needs, the plan has nothing but the jobs that look (`Plan.looks`).
+    Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read; NotKnown
+    where the task's data have to be prepared first.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     settings.check_strategies(config, files)
@@ -76,11 +84,25 @@ def plan(
     here = _here(config.device, gpus, cpus or len(granted()), site)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     found = stacks.find(config, site, root, needed, record=record)
-    planner = _Planner(
-        Plan(config, root, site, names, speeds, found), strategies, here, arithmetic or Arithmetic.here()
+    arithmetic = arithmetic or Arithmetic.here()
+    looks = Looks(
+        config=config,
+        root=root,
+        results=speeds.parent,
+        arithmetic=arithmetic,
+        stack=found.plain,
+        site=site,
+        device=here.device,
+        look=look or prepare,
+        prepare=prepare,
     )
+    made = Plan(config, root, site, names, speeds, found)
+    seen = _seen(made, looks)
+    if made.looks:
+        return made
+    planner = _Planner(made, strategies, here, looks, seen)
     planner.add_settings()
-    planner.add_checks()
+    Proofs(made, planner.strategies, planner.identities, planner.looked, here.cpus).add()
     planner.add_runs()
     results = speeds.parent
     planner.plan.requests = Requests.read(results)
@@ -89,7 +111,6 @@ def plan(
     dropping.drop(planner.plan, partial(table.setting_names, planner.plan), driver=record)
     budget.keep_to_it(planner.plan, driver=record)
     planner.plan.warnings += [shrink.WARNING] if config.shrink else []
-    planner.plan.warnings += of_unused_keys(config)
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)
     return planner.plan
@@ -108,53 +129,56 @@ def _here(device: Literal["auto", "cpu", "cuda"], gpus: Callable[[], int] | int,
     return Here(device="cuda" if count else "cpu", gpus=count, cpus=cpus)
 
 
+def _seen(plan: Plan, looks: Looks) -> dict[str, Looked]:
+    """The task with each combination of its options. Where a job has to look, the plan gets that job."""
+    found = {}
+    for options in settings.task_options(plan.config):
+        try:
+            found[settings.shown(options)] = looks.found(options)
+        except ByJob as missing:
+            plan.looks[missing.look.id] = missing.look
+            plan.warnings += [missing.why] if missing.why and missing.why not in plan.warnings else []
+    return found
+
+
 class _Planner:
     """Fills the plan in one pass over all combinations of the config."""
 
-    def __init__(self, plan: Plan, strategies: Mapping[str, StrategyFile], here: Here, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        strategies: Mapping[str, StrategyFile],
+        here: Here,
+        looks: Looks,
+        seen: Mapping[str, Looked],
+    ) -> None:
         self.plan, self.config, self.root = plan, plan.config, plan.root
-        self.strategies, self.here, self.arithmetic = strategies, here, arithmetic
-        if arithmetic.variables:
-            self.plan.warnings.append(f"set in the environment, and so a part of every run: {arithmetic.variables}")
-        self.task, self.dataset = settings.task_and_dataset(self.config)
-        self.task_source = identity.source_digest(identity.task_sources(self.root, self.task.network))
-        kind = f"datasets.kinds.{self.dataset.kind}"  # loaded by its name, and so imported by none
-        self.gate_source, self.reference_source = (
-            identity.source_digest(identity.module_sources(self.root, *modules))
-            for modules in (("equivalence.gate", "strategies.base", kind), ("equivalence.reference", kind))
-        )
-        self.strategy_source = {
-            name: identity.source_digest(identity.strategy_sources(strategy.file))
-            for name, strategy in strategies.items()
-        }
-        self.locks: dict[str, str | None] = {}
+        self.strategies, self.here, self.arithmetic = strategies, here, looks.arithmetic
+        if variables := self.arithmetic.variables:
+            self.plan.warnings.append(f"set in the environment, and so a part of every run: {variables}")
+        self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
+        self.identities = Identities(self.root, looks.task, strategies)
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
         self.cautions: dict[str, list[str]] = {}
 
-    def lock(self, stack: str) -> str | None:
-        """The digest of the versions that a stack's lock pins, or None where it has no lock."""
-        if stack not in self.locks:
-            path = lock_of(self.root, stack)
-            self.locks[stack] = identity.fingerprint(identity.lock_lines(path)) if path.exists() else None
-        return self.locks[stack]
-
-    def identity(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:
-        """The fingerprint of a setting, with the digests of the task's source, the stack's lock and `sources`."""
-        known = {"task": self.task_source, "lock": self.lock(setting.strategy.stack)}
-        return identity.identity(setting, sources=known | dict(sources), **more)
+    def _looked(self, looks: Looks, found: Looked) -> Looked:
+        """A task that was looked at; the config's learning rate replaces its own, if there is one."""
+        self.plan.warnings += [each for each in found.warnings if each not in self.plan.warnings]
+        rate = self.config.learning_rate or found.task.learning_rate
+        # The file is not that of the look: the folder may be another one.
+        return replace(found, task=replace(found.task, file=looks.task[1], learning_rate=rate))
 
     def add_settings(self) -> None:
         """Add every combination of the config to the plan: as a setting with its gate, or as skipped with reasons."""
-        for asked in settings.expand(self.config.comparisons):
+        for asked in settings.expand(self.config):
             strategy = self.strategies[asked.strategy]
             setting = settings.resolve(
                 asked,
                 config=self.config,
                 strategy=strategy,
                 stack=self.plan.stacks.name(strategy.requirements.stack),
-                task=self.task,
-                dataset=self.dataset,
+                looked=self.looked[settings.shown(asked.task_options)],
                 here=self.here,
             )
             reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
@@ -165,12 +189,17 @@ class _Planner:
             reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
             recorded = (self.here.site, stack, lock_of(self.root, stack))
             reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
-            if self.lock(stack) is None:
+            if self.identities.lock(stack) is None:
                 reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
+            if unproven := because(setting, strategy.requirements):
+                if self.config.unproven == "skip":
+                    reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
+                # Nothing is computed again that is known to differ.
+                setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
             if not reasons:
                 self._add(self._placed(setting), asked.comparison)
             else:
-                self.skipped.setdefault(self.identity(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
+                self.skipped.setdefault(self.identities.of(setting, reasons=reasons), Skipped(setting, tuple(reasons)))
         self.plan.settings, self.plan.skipped = list(self.settings.values()), list(self.skipped.values())
         for caution, named in self.cautions.items():
             others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
@@ -191,7 +220,7 @@ class _Planner:
 
     def _add(self, setting: Setting, index: int) -> None:
         comparison = self.config.comparisons[index]
-        name = f"{setting.strategy.name}-{self.identity(setting)}"
+        name = f"{setting.strategy.name}-{self.identities.of(setting)}"
         repeats, segment = comparison.repeats or self.config.repeats, comparison.segment or self.config.segment
         known = self.settings.get(name)
         if known is None:
@@ -226,92 +255,6 @@ class _Planner:
         )
         return replace(setting, place=place)
 
-    def add_checks(self) -> None:
-        """Add each setting's gate, the gates' references, and the preflights of the settings' shapes to the plan."""
-        plan = self.plan
-        sharing: dict[str, list[PlannedSetting]] = {}
-        for planned in plan.settings:
-            plan.preflight_of[planned.id] = self._preflight(planned.setting)
-            if planned.setting.spot_checks.any:
-                again = checks.spot_checked(planned.setting, self.here.cpus)
-                plan.spot_checks[planned.id] = checks.named(SpotCheck, again, id=planned.id, seed=self.config.seed)
-            shared = self._gated(planned.setting)
-            sharing.setdefault(self._gate_identity(shared), []).append(planned)
-        self._add_libtorch()
-        gates_of: dict[str, list[Gate]] = {}
-        for members in sharing.values():
-            gate = self._add_gate(members)
-            gates_of.setdefault(self._add_reference(gate), []).append(gate)
-        for name, gates in gates_of.items():
-            plan.references[name] = checks.with_cpus(plan.references[name], gates, self.here.cpus)
-            # The least demanding preflight of its gates, so that a failed preflight of a larger shape does not stop it.
-            preflights = [plan.preflight_of[gate.id] for gate in gates]
-            plan.preflight_of[name] = min(preflights, key=lambda each: _demands(plan.preflights[each]))
-
-    def _add_libtorch(self) -> None:
-        """Add, for each task, its first setting: the network is the same, whichever strategy has trained it."""
-        plain_first = sorted(
-            self.plan.settings, key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS
-        )
-        for task in dict.fromkeys(planned.setting.task.name for planned in self.plan.settings):
-            first = next(planned for planned in plain_first if planned.setting.task.name == task)
-            alone = checks.spot_checked(first.setting, self.here.cpus)
-            self.plan.libtorch[first.id] = checks.named(LibTorch, alone, id=first.id, seed=self.config.seed)
-
-    def _gated(self, setting: Setting) -> Setting:
-        """The setting as its gate trains it."""
-        batch = batches.proof_batch(setting, self.strategies[setting.strategy.name])
-        return checks.gated(setting, self.config.gate.steps, batch=batch, task=self.task)
-
-    def _gate_identity(self, gated: Setting, **more: Any) -> str:
-        sources = {"strategy": self.strategy_source[gated.strategy.name], "gate": self.gate_source}
-        return self.identity(gated, sources=sources, seed=self.config.gate.seed, **more)
-
-    def _add_gate(self, members: Sequence[PlannedSetting]) -> Gate:
-        """The gate that these settings share. It gets the shape of the largest one, and waits for its preflight."""
-        plan = self.plan
-        gated, own = self._gated(members[0].setting), checks.own_batches(each.setting for each in members)
-        name = f"{gated.strategy.name}-{self._gate_identity(gated, own_batches=own)}"
-
-        def size(planned: PlannedSetting) -> tuple[int, int, tuple[int, ...]]:
-            shape = planned.setting.shape
-            demands = _demands(plan.preflights[plan.preflight_of[planned.id]])
-            return -shape.cpus_per_task, -shape.threads, demands
-
-        largest = min(members, key=size)
-        gate = checks.named(Gate, gated, id=name, seed=self.config.gate.seed, own_batches=own)
-        gate = plan.gates[name] = checks.started_as(gate, largest.setting)
-        plan.preflight_of[name] = plan.preflight_of[largest.id]
-        plan.gate_of |= {planned.id: name for planned in members}
-        return gate
-
-    def _add_reference(self, gate: Gate) -> str:
-        """The id of a gate's reference, which uses the same kind of device. The reference is added to the plan."""
-        referred, seed = checks.referred(gate, self.plan.stacks.plain), self.config.gate.seed
-        digest = self.identity(referred, sources={"reference": self.reference_source}, seed=seed)
-        name = self.plan.reference_of[gate.id] = f"{referred.task.name}-{digest}"
-        self.plan.references.setdefault(name, checks.named(Reference, referred, id=name, seed=seed))
-        return name
-
-    def _preflight(self, setting: Setting) -> str:
-        """The id of the preflight of the setting's shape and stack. The preflight is added to the plan."""
-        shape = setting.shape
-        digest = identity.fingerprint(checks.asked_of_nodes(setting))
-        name = f"{shape.device}-{shape.nodes}x{shape.processes_per_node}-{shape.launcher}-{digest}"
-        known = self.plan.preflights.get(name)
-        # The most data workers show whether they share a core.
-        if known is None or setting.feeding.data_workers > known.feeding.data_workers:
-            self.plan.preflights[name] = Preflight(
-                id=name,
-                shape=shape,
-                of_stack=setting.strategy.stack,
-                place=setting.place,
-                compile=setting.computation.compile,
-                feeding=setting.feeding,
-                node_needs=setting.strategy.node_needs,
-            )
-        return name
-
     def add_runs(self) -> None:
         """Add the repeats of all settings to the plan. Within each repeat, their order is random."""
         order, seed = random.Random(self.config.seed), self.config.seed
@@ -319,12 +262,7 @@ class _Planner:
             repeated = [planned for planned in self.plan.settings if repeat < planned.repeats]
             order.shuffle(repeated)
             for planned in repeated:
-                digest = self.identity(planned.setting, seed=seed + repeat, repeat=repeat)
+                digest = self.identities.of(planned.setting, seed=seed + repeat, repeat=repeat)
                 own = {"id": f"{planned.setting.strategy.name}-{digest}", "setting_id": planned.id}
                 run = checks.named(Run, planned.setting, **own, seed=seed + repeat, repeat=repeat)
                 self.plan.runs.append(run)
-
-
-def _demands(preflight: Preflight) -> tuple[int, bool, int]:
-    """How much a preflight asks of the nodes: needs of its strategy, those of its loader, the number of processes."""
-    return len(preflight.node_needs), preflight.feeding.loader != Feeding.loader, preflight.shape.world_size

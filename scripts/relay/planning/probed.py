@@ -68,7 +68,7 @@ def _without_batch(setting: Setting) -> str:
     """The fingerprint of a setting without its batch size and length."""
     optimizer = (setting.task.optimizer, dict(setting.task.optimizer_options))
     groups = (setting.shape, setting.place, setting.computation, setting.feeding)
-    return fingerprint([setting.task.name, *optimizer, setting.strategy, *groups])
+    return fingerprint([setting.task.name, dict(setting.task.options), *optimizer, setting.strategy, *groups])
 
 
 def _limits(probe: Probe, config: Config) -> Limits:
@@ -83,7 +83,7 @@ def _limits(probe: Probe, config: Config) -> Limits:
 
 def _leaves_steps(batch: int, probe: Probe, config: Config) -> bool:
     """Whether a run with the global batch size `batch` has any timed steps after warm-up."""
-    return round(config.epochs * (probe.dataset.train_count // batch)) > config.warmup_steps
+    return round(probe.length.epochs * (probe.dataset.train_count // batch)) > config.warmup_steps
 
 
 def batch_unit(setting: Setting, needs: Requirements) -> int:

@@ -17,7 +17,7 @@ from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, memor
 from relay.run_folder import job_times
 from relay.spec.job import Job
 from relay.spec.labels import counted
-from relay.spec.run import DIGESTED, Run, Specification
+from relay.spec.run import WRITTEN_AHEAD, Run, Specification
 
 if TYPE_CHECKING:
     from relay.planning.plan import Plan, PlannedSetting
@@ -50,7 +50,7 @@ class Requests:
         """A job as it is asked for. More memory is declared only in what the driver writes ahead for its jobs."""
         if isinstance(specification, Run) and (sized := self.measured.get(specification.setting_id)):
             job = replace(job, memory_mb=sized.memory_mb, minutes=sized.minutes)
-        if specification.kind in DIGESTED:
+        if specification.kind in WRITTEN_AHEAD:
             job = replace(job, memory_mb=self.memory_mb(specification, job))
         return job
 

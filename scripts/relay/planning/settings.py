@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.datasets import catalogue
-from relay.datasets import kinds as dataset_kinds
 from relay.planning import optimization
-from relay.planning.config import AXES, Comparison, Config
-from relay.spec import requirements, tasks, versions
+from relay.planning.config import AXES, Config
+from relay.spec import option_values, requirements, versions
+from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
+from relay.spec.looked import Looked
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
@@ -27,6 +28,7 @@ from relay.spec.setting import (
     Feeding,
     Launcher,
     Length,
+    Loader,
     Place,
     Shape,
     StrategySpec,
@@ -36,6 +38,8 @@ from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
 # The backends that every torch has for a device, the preferred one first.
+# The largest training set that is kept on the device where nobody has said how to read it.
+MOST_RESIDENT_BYTES = 4 * 2**30
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 
 
@@ -50,6 +54,7 @@ class Asked:
     strategy: str
     axes: Mapping[str, Any]
     options: Mapping[str, Any]
+    task_options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,15 +90,17 @@ class Here:
     site: Site | None = None
 
 
-def expand(comparisons: Sequence[Comparison]) -> Iterator[Asked]:
-    """Every combination of each comparison's axes and options, in the config's order."""
-    for index, comparison in enumerate(comparisons):
-        options = list(comparison.options)
-        values = [*(getattr(comparison, name) for name in AXES), *comparison.options.values()]
-        for chosen in product(*map(_distinct, values)):
-            axes = dict(zip(AXES, chosen, strict=False))
-            own = dict(zip(options, chosen[len(AXES) :], strict=True))
-            yield Asked(index, comparison.strategy, axes, own)
+def expand(config: Config) -> Iterator[Asked]:
+    """Every combination of each comparison's axes and options, and of the task's options, in the config's order."""
+    for index, comparison in enumerate(config.comparisons):
+        axes = {name: getattr(comparison, name) for name in AXES}
+        of_task = {**config.task_options, **comparison.task_options}
+        for chosen, own, task in product(*map(_combinations, (axes, comparison.options, of_task))):
+            yield Asked(index, comparison.strategy, chosen, own, task)
+
+
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*map(_distinct, axes.values()))]
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
@@ -125,55 +132,26 @@ def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
                 continue
             choices = needs[comparison.strategy].allowed(name)
             least = needs[comparison.strategy].least.get(name)
-            allowed = f"{_kind(defaults[name], least)}, such as {show(defaults[name])}"
+            allowed = f"{option_values.allowed(defaults[name], least)}, such as {show(defaults[name])}"
             if choices:
                 allowed = ", ".join(map(str, choices))
             wrong += [
                 f"{place}{show(value)} is not allowed; {near(value, choices or ())}allowed: {allowed}"
                 for value in values
-                if not (value in choices if choices else _fits(value, defaults[name], least))
+                if not (value in choices if choices else option_values.fits(value, defaults[name], least))
             ]
     if wrong:
         raise UserError("\n".join(wrong))
 
 
-def _kind(default: Any, least: float | None) -> str:
-    if type(default) is int:
-        return f"a whole number of at least {_least(default, least):g}"
-    number = "a number" if least is None else f"a number of at least {least:g}"
-    kinds = {bool: "true or false", float: number, str: "text"}
-    return kinds.get(type(default), "a single value")
+def task_options(config: Config) -> list[dict[str, Any]]:
+    """Every combination of the task's options that the config or one of its comparisons asks for."""
+    return list({shown(asked.task_options): dict(asked.task_options) for asked in expand(config)}.values())
 
 
-def _least(default: int, least: float | None) -> float:
-    return min(1, default) if least is None else least
-
-
-def _fits(value: Any, default: Any, least: float | None) -> bool:
-    if default is None:
-        return True
-    if isinstance(default, float):
-        return type(value) in (int, float) and math.isfinite(value) and (least is None or value >= least)
-    if type(default) is int:
-        return type(value) is int and value >= _least(default, least)
-    return type(value) is type(default)
-
-
-def task_and_dataset(config: Config) -> tuple[TaskSpec, DatasetSpec]:
-    """The config's task and its dataset. The config's learning rate replaces the task's, if there is one.
-
-    A synthetic dataset gets the shape, counts and classes of the config's block `synthetic`.
-    """
-    task = tasks.task(config.task)
-    if config.learning_rate is not None:
-        task = replace(task, learning_rate=config.learning_rate)
-    changes = config.synthetic.model_dump() if task.dataset == "synthetic" else {}
-    if changes:
-        changes["shape"] = tuple(changes["shape"])
-    dataset = catalogue.dataset(task.dataset, **changes)
-    # Checked here, so that the user learns of a misfit before jobs have waited in a queue.
-    dataset_kinds.load(dataset.kind).check_fit(dataset.shape, task)
-    return task, dataset
+def shown(options: Mapping[str, Any]) -> str:
+    """Options as a text that tells them apart."""
+    return json.dumps(options, sort_keys=True)
 
 
 def scaled(task: TaskSpec, scaling: str, global_batch_size: int) -> TaskSpec:
@@ -189,11 +167,14 @@ def resolve(
     config: Config,
     strategy: StrategyFile,
     stack: str,
-    task: TaskSpec,
-    dataset: DatasetSpec,
+    looked: Looked,
     here: Here,
 ) -> Setting:
-    """The setting of a combination, with every default filled in. `stack` is the software that its jobs use."""
+    """The setting of a combination, with every default filled in. `stack` is the software that its jobs use.
+
+    `looked` is the task with the combination's options.
+    """
+    task, dataset = looked.task, looked.dataset
     needs = strategy.requirements
     shape = _shape(asked, needs, here)
     axes = asked.axes
@@ -203,12 +184,9 @@ def resolve(
         batch = min(axes["batch_per_device"], max(1, dataset.train_count // shape.devices)) * shape.devices
     batch = batch or config.global_batch_size or task.global_batch_size
     scaling = axes["learning_rate_scaling"] or config.learning_rate_scaling
-    options = {
-        name: float(value) if isinstance(needs.options[name], float) else value for name, value in asked.options.items()
-    }
-    options = {**needs.options, **options}
+    options = option_values.typed(asked.options, needs.options)
     trained = optimization.applied(scaled(task, scaling, batch), axes)
-    loaded = dataset_kinds.load(dataset.kind).loader_packages if axes["loader"] == "dataloader" else ()
+    loader = axes["loader"] or default_loader(task.card, dataset)
     return Setting(
         task=trained,
         dataset=dataset,
@@ -220,17 +198,17 @@ def resolve(
             divides=tuple(needs.divides),
             node_needs=(
                 *needs.node_needs.get(shape.device, ()),
-                *versions.needed(needs.least_torch, needs.least_python, (*needs.packages, *loaded)),
+                *versions.needed(needs.least_torch, needs.least_python, needs.packages),
             ),
             lossy=needs.lossy_options(options),
         ),
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
         computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
-        feeding=Feeding(loader=axes["loader"], data_workers=_workers(axes, shape)),
+        feeding=Feeding(loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
         batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
         optimization=optimization.of(trained),
-        length=_length(config, dataset.train_count // batch),
+        length=_length(config, task, dataset.train_count // batch),
         spot_checks=SpotChecks(**config.spot_checks.model_dump()),
     )
 
@@ -269,13 +247,21 @@ def default_backend(shape: Shape, needs: Requirements) -> Backend | None:
     return next(offered, None)
 
 
-def _length(config: Config, steps_per_epoch: int) -> Length:
-    epochs = config.checkpoint_every_epochs
-    saved = max(1, round(epochs * steps_per_epoch)) if epochs else config.checkpoint_every_steps
+def default_loader(card: Card, dataset: DatasetSpec) -> Loader:
+    """In memory where all samples have one shape, are the same in each epoch, and are few enough; else one by one."""
+    if card.equal_shapes is False or card.random_samples:
+        return "dataloader"
+    return "resident" if (card.sample_bytes or 0) * dataset.train_count <= MOST_RESIDENT_BYTES else "dataloader"
+
+
+def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:
+    saving = config.checkpoint_every_epochs
+    saved = max(1, round(saving * steps_per_epoch)) if saving else config.checkpoint_every_steps
+    epochs = config.epochs or task.epochs
     return Length(
-        epochs=config.epochs,
+        epochs=epochs,
         steps_per_epoch=steps_per_epoch,
-        total_steps=round(config.epochs * steps_per_epoch),
+        total_steps=round(epochs * steps_per_epoch),
         evaluate_every_steps=max(1, round(config.evaluate_every_epochs * steps_per_epoch)),
         warmup_steps=config.warmup_steps,
         checkpoint_minutes=config.checkpoint_minutes,
@@ -286,11 +272,11 @@ def _length(config: Config, steps_per_epoch: int) -> Length:
     )
 
 
-def _workers(axes: Mapping[str, Any], shape: Shape) -> int:
+def _workers(asked: int | None, loader: Loader, shape: Shape) -> int:
     """The number of a dataloader's worker processes. On CPUs the default is 0: workers would compete with training."""
-    if axes["data_workers"] is not None:
-        return int(axes["data_workers"])
-    return shape.cpus_per_task if axes["loader"] == "dataloader" and shape.device == "cuda" else 0
+    if asked is not None:
+        return asked
+    return shape.cpus_per_task if loader == "dataloader" and shape.device == "cuda" else 0
 
 
 def _share_of_cpus(shape: Shape, site: Site | None) -> int:

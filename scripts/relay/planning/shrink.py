@@ -29,7 +29,7 @@ def applied(config: Config) -> Config:
         return config
     known = requirements.find([Path(folder) for folder in small.strategy_folders])
     comparisons: list[Comparison] = []
-    epochs = small.epochs if "epochs" in config.shrunk else min(small.epochs, EPOCHS)
+    epochs = small.epochs if "epochs" in config.shrunk and small.epochs else min(small.epochs or EPOCHS, EPOCHS)
     for each in small.comparisons:
         shrunk = _comparison(each, known, epochs)
         if shrunk not in comparisons:  # such as one and two nodes, which are one machine now

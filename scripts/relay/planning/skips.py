@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relay.datasets import kinds
 from relay.environments.built import has_header
 from relay.planning import batches, optimization
 from relay.planning.config import Config
@@ -33,7 +32,7 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
         *_computing_problems(setting, needs),
         *_group_problems(setting, strategy),
         *_batch_problems(asked, setting, config, needs),
-        *optimization.problems(setting.task, asked.axes, config.epochs),
+        *optimization.problems(setting.task, asked.axes, setting.length.epochs),
     ]
 
 
@@ -130,13 +129,26 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
             yield f"{name} {options[name]} has no effect with {other} {options[other]}; use {other} {value}"
     if setting.computation.compile and not needs.compiles:
         yield f"{setting.strategy.name} cannot be compiled"
-    if setting.computation.channels_last and not kinds.load(setting.dataset.kind).channels_last:
-        yield f"channels_last is for images, {setting.dataset.name} is {setting.dataset.kind}"
-    if setting.task.loss != "cross_entropy":
-        loss = setting.task.loss.replace("_", " ")
+    yield from _task_problems(setting, needs)
+
+
+def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
+    """Why the task cannot be trained so, by its card; nothing for what the card does not know."""
+    task, card, options = setting.task, setting.task.card, setting.strategy.options
+    if setting.computation.channels_last and card.batch and not any(len(leaf.shape) == 3 for leaf in card.batch):
+        yield f"channels_last is for images, a batch of {task.name} has none"
+    if card.parameters is not None and not card.cross_entropy:
         for name, values in needs.cross_entropy_only.items():
             if options[name] in values:
-                yield f"{name} is for cross entropy, the loss of {setting.task.name} is {loss}"
+                yield f"{name} is for cross entropy of the model's outputs, the loss of {task.name} is another one"
+    if setting.feeding.loader == "resident":
+        if card.equal_shapes is False:
+            yield f"loader resident is for samples of one shape, those of {task.name} differ; use loader dataloader"
+        if card.random_samples:
+            yield (
+                f"loader resident keeps samples as they are, those of {task.name} differ from epoch to epoch; "
+                "use loader dataloader"
+            )
 
 
 def of_gpus(setting: Setting, partition: Partition) -> Iterator[str]:
@@ -185,6 +197,7 @@ def _batch_problems(asked: Asked, setting: Setting, config: Config, needs: Requi
         return
     steps, per_epoch = setting.length.total_steps, setting.length.steps_per_epoch
     if steps < 1:
-        yield f"epochs {config.epochs:g} are less than one step; an epoch has {per_epoch} steps"
+        yield f"epochs {setting.length.epochs:g} are less than one step; an epoch has {per_epoch} steps"
     elif steps <= config.warmup_steps:
-        yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed"
+        least = f"allowed: at most {steps - 1}, or more epochs"
+        yield f"warmup_steps {config.warmup_steps} leave none of the run's {steps} steps to be timed; {least}"

@@ -48,8 +48,8 @@ class Stacks:
 
     @property
     def plain(self) -> str:
-        """The stack of references, which load no strategy: the driver's own environment where jobs use it."""
-        return DRIVERS if self.source == "current" else self.name(DRIVERS)
+        """The stack of what loads no strategy: references, and the login node's looks at the task."""
+        return self.name(DRIVERS)
 
     def shown(self, root: Path) -> Iterator[str]:
         """A line for each recorded stack, with its version of torch."""
@@ -75,8 +75,7 @@ def find(config: Config, site: Site | None, root: Path, needed: Collection[str],
     """
     check(config, site, root)
     found = Stacks(source_of(site))
-    all_needed = {*needed} if found.source == "current" else {DRIVERS, *needed}
-    for stack in sorted(all_needed, key=lambda each: (each != DRIVERS, each)):
+    for stack in sorted({DRIVERS, *needed}, key=lambda each: (each != DRIVERS, each)):
         asked = None
         try:
             asked = _asked(config, site, root, stack, found) if lock_of(root, stack).is_file() else None

@@ -69,9 +69,8 @@ def _row(what: str, shape: Shape, *counts: str) -> list[str]:
 
 def described(setting: Setting) -> dict[str, Any]:
     """A setting as a row for `setting_labels`."""
-    return flat(setting) | {
-        "chosen_options": options_text(chosen(Path(setting.strategy.file), setting.strategy.options))
-    }
+    options = chosen(Path(setting.strategy.file), setting.strategy.options)
+    return flat(setting) | {"chosen_options": options_text(options)}
 
 
 def _proven(check: Setting) -> dict[str, Any]:
@@ -126,6 +125,15 @@ def setting_names(plan: Plan) -> dict[str, str]:
     labels = setting_labels([described(planned.setting) | {"setting": planned.id} for planned in plan.settings])
     named = zip(plan.settings, labels, strict=True)
     return {planned.id: f"{planned.setting.strategy.name} ({label})" for planned, label in named}
+
+
+def unknown(plan: Plan) -> Iterator[str]:
+    """What the plan does not know yet, in a line; nothing where it knows all."""
+    if plan.looks:
+        yield (
+            f"task {plan.config.task}: its model and its data are not known yet, and so neither are its runs nor what "
+            f"they cost. A job of stack {plan.stacks.plain} looks at it first, because this machine lacks what it needs"
+        )
 
 
 def nothing_for(plan: Plan, targets: Collection[str] = ()) -> str:

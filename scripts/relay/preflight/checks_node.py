@@ -151,8 +151,8 @@ def torchvision(facts: Facts) -> Outcome | None:
         what = f"torchvision {found['version']} does not fit torch {rank['torch']['version']}: {found['error']}"
         remedy = "install both from one index, in the versions that belong together (envs/ pins them)"
         if found["mended"]:
-            return note(f"{what}; the loader works around it", "nothing is to be done for this project")
-        return (stop if facts.run["loader"] == "dataloader" else warn)(what, remedy)
+            return note(f"{what}; tasks work around it", "nothing is to be done for this project")
+        return warn(f"{what}; a task that imports it fails", remedy)
     versions = {str(r["torchvision"]["version"]) for r in facts.ranks if r.get("torchvision")} - {"None"}
     return fine(listed(sorted(versions))) if versions else None
 
@@ -175,14 +175,14 @@ def least_versions(facts: Facts) -> Outcome | None:
 
 @check("packages that the jobs need")
 def packages(facts: Facts) -> Outcome | None:
-    """An environment without numpy, a loader's packages or the strategy's framework, or with an unknown version."""
+    """An environment without numpy or the strategy's framework, or with an unknown version."""
     wanted = [*EVERY_JOB, *packages_of(facts.needs)]
     for rank in facts.ranks:
         for problem in lacking(wanted, rank["packages"]) if "packages" in rank else ():
             return stop(
                 f"a run of this check {problem} ({who(rank)}, {rank['python']})",
                 f"install it into the environment of stack {base(facts.run['stack'])}, or name another one in the "
-                "site's file (`environment`), or leave out what needs it: a strategy, or loader: dataloader",
+                "site's file (`environment`), or leave out the strategy that needs it",
             )
     found = facts.ranks[0].get("packages", {}) if facts.ranks else {}
     there = [f"{name} {found[name]}" for name in names_in(wanted) if found.get(name)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from relay.datasets import vision
 from relay.process.machine import set_precision
 from relay.process.ranks import backends
 
@@ -83,13 +85,12 @@ def torchvision() -> dict[str, Any]:
         found: dict[str, Any] = {"version": version("torchvision"), "error": None, "mended": False}
     except PackageNotFoundError:
         return {"version": None, "error": None, "mended": False}
-    for module, key in (("torchvision", "error"), ("relay.datasets.vision", "mended")):
-        try:
-            import_module(module)
-        except Exception as error:  # whatever a broken package raises
-            found[key] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300] if key == "error" else False
-        else:
-            if key == "error":
-                break
-            found[key] = True
+    try:
+        import_module("torchvision")
+    except Exception as error:  # whatever a broken package raises
+        found["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+        vision.importable()
+        with suppress(Exception):
+            import_module("torchvision")
+            found["mended"] = True
     return found

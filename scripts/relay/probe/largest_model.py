@@ -37,9 +37,7 @@ def state_bytes(run: Probe) -> float:
 
 def of_depth(run: Probe, depth: int) -> Probe:
     """The run for a few steps of a network with so many blocks."""
-    before = run.task.network_options["depth"]
-    options = {**run.task.network_options, "depth": depth}
-    task = replace(run.task, network_options=options, layers=run.task.layers - before + depth)
+    task = replace(run.task, options={**run.task.options, "depth": depth})
     return of_batch(replace(run, task=task), run.batch.global_batch_size // run.shape.devices)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,8 +24,9 @@ from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder.known_faults import Kind, is_a
 from relay.spec.run import Training
-from relay.task.data import Split, batch_indices, feeder
-from relay.task.task import Task
+from relay.task.bound import BoundTask
+from relay.task.data import feeder
+from relay.task.split import chosen
 from relay.training.evaluation import Evaluation
 
 
@@ -75,27 +77,28 @@ def train(run: Training, ranks: Ranks, dataset: Path) -> float:
 
     All ranks take part; memory is where a run has it: data, model, gradients, optimiser, and the batch.
     """
-    task = Task.of(run)
+    task = BoundTask.of(run, dataset)
     strategy = strategies.load(run.strategy.name)(task, ranks, run.batch.global_batch_size, run.strategy.options)
-    split = Split(dataset, "train", run.task)
-    feeding = feeder(run.feeding.loader, split, ranks.device, task.dtype, run.feeding.data_workers)
-    replica, ended = strategy.replica, list[float]()
-    indices = (batch_indices(len(split), run.batch.global_batch_size, run.seed, step) for step in range(STEPS))
-    batches = feeding.batches(samples.chunk(replica.count)[replica.index] for samples in indices)
+    split, replica, ended = task.split("train"), strategy.replica, list[float]()
+    reads = partial(feeder, run.feeding.loader, device=ranks.device, workers=run.feeding.data_workers)
+    batches = reads(split=split).batches(
+        chosen(len(split), run.batch.global_batch_size, run.seed, step, replica.index, replica.count)
+        for step in range(STEPS)
+    )
 
     strategy.set_learning_rate(task.learning_rate(0))
     for loss in strategy.train_steps(batches):
         loss.item()  # waits for the device
         ended.append(time.perf_counter())
     seconds = ended[-1] - ended[0]
-    Evaluation(Split(dataset, "test", run.task), task, strategy, run.batch.global_batch_size).measure()
+    Evaluation(reads(split=task.split("test")), strategy, run.batch.global_batch_size).measure()
     return run.batch.global_batch_size * (STEPS - 1) / seconds
 
 
-def parameters(task: Task) -> int:
-    """How many parameters the task's network has, whole."""
+def parameters(task: BoundTask) -> int:
+    """How many parameters the task's model has, whole."""
     with torch.device("meta"):
-        return sum(parameter.numel() for parameter in task.layers().parameters())
+        return sum(parameter.numel() for parameter in task.built().parameters())
 
 
 def main(arguments: list[str]) -> None:
@@ -115,5 +118,5 @@ def main(arguments: list[str]) -> None:
         peak, least = ranks.largest([machine.peak_memory_bytes(ranks.devices), -budget])
         if ranks.rank == 0:
             found = {"peak_memory_bytes": int(peak), "budget_bytes": int(-least), "samples_per_second": speed}
-            found["parameters"] = parameters(Task.of(run))
+            found["parameters"] = parameters(BoundTask.of(run))
             write_json(given.output, found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,36 @@ def restore_generators(state: dict[str, Any]) -> None:
     numpy = state["numpy"]
     key = numpy["state"]["key"].numpy().astype(np.uint32)
     np.random.set_state({**numpy, "state": {**numpy["state"], "key": key}})
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two states of generators are equal, of as many GPUs as both have."""
+    if isinstance(one, dict):
+        return all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if one is None or other is None:  # no GPU, or no half of a pair of Python's normal numbers
+        return True
+    if isinstance(one, list) and one and isinstance(one[0], torch.Tensor):
+        return all(map(torch.equal, one, other))
+    return bool(one == other)
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Draw from this seed within, on the CPU, by torch, numpy and Python; all generators then go on as before."""
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    start_drawing(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(kept[0])
+        np.random.set_state(kept[1])
+        random.setstate(kept[2])
+
+
+def start_drawing(seed: int) -> None:
+    """Start the CPU's generators of torch, numpy and Python; `torch.manual_seed` would start every GPU's, too."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)

@@ -16,12 +16,12 @@ import pandas as pd
 
 from relay.base.errors import UserError
 from relay.base.files import read_json
-from relay.datasets.prepare import prepare
 from relay.equivalence.job import run_gate, run_reference
 from relay.equivalence.verdict import Compared, TrialName, all_problems
 from relay.run_folder.places import dataset_folder
 from relay.spec.requirements import chosen
 from relay.spec.run import Gate, Reference
+from relay.task.prepared import prepare_data
 
 # The columns, in order, with the trial of the gate and what it compared that each figure is from.
 FIGURES: dict[str, tuple[TrialName, Compared]] = {
@@ -73,7 +73,7 @@ class Proof:
         """The trained reference, which is trained at its first use."""
         dataset = dataset_folder(self.folder, run.dataset)
         if not dataset.is_dir():
-            prepare(run.dataset, dataset, root=self.root, mirror=self.mirror)
+            prepare_data(run.task, run.dataset, dataset, root=self.root, mirror=self.mirror)
         place = self.folder / "equivalence" / "references" / run.id
         output = place / "reference.pt"
         if not output.is_file():

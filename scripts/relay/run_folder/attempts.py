@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,23 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     return dict(values)
 
 
-def not_finite(losses: Iterable[tuple[int, float]], evaluations: Iterable[Mapping[str, Any]]) -> str:
+DIVERGED = ": the training diverged; try a smaller `learning_rate`, or precision fp32 where it is a lower one"
+
+
+def not_finite(
+    losses: Iterable[tuple[int, float]],
+    evaluations: Iterable[Mapping[str, Any]],
+    why: Callable[[str, int], str] = lambda _name, _step: "",
+) -> str:
     """Which loss is no number or infinite, and what to do; '' where all are finite.
 
-    `losses` are (step, training loss); of `evaluations` it reads `step` and `test_loss`.
+    `losses` are (step, training loss); of `evaluations` it reads `step` and `test_loss`. `why` is asked for the set,
+    `train` or `test`, and the step; where it knows no cause, the training diverged.
     """
-    found = [(step, "the training loss", loss) for step, loss in losses if not math.isfinite(loss)]
-    found += [(e["step"], "the test loss", e["test_loss"]) for e in evaluations if not math.isfinite(e["test_loss"])]
+    found = [(step, 0, loss) for step, loss in losses if not math.isfinite(loss)]
+    found += [(e["step"], 1, e["test_loss"]) for e in evaluations if not math.isfinite(e["test_loss"])]
     if not found:
         return ""
-    step, which, value = min(found)
-    return (
-        f"{which} of step {step} is {value}: the training diverged; try a smaller `learning_rate`, "
-        "or precision fp32 where it is a lower one"
-    )
+    step, of_test, value = min(found)  # of one step, the training's comes first
+    which, name = ("the test loss", "test") if of_test else ("the training loss", "train")
+    return f"{which} of step {step} is {value}{why(name, step) or DIVERGED}"

@@ -12,9 +12,10 @@ from relay.spec.run import Training
 
 # 1: flat fields in run.json, modules of the frozen code in one folder. 2: groups of fields, packages.
 # 3: what changes the arithmetic is part of every name; verdicts and records say with what they were made.
-LAYOUT = 3
+# 4: a task is a file, whose card is written into each run; prepared data have another form.
+LAYOUT = 4
 FILE = "layout.json"
-# What no later version could go on with; datasets, wheelhouses and environments are good for all.
+# What no later version could go on with; wheelhouses and environments are good for all.
 OF_A_LAYOUT = ("runs", "checkpoints", "equivalence", "code", "speeds", "probe")
 SPECIFICATIONS = ("runs/*/run.json", "equivalence/gates/*/gate.json", "equivalence/references/*/reference.json")
 FOLDERS = (*OF_A_LAYOUT, "datasets", "logs", "benchmarks", "environments")
@@ -36,8 +37,7 @@ def refuse_other(results: Path) -> bool:
         raise UserError(
             f"{results}: made by another version of Torch Relay (layout {layout}, this one has {LAYOUT}): "
             "runs have other names, and their frozen code starts otherwise. Nothing is lost: move it "
-            f"(mv {results} {results}-{layout}) and begin again here, or go on there with the version that made it. "
-            f"Datasets can be kept: mv {results}-{layout}/datasets {results}/"
+            f"(mv {results} {results}-{layout}) and begin again here, or go on there with the version that made it"
         )
     return layout is not None
 

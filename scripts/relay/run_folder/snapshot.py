@@ -13,19 +13,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.files import remove, sync_file
+from relay.spec.identity import beside
 from relay.spec.requirements import declared_files
 
 PACKAGE = Path(__file__).parents[1]
+OWN_TASK = "own_task"  # in a snapshot: a user's task, with the modules beside it that it imports
 COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
 GIT_SECONDS = 10.0
 
 
-def _sources(strategy_file: Path | None) -> dict[str, Path]:
+def _sources(strategy_file: Path | None, task_file: str) -> dict[str, Path]:
     """Every Python file of the package by its relative name. A strategy of a further folder joins its strategies.
 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
-    folder.
+    folder. A user's task comes with what it imports from its folder.
     """
+    found = _package_and_strategy(strategy_file)
+    if task_file:
+        folder = Path(task_file).parent
+        found |= {f"{OWN_TASK}/{path.relative_to(folder)}": path for path in sorted(beside(Path(task_file)))}
+    return found
+
+
+def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
     found = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
     if strategy_file and strategy_file.resolve().parent != PACKAGE / "strategies":
         for path in (strategy_file, *sorted(strategy_file.parent.glob("_*.py"))):
@@ -37,12 +47,13 @@ def _sources(strategy_file: Path | None) -> dict[str, Path]:
     return found
 
 
-def freeze(strategy_file: Path | None, folder: Path) -> Path:
-    """Copy the package, and a further folder's strategy, into `folder/{hash of the content}`, and return that.
+def freeze(strategy_file: Path | None, folder: Path, task_file: str = "") -> Path:
+    """Copy the package, a further folder's strategy and a user's task into `folder/{hash of the content}`.
 
-    It goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the strategy's file is gone.
+    Returns that folder, which goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the
+    strategy's file is gone, and UserError where the task's cannot be read.
     """
-    sources = {name: path.read_bytes() for name, path in _sources(strategy_file).items()}
+    sources = {name: path.read_bytes() for name, path in _sources(strategy_file, task_file).items()}
     frozen = folder / _digest(sources)
     problem = changed_since(frozen)
     if problem is None:
@@ -88,25 +99,18 @@ def _commit() -> dict[str, object] | None:
 def changed_since(frozen: Path) -> str | None:
     """What has become of a snapshot, as the end of a sentence; None where it is as it was made.
 
-    Its name is the digest of its files: of all but the bytecode that Python keeps beside them. Nothing else may lie
-    beside the package: Python would import it in the place of a library, or as `sitecustomize` at every start.
+    Its name is the digest of its files: of all but the bytecode that Python keeps beside them. A traceback names them,
+    and leads to edits there.
     """
     package = frozen / "relay"
     if not package.is_dir():
         return "is gone"
     try:
-        if more := sorted(path.name for path in frozen.iterdir() if _importable(path)):
-            return f"was changed: {more[0]} was not in it when it was made"
         found = [p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
         digest = _digest({str(path.relative_to(package)): path.read_bytes() for path in found})
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return None if digest == frozen.name else "was changed: its files do not have the digest that is its name"
-
-
-def _importable(path: Path) -> bool:
-    """Whether something beside the package is of no snapshot's making, and has a name that can be imported."""
-    return path.name not in ("relay", COMMIT) and not path.name.startswith(".")
 
 
 def _digest(sources: Mapping[str, bytes]) -> str:

@@ -115,7 +115,7 @@ def _counts(values: Iterable[Any] | None) -> list[int] | None:
 def draw(asked: SpotChecks, first: int, last: int, total: int) -> Spots:
     """Draw a chain's spots, when its first job trains steps `first` to `last` of `total`.
 
-    With the system's randomness: the training's own generators stay as they are, and nobody can tell the steps ahead.
+    With the system's randomness: the training's own generators stay as they are.
     """
     found = Spots([])
     for _ in range(asked.random_steps):

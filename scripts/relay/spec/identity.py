@@ -23,7 +23,7 @@ from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # Code in these packages counts as part of the strategy or network that imports it.
-COMPUTING = ("relay.networks", "relay.strategies", "relay.task")
+COMPUTING = ("relay.strategies", "relay.task", "relay.tasks")
 # Name and version, as in `torch==2.13.0 \` or `cuda-bindings==13.5.0 ; sys_platform == 'linux'`.
 _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
@@ -48,16 +48,44 @@ def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> st
     Fields left out: names, paths, what a node must have, and the schedule of saving, evaluation and warm-up.
     """
     strategy = {name: value for name, value in vars(setting.strategy).items() if name not in ("file", "node_needs")}
-    declared = {"task": setting.task, "dataset": setting.dataset, "strategy": strategy}
+    task = {name: value for name, value in vars(setting.task).items() if name not in ("file", "card")}
+    declared = {"task": task, "dataset": setting.dataset, "strategy": strategy}
     groups = {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}
     declared |= {name: values for name, values in groups.items() if values}
     return fingerprint({"declared": declared | more, "sources": dict(sources)})
 
 
-def task_sources(root: Path, network: str) -> list[Path]:
-    """The files whose code defines a task: its network, `task.py` with loss and optimiser, and what they import."""
+def task_sources(root: Path, name: str, file: str = "") -> list[Path]:
+    """The files whose code defines a task: its own, those beside it that it imports, and what binds it to a training.
+
+    `file` is a user's; without it, `name` is a built-in task's.
+    """
     package = root / "scripts" / "relay"
-    return sorted(_with_imported({package / "networks" / f"{network}.py", package / "task" / "task.py"}, COMPUTING))
+    own = beside(Path(file)) if file else {package / "tasks" / f"{name.replace('-', '_')}.py"}
+    return sorted(_with_imported({*own, package / "task" / "bound.py", package / "task" / "data.py"}, COMPUTING))
+
+
+def beside(file: Path) -> set[Path]:
+    """A user's file, and the modules in its folder that it imports, directly or through each other."""
+    folder, found, unread = file.parent, {file}, [file]
+    while unread:
+        importing = unread.pop()
+        source = _read(importing)
+        _check(source, importing)
+        paths = [folder.joinpath(*module.split(".")) for module in _modules(source)] + _relative(source, importing)
+        # Of a module within a package, the packages around it are imported, too.
+        around = {each for path in paths for each in (path, *path.parents) if folder in each.parents}
+        files = {each for path in around for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()}
+        unread += sorted(files - found)
+        found |= files
+    return found
+
+
+def _relative(source: str, file: Path) -> list[Path]:
+    """What `from . import …` and the like name, as paths without a suffix."""
+    nodes = [node for node in ast.walk(_parsed(source)) if isinstance(node, ast.ImportFrom) and node.level]
+    bases = [file.parents[node.level - 1].joinpath(*(node.module or "").split(".")) for node in nodes]
+    return [*bases, *(base / a.name for base, node in zip(bases, nodes, strict=True) for a in node.names)]
 
 
 def module_sources(root: Path, *modules: str) -> list[Path]:
@@ -128,12 +156,17 @@ def source_digest(paths: Iterable[Path]) -> str:
             digest.update(f"{path.name}\0{_content(path)}\0".encode())
             continue
         source = _read(path)
-        try:
-            tree = _tree(source)
-        except SyntaxError as error:
-            raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
-        digest.update(f"{path.name}\0{tree}\0".encode())
+        _check(source, path)
+        digest.update(f"{path.name}\0{_tree(source)}\0".encode())
     return digest.hexdigest()
+
+
+def _check(source: str, path: Path) -> None:
+    """Raises UserError for what is not valid Python."""
+    try:
+        _parsed(source)
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: no valid Python: {error.msg}") from None
 
 
 def _content(path: Path) -> str:
@@ -152,19 +185,19 @@ def _read(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _tree(source: str) -> str:
-    return json.dumps(_plain(_parsed(source)))
+    return json.dumps(plain_tree(_parsed(source)))
 
 
-def _plain(node: Any) -> Any:
+def plain_tree(node: Any) -> Any:
     """A syntax tree as nested lists, without docstrings. `ast.dump` gives other texts on other versions of Python."""
     if isinstance(node, list):
-        return [_plain(item) for item in node]
+        return [plain_tree(item) for item in node]
     if not isinstance(node, ast.AST):
         return repr(node)
     members = {name: value for name, value in ast.iter_fields(node) if name not in ("kind", "type_comment")}
     if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         members["body"] = node.body[1:]
-    present = {name: _plain(value) for name, value in sorted(members.items()) if value is not None and value != []}
+    present = {name: plain_tree(value) for name, value in sorted(members.items()) if value is not None and value != []}
     return [type(node).__name__, present]
 
 

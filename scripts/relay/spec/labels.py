@@ -17,22 +17,40 @@ ALWAYS_NAMED = ("computation", "batch", "optimization", "length")
 
 
 def flat(setting: Setting) -> dict[str, Any]:
-    """A setting as a row: every declared field by name, and the names of task, strategy and stack."""
+    """A setting as a row: every declared field by name, the task's options, and the names of task, strategy, stack."""
     row = {each.name: value_of(setting, each) for each in setting_fields()}
+    row |= {"task_options": options_text(setting.task.options)}
     row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
     return row | {"world_size": setting.shape.world_size}
+
+
+def comparable(row: Row) -> tuple[str, str]:
+    """What two settings must have in common for their speeds to be compared: the task, and all of its options.
+
+    Another value of an option is another model, or other data, and a step of it is other work.
+    """
+    return str(row["task"]), str(row.get("task_options") or "")
+
+
+def trained(rows: Sequence[Row]) -> list[str]:
+    """What each row's setting trains, such as 'discs (width=8)': its task, with those options that not all rows share.
+
+    It is the same for two rows of these if, and only if, they are `comparable`.
+    """
+    names = [(row["task"], ", ".join(filter(None, _task_options(row, rows)))) for row in rows]
+    return [f"{task} ({options})" if options else str(task) for task, options in names]
 
 
 def setting_labels(rows: Sequence[Row]) -> list[str]:
     """A short name for each row's setting, such as '2 procs, 1 thread, resident', with what tells it from the others.
 
-    A row has the declared fields by name (None where unknown), `task`, `strategy`, `world_size` and `chosen_options`:
-    the options that differ from the strategy's defaults, as a text. Its id in `setting` is added to the name only where
-    nothing else tells two settings apart.
+    A row has the declared fields by name (None where unknown), `task`, `strategy`, `world_size`, `task_options` as a
+    text, and `chosen_options`: the options that differ from the strategy's defaults, as a text. Its id in `setting` is
+    added to the name only where nothing else tells two settings apart.
     """
     named = [each for each in setting_fields() if each.about.label]
     common = [each for each in named if each.group in ALWAYS_NAMED]
-    labels = [", ".join(_base(row) + _differing(row, rows, common)) for row in rows]
+    labels = [", ".join([*_base(row), *_task_options(row, rows), *_differing(row, rows, common)]) for row in rows]
     for more in ([each for each in named if each.group not in ALWAYS_NAMED], None):
         names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
         alike: dict[Any, list[Row]] = {}
@@ -60,6 +78,16 @@ def _differing(row: Row, rows: Sequence[Row], among: Sequence[Declared]) -> list
         if len(values) > 1 and row[each.name] is not None:
             words.append(each.about.word(row[each.name]))
     return words
+
+
+def _task_options(row: Row, rows: Sequence[Row]) -> list[str]:
+    """Those of the task's options whose values differ between the rows of its task."""
+    others = [_options(other) for other in rows if other["task"] == row["task"] and other.get("task_options")]
+    return [each for each in _options(row) if any(each not in other for other in others)]
+
+
+def _options(row: Row) -> list[str]:
+    return str(row.get("task_options") or "").split("; ")
 
 
 def _base(row: Row) -> list[str]:
@@ -92,5 +120,5 @@ def options_text(options: Mapping[str, Any]) -> str | None:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number with its noun, such as '1 GPU' or '2 GPUs'."""
-    return f"{number} {thing}" + ("" if number == 1 else "s")
+    """A number with its noun, such as '1 GPU' or '1,200 GPUs'."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")

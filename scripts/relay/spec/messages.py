@@ -7,9 +7,10 @@ import json
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+if TYPE_CHECKING:  # a job's Python may be without it
+    from pydantic import ValidationError
 
 Schema = Mapping[str, Any]
 # What text programs, web pages and PDFs put in place of characters that a keyboard has.
@@ -78,6 +79,8 @@ def describe(schema: Schema, whole: Schema) -> str:
     if kind == "object":
         keys = schema.get("properties")
         return f"a block with the keys {', '.join(keys)}" if keys else "a block of names and values"
+    if schema.get("pattern", "").endswith(r"\.py$"):
+        return "a file of your own (.py)"
     if "pattern" in schema:
         return "an address (http://…, https://… or file://…)"
     if kind == "string":

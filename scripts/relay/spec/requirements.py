@@ -60,7 +60,7 @@ class Requirements:
     value, the precisions in which it cannot be. `part_of`: options that mean nothing but beside one value of another
     option, such as `{"rank": ("compression", "low_rank")}`. `compiles`: whether torch.compile can be had with it.
     `files`: data files that it reads, relative to its own file, such as `("rates.json",)`. They count as its code: they
-    are part of its identity, and lie beside it in the run's snapshot. Opening another file is an error.
+    are part of its identity, and lie beside it in the run's snapshot.
     `copies_model`: a process with several devices computes its slice in as many chunks, on copies of its model. Each is
     normalised by its own statistics, and only the first one's stay.
     `whole_batches`: options whose value, the number of parts in which a replica's slice is worked through, must divide
@@ -95,6 +95,11 @@ class Requirements:
     files: tuple[str, ...] = ()
     copies_model: bool = False
     whole_batches: tuple[str, ...] = ("accumulation", "micro_batches")
+
+    @property
+    def staged(self) -> bool:
+        """Whether the processes of a replica hold stages of the model."""
+        return "layers" in self.needs
 
     def group_size(self, world_size: int, options: Mapping[str, Any]) -> int:
         """How many processes hold one replica together."""
@@ -250,7 +255,7 @@ def _strict() -> Any:
 def declared_files(path: Path) -> list[Path]:
     """The data files that a strategy's requirements declare, which belong to its code. Needs no pydantic.
 
-    None where the requirements cannot be read: the planner has refused them.
+    Empty where the requirements cannot be read: the planner has refused them.
     """
     try:
         stated = _members(path, _statement(path, ast.parse(path.read_text(encoding="utf-8"))))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from relay.base.errors import UserError
-from relay.base.files import DIGEST, digest_of, read_json_or, write_json
+from relay.base.files import read_json_or, write_json
 from relay.spec.dataset import DatasetSpec
 from relay.spec.declare import Declared, declared, is_declared
 from relay.spec.job import Job
@@ -90,9 +90,8 @@ class Specification(ABC):
         return {"kind": self.kind, **asdict(self)} | ({"job": asdict(job)} if job else {})
 
     def write(self, path: Path, job: Job | None = None) -> None:
-        """Write the specification and its job to a file, with a digest of both, unless it has this content already."""
+        """Write the specification and its job to a file, unless it has this content already."""
         values = json.loads(json.dumps(self.to_dict(job)))
-        values[DIGEST] = digest_of(values)
         if values != read_json_or(path, None):  # every call comes here: unchanged files keep their times
             write_json(path, values)
 
@@ -100,19 +99,11 @@ class Specification(ABC):
     def read(cls, path: Path) -> Self:
         """Read a specification of this kind, or a kind derived from it.
 
-        Raises UserError where the file cannot be read, has another kind, comes from another version, or was changed
-        since the plan wrote it; and OSError where its disk fails.
+        Raises UserError where the file cannot be read, has another kind or comes from another version; and OSError
+        where its disk fails.
         """
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            if values["kind"] in DIGESTED and values.get(DIGEST) != digest_of(values):
-                raise UserError(
-                    f"{path}: was changed after the plan had written it, so that {values['id']} is not what its id "
-                    "says; start the same call again, which writes it anew, and change the config instead"
-                )
-            return cls.from_dict(values)
-        except UserError:
-            raise
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise UserError(_unread(path, error)) from None
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
@@ -124,7 +115,7 @@ class Specification(ABC):
         chosen = next((kind for kind in (cls, *KINDS) if getattr(kind, "kind", None) == values["kind"]), None)
         if chosen is None or not issubclass(chosen, cls):
             raise ValueError(f"its kind is {values['kind']!r}")
-        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job", DIGEST)})
+        return built(chosen, {name: value for name, value in values.items() if name not in ("kind", "job")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +211,27 @@ class Preflight(Specification):
         return self.of_stack
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskLook(Specification):
+    """A look at a task on a node, where the login node lacks what the task needs. Its id is the name of the card.
+
+    `task` is the task's name, `file` the user's; `options` are some of the task's. `dataset_root` and `dataset_mirror`
+    are the config's.
+    """
+
+    kind: ClassVar[str] = "look"
+    of_stack: str
+    task: str
+    file: str
+    options: Mapping[str, Any]
+    dataset_root: str | None
+    dataset_mirror: str | None
+
+    @property
+    def stack(self) -> str:
+        return self.of_stack
+
+
 def _unread(path: Path, error: OSError) -> str:
     """Why a specification cannot be read; which one may be meant, where none of this name was written."""
     folder = path.parent
@@ -230,8 +242,8 @@ def _unread(path: Path, error: OSError) -> str:
 
 
 # What the plan writes, and jobs read hours later. The others' files are made from the plan's text as their jobs begin.
-DIGESTED = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
-KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, LibTorch, Preflight)
+WRITTEN_AHEAD = (Run.kind, Gate.kind, Reference.kind, SpotCheck.kind)
+KINDS: tuple[type[Specification], ...] = (Run, Gate, Reference, Probe, SpotCheck, LibTorch, Preflight, TaskLook)
 
 
 def built(kind: type[Value], values: Mapping[str, Any]) -> Value:

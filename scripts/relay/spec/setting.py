@@ -206,11 +206,11 @@ class Feeding:
 
     loader: Loader = declare(
         "resident",
-        means="where batches come from: dataloader (PyTorch's DataLoader with torchvision's transforms), "
+        means="where batches come from: dataloader (PyTorch's DataLoader over single samples), "
         "resident (the whole training set lies on the device)",
         label="{}",
         bears_on="identity",
-        axis=Axis(),
+        axis=Axis(null="resident where all samples have one shape, are not random and take at most 4 GiB"),
     )
     data_workers: int = declare(
         0,

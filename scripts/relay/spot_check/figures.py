@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
 
 import torch
 
+from relay.equivalence.figures import by_kind, distance, most, norm, share
+from relay.equivalence.plain import State, Tensors
 from relay.spec.setting import TF32
-from relay.spot_check.plain import Computed, State
+from relay.spot_check.plain import Computed
 
 # How much further than the plain loop's own rounding moves it a run may be from it.
 ROUNDING_MARGIN = 10
@@ -83,60 +86,35 @@ def difference(
     Figures of states are L2 norms over all tensors, relative to what the plain loop has changed; of the optimizer
     relative to its state.
     """
-    start = (before or plain.before).parameters
-    moved = {name: _apart(plain.after.parameters[name], p) for name, p in plain.before.parameters.items()}
+    start, before_of, after_of = (before or plain.before).parameters, plain.before.parameters, plain.after.parameters
     off = {
-        name: _apart(mine, start[name], plain.after.parameters[name], plain.before.parameters[name])
+        name: norm([(mine.double() - start[name].double()) - (after_of[name].double() - before_of[name].double())])
         for name, mine in recorded.after.parameters.items()
     }
     statistics = [name for name, buffer in plain.after.buffers.items() if buffer.is_floating_point()]
-    shifts = [_apart(plain.after.buffers[name], plain.before.buffers[name]) for name in statistics]
-    strays = [_apart(recorded.after.buffers[name], plain.after.buffers[name]) for name in statistics]
+    strays, shifts = (
+        distance([(other.buffers[name], plain.after.buffers[name]) for name in statistics])
+        for other in (recorded.after, plain.before)
+    )
     scale = max(1.0, *map(abs, plain.losses))
     losses = [abs(mine - its) / scale for mine, its in zip(recorded.losses, plain.losses, strict=True)][:losses_of]
     return Difference(
-        losses=largest(losses),
-        update=_share(off.values(), moved.values()),
-        buffers=_share(strays, shifts),
-        optimizer=_optimizer(recorded.after, plain.after),
+        losses=most(losses),
+        update=share(math.hypot(*off.values()), distance([(after_of[name], p) for name, p in before_of.items()])),
+        buffers=share(strays, shifts),
+        optimizer=_optimizer(recorded.after.optimizer, plain.after.optimizer),
         where=max(off, key=lambda name: off[name]) if off else "",
     )
 
 
-def _optimizer(mine: State, plain: State) -> float:
+def _optimizer(mine: Tensors, plain: Tensors) -> float:
     """The largest relative difference of one kind of the optimizer's state, such as the momentum."""
-    kinds = sorted({kind for held in plain.optimizer.values() for kind in held})
-    return largest([_of_kind(kind, mine, plain) for kind in kinds])
-
-
-def _of_kind(kind: str, mine: State, plain: State) -> float:
-    held = {name: state[kind] for name, state in plain.optimizer.items() if kind in state}
-    if any(kind not in mine.optimizer[name] for name in held):
-        return float("inf")  # the checkpoint has none
-    off = [_apart(mine.optimizer[name][kind], tensor) for name, tensor in held.items()]
-    return _share(off, [float(tensor.double().norm()) for tensor in held.values()])
-
-
-def _apart(one: torch.Tensor, other: torch.Tensor, *shift: torch.Tensor) -> float:
-    """The L2 norm of a difference, or of the difference of two differences."""
-    apart = one.double() - other.double()
-    if shift:
-        apart -= shift[0].double() - shift[1].double()
-    return float(apart.norm())
-
-
-def _share(parts: Iterable[float], whole: Iterable[float]) -> float:
-    """The L2 norm of all parts, relative to that of the whole; 0 where both are nothing."""
-    numerator, denominator = (float(torch.tensor([*norms], dtype=torch.float64).norm()) for norms in (parts, whole))
-    if numerator == 0:
-        return 0.0
-    return numerator / denominator if denominator else float("inf")
-
-
-def largest(values: Iterable[float]) -> float:
-    """The largest value; NaN where there is one, 0 without any."""
-    held = [*values]
-    return float(torch.tensor(held, dtype=torch.float64).max()) if held else 0.0
+    if not plain.keys() <= mine.keys():
+        return math.inf  # the checkpoint has not all
+    return most(
+        share(distance([(mine[name], plain[name]) for name in names]), norm(plain[name] for name in names))
+        for names in by_kind(plain).values()
+    )
 
 
 def judged(
@@ -148,7 +126,7 @@ def judged(
     sent, with the relative error that each may cause in an update.
     """
     figures, notes = [], []
-    for name, floor, most in (
+    for name, floor, ceiling in (
         ("losses", LOSS_FLOORS[precision], MOST_LOSS),
         ("update", STATE_FLOORS[precision], MOST_STATE),
         ("buffers", STATE_FLOORS[precision], MOST_STATE),
@@ -157,11 +135,11 @@ def judged(
         figure, own = getattr(found, name), getattr(rounding, name)
         if name in ("update", "optimizer"):
             declared = min(LOSSY_MARGIN * sum(lossy.values()), MOST_OF_ALL)
-            floor, most = max(floor, declared), max(most, declared)
-        if not own <= most / 3:
+            floor, ceiling = max(floor, declared), max(ceiling, declared)
+        if not own <= ceiling / 3:
             notes.append(f"{name}: rounding alone moves the plain loop by {own:.0e}, so that nothing would be seen")
             continue
-        limit = min(max(floor, ROUNDING_MARGIN * own), most)
+        limit = min(max(floor, ROUNDING_MARGIN * own), ceiling)
         figures.append(Figure(name, figure, limit, own, found.where if name == "update" else ""))
     return figures, notes
 
@@ -179,7 +157,7 @@ def judged_following(recorded: list[float], plain: Computed, other: Computed, pr
         return []
     rounding = max(own for _, own in seen)
     limit = min(max(FOLLOWING_MARGIN * LOSS_FLOORS[precision], ROUNDING_MARGIN * rounding), MOST_LOSS)
-    return [Figure("following losses", largest(off for off, _ in seen), limit, rounding)]
+    return [Figure("following losses", most(off for off, _ in seen), limit, rounding)]
 
 
 def judged_of_draws(found: Recorded, draws: list[Computed], precision: str) -> tuple[list[Figure], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-OF_EVALUATIONS = ("test loss", "test accuracy")
+OF_EVALUATIONS = "test "  # what their figures' names begin with
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Findings:
 
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
-        compared = {part["name"] for spot in self.spots for part in spot["parts"]}
-        whole = not self.broken and compared - {*OF_EVALUATIONS}
+        names = [part["name"] for spot in self.spots for part in spot["parts"]]
+        whole = not self.broken and any(not name.startswith(OF_EVALUATIONS) for name in names)
         status = "failed" if self.problems else "passed" if whole else "not checked"
         return {**vars(self), "status": status}

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relay.base.files import read_json, read_json_or, write_json_over, write_json_with_digest
+from relay.base.files import read_json, read_json_or, write_json, write_json_over
+from relay.launch.job import Start, started
 from relay.launch.launcher import launch
 from relay.run_folder import faults
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import steps
-from relay.run_folder.snapshot import freeze
 from relay.run_folder.spots import FOLDER, states_folder, tidy
 from relay.spec.run import Run, SpotCheck
 from relay.training.changed_code import edited_since
 
-Start = Callable[[Path, str, Path, Sequence[str], Path], int]
 KEPT_VERDICT = "verdict.json"  # beside a run's states: these are removed once they have passed
 VERDICT = {"status", "spots", "problems", "unchecked", "generation"}
 
 
 def run_spot_check(
-    spec: Path, runs: Sequence[str], results: Path, output: Path, attempt: int = 1, start: Start = launch
+    spec: Path,
+    runs: Sequence[str],
+    results: Path,
+    output: Path,
+    attempt: int = 1,
+    start: Start = launch,
+    beside: Sequence[str] = (),
 ) -> int:
     """Check these runs and write `verdict.json`; returns the job's exit status. `start` starts its process.
+
+    `beside` are finished runs of other settings, whose jobs are to follow: the process checks them, too, and what it
+    finds is kept for these jobs.
 
     A run that is found wrong is a verdict, not a failed job. What cannot be checked is told, and counts as not checked.
     Processes that were killed from outside are worth a retry.
@@ -32,24 +40,33 @@ def run_spot_check(
     if (ended := faults.begin(output.parent, "spot check", attempt)) is not None:
         return ended
     places = [Places(results, run) for run in runs]
-    waiting = [each for each in places if any(steps(states_folder(each.work))) or _known(each) is None]
-    found: dict[str, dict[str, Any]] = {}
-    if waiting:
-        status = _start(spec, waiting, results, output.parent, start)
-        if status != 0:
-            return status
-        for verdict in read_json(output.parent / "found.json"):
-            found[verdict["run"]] = _with_edits(verdict, Places(results, verdict["run"]))
-    for each in waiting:  # kept, because another repeat of the setting is checked in another call
-        write_json_over(each.work / FOLDER / KEPT_VERDICT, found[each.run_id])
+    if any(_waits(each) for each in places):
+        waiting = [each for each in [*places, *(Places(results, run) for run in beside)] if _waits(each)]
+        found = output.parent / "found.json"
+        arguments = ["--results", str(results), "--runs", *(each.run_id for each in waiting)]
+        status = started(spec, "spot_check.process", results, found, arguments, start=start)
+        if not found.is_file():
+            return faults.concluded(output.parent, "spot check", status)
+        for verdict in read_json(found):
+            _keep(_with_edits(verdict, Places(results, verdict["run"])), Places(results, verdict["run"]))
     verdicts = [_known(each) for each in places]
     setting = SpotCheck.read(spec).id
-    write_json_with_digest(output, {"setting": setting, "runs": verdicts})
-    for each, verdict in zip(places, verdicts, strict=True):
-        if verdict["status"] == "passed":
-            tidy(states_folder(each.work), [])
+    write_json(output, {"setting": setting, "runs": verdicts})
+    for verdict in verdicts:
         print(_told(verdict), flush=True)
     return 0
+
+
+def _waits(places: Places) -> bool:
+    """Whether a run has states that no check has passed, or was never checked."""
+    return any(steps(states_folder(places.work))) or _known(places) is None
+
+
+def _keep(verdict: dict[str, Any], places: Places) -> None:
+    """Keep what was found of a run: another repeat of its setting may be checked in another call."""
+    write_json_over(places.work / FOLDER / KEPT_VERDICT, verdict)
+    if verdict["status"] == "passed":
+        tidy(states_folder(places.work), [])
 
 
 def _with_edits(verdict: dict[str, Any], places: Places) -> dict[str, Any]:
@@ -63,16 +80,6 @@ def _known(places: Places) -> Any:
     """What an earlier job has found of a run; None where there is nothing, something damaged, or another run's."""
     known = read_json_or(places.work / FOLDER / KEPT_VERDICT, None)
     return known if isinstance(known, dict) and known.get("run") == places.run_id and set(known) >= VERDICT else None
-
-
-def _start(spec: Path, waiting: Sequence[Places], results: Path, work: Path, start: Start) -> int:
-    """Start the process; returns the job's exit status where it did not come to its end, else 0."""
-    output = work / "found.json"
-    output.unlink(missing_ok=True)
-    arguments = ["--spec", str(spec), "--output", str(output), "--results", str(results)]
-    arguments += ["--runs", *(places.run_id for places in waiting)]
-    status = start(spec, "spot_check.process", work, arguments, freeze(None, results / "code"))
-    return 0 if output.is_file() else faults.concluded(work, "spot check", status)
 
 
 def _told(verdict: dict[str, Any]) -> str:

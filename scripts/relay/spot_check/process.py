@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -20,6 +19,9 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.datasets.manifest import digest
+from relay.equivalence import statistics
+from relay.equivalence.figures import most
+from relay.equivalence.plain import Plain, State
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import chain
@@ -27,7 +29,6 @@ from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run, Training
-from relay.spot_check import statistics
 from relay.spot_check.evaluated import Evaluation, last_of
 from relay.spot_check.figures import (
     DRAWS,
@@ -37,11 +38,10 @@ from relay.spot_check.figures import (
     judged,
     judged_following,
     judged_of_draws,
-    largest,
 )
 from relay.spot_check.findings import Findings
 from relay.spot_check.kept import kept_lines, kept_losses
-from relay.spot_check.plain import Computed, Division, Loop, State, Whole
+from relay.spot_check.plain import Computed, Loop
 from relay.spot_check.streams import Streams
 
 # How far rounding goes is seen by changing the parameters by one unit in the last place, or, where matrix products are
@@ -94,16 +94,17 @@ class Check:
             self.findings.unchecked.append(f"its dataset was made anew with other content (then {trained}, now {here})")
             return
         losses = kept_losses(self.places.work)
-        loop = Loop(self.run, self.dataset, self.ranks)
+        loop = Loop(self.run, self.dataset, self.ranks, self.folder, known)
         for spot in dict.fromkeys(known.spots):
-            self._spot(spot, known, losses, loop)
+            self._spot(spot, losses, loop)
         self._bytes(known)
 
-    def _spot(self, spot: Spot, known: Spots, losses: dict[int, float], loop: Loop) -> None:
+    def _spot(self, spot: Spot, losses: dict[int, float], loop: Loop) -> None:
         """Check one spot."""
         where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        states = [self.folder / f"step-{step}" for step in (spot.first, spot.last)]
-        if problem := next(filter(None, (self._damage(state) for state in states)), None):
+        damages = (damage(loop.state(step), self.writers, generation=self.findings.generation)
+                   for step in (spot.first, spot.last))  # fmt: skip
+        if problem := next(filter(None, damages), None):
             self.findings.unchecked.append(f"{where}: {problem}")
             return
         wanted = range(spot.first + 1, spot.last + 1)
@@ -111,14 +112,15 @@ class Check:
             self.findings.unchecked.append(f"{where}: the loss of step {missing[0]} is not recorded")
             return
         try:
-            division, ended = Division(self.run, known), loop.read(states[1])
+            ended = loop.read(spot.last)
             recorded = Recorded([losses[step] for step in wanted], State.of(ended))
-            evaluated = self._evaluated(spot, division, loop, ended, states[1]) if spot.kind == "end" else []
+            evaluated = self._evaluated(spot, loop, ended) if spot.kind == "end" else []
             del ended  # the steps need the room of a model of their own
-            self.findings.problems += self._samples(where, wanted, known, division)[:1]
+            if strays := loop.division.strays(spot):
+                self.findings.problems.append(f"{where}: {strays}")
             further = self._following(spot, losses, normalised=bool(recorded.after.buffers))
             following = [losses[step] for step in further]
-            figures, notes = self._figures(spot, division, loop, states, recorded, following)
+            figures, notes = self._figures(spot, where, loop, recorded, following)
             figures += evaluated
         except CheckpointException as error:
             told = " ".join(str(error).split())[:300]
@@ -137,47 +139,26 @@ class Check:
                     f"{figure.limit:.0e}{at}"
                 )
 
-    def _damage(self, state: Path) -> str | None:
-        """What is wrong with a state, or that another start of the run has saved it."""
-        return damage(state, self.writers, generation=self.findings.generation)
-
-    def _samples(self, where: str, wanted: range, known: Spots, division: Division) -> list[str]:
-        """Steps in which others than the samples of the global batch have reached the loss."""
-        expected = self.run.batch.global_batch_size
-        counts = {
-            step: sum(sum(known.seen[step].parts[rank]) for rank in division.reporting)
-            for step in wanted
-            if step in known.seen
-        }
-        return [
-            f"{where}: {count} samples reached the task's loss in step {step}; its batch has {expected}"
-            for step, count in counts.items()
-            if count != expected
-        ]
-
     def _following(self, spot: Spot, losses: Mapping[int, float], *, normalised: bool) -> range:
         """The steps after a spot whose losses are compared, too."""
         # Rounding decides where a sum overflows, and which expert gets a token: losses then differ by a jump. They do
         # so, too, where BatchNorm normalises few samples.
-        jumps = self.run.computation.precision == "fp16" or self.run.task.experts > 0 or normalised
+        jumps = self.run.computation.precision == "fp16" or self.run.task.card.experts > 0 or normalised
         most = 0 if jumps else min(MOST_FOLLOWING, int(FOLLOWING_SHARE * self.run.length.total_steps))
         last = next((step for step in range(spot.last, spot.last + most) if step + 1 not in losses), spot.last + most)
         return range(spot.last + 1, last + 1) if not self.run.strategy.lossy else range(0)
 
     def _figures(
-        self,
-        spot: Spot,
-        division: Division,
-        loop: Loop,
-        states: list[Path],
-        recorded: Recorded,
-        following: list[float],
+        self, spot: Spot, where: str, loop: Loop, recorded: Recorded, following: list[float]
     ) -> tuple[list[Figure], list[str]]:
         """The figures of a spot, and notes."""
-        where = f"{spot.kind}, steps {spot.first + 1} to {spot.last}"
-        (state, after), precision, world_size = states, self.run.computation.precision, self.run.shape.world_size
-        saved = Streams.saved(self.run, state, world_size)
-        plain = loop.compute(state, spot, division, saved.copy(), following=len(following))
+        precision, world_size = self.run.computation.precision, self.run.shape.world_size
+        saved = Streams.saved(self.run, loop.state(spot.first), world_size)
+        # Where buffers move the loss, replicas may each have their own, or begin a step with the first one's.
+        kinds = (False, True) if self.run.task.card.buffers and loop.division.replicas > 1 else (False,)
+        tried = {a: loop.compute(spot, saved.copy(), following=len(following), alike=a) for a in kinds}
+        alike = min(tried, key=lambda a: max(abs(x - y) for x, y in zip(tried[a].losses, recorded.losses, strict=True)))
+        plain = tried[alike]
         if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
             self.findings.problems.append(
                 f"{where}: one plain process's loss is not finite there, the run recorded finite ones"
@@ -187,20 +168,20 @@ class Check:
             self._overflown(where, recorded.after.loss_scale, plain.after.loss_scale)
             return [], []
         normalised = bool(plain.before.buffers)
-        if normalised and not self._divided_as_seen(spot, division):
+        if normalised and not loop.division.known(spot):
             self.findings.unchecked.append(
                 f"{where}: how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
             return [], []
         if plain.masks == "others":
-            draws = [loop.compute(state, spot, division, Streams.fresh(d, world_size)) for d in range(DRAWS)]
+            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(DRAWS)]
             figures, notes = judged_of_draws(recorded, draws, precision)
             told = f"its masks of dropout cannot be drawn again in one process: held against {DRAWS} other draws"
             return figures, [told, *notes]
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
         found = difference(recorded, plain, losses_of=1 if lossy else None)
-        replicas = self._replicas(plain, division, loop, after) if normalised else None
+        replicas = self._replicas(plain, loop, spot.last) if normalised else None
 
         def judged_with(other: Computed) -> tuple[list[Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
@@ -214,21 +195,20 @@ class Check:
         figures, notes = judged_with(plain)
         if all(figure.passed for figure in figures):
             return figures, notes  # within the limits even without rounding, so that it is not measured
-        again = partial(loop.compute, state, spot, division, saved.copy(), following=len(following))
+        again = partial(loop.compute, spot, saved.copy(), following=len(following), alike=alike)
         # In fp32 masks might be drawn in another order.
         low = precision not in NOISE and plain.masks == "none"
         return judged_with(again(precision="fp32") if low else again(noise=NOISE.get(precision, NOISE["fp32"])))
 
-    def _replicas(self, plain: Computed, division: Division, loop: Loop, state: Path) -> float | None:
+    def _replicas(self, plain: Computed, loop: Loop, step: int) -> float | None:
         """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
-        model, world_size = loop.read(state).model, self.run.shape.world_size
-        recorded = statistics.saved(state, model, division.ranks_of, world_size, self.ranks.saving)
+        recorded = loop.statistics(step, loop.read(step))
         figures = [
             statistics.difference(mine, candidates, before)
-            for mine, (before, *candidates) in zip(recorded, plain.replicas, strict=False)
+            for mine, (before, candidates) in zip(recorded, plain.replicas, strict=False)
             if statistics.unlike(mine, recorded[0])  # some have the first one's after each step
         ]
-        return largest(figures) if figures else None
+        return most(figures) if figures else None
 
     def _overflown(self, where: str, scale: float, plain: float) -> None:
         """Tell that a spot cannot be compared, by the loss's scales of the run and of the plain process.
@@ -245,19 +225,13 @@ class Check:
                 f"{where}: fp16 has overflowed there and in an earlier stretch, where one plain process does not"
             )
 
-    def _evaluated(self, spot: Spot, division: Division, loop: Loop, ended: Whole, state: Path) -> list[Figure]:
+    def _evaluated(self, spot: Spot, loop: Loop, ended: Plain) -> list[Figure]:
         """Figures of the run's last evaluation, which is the result that the report shows, by its last model."""
         recorded = last_of((line for lines in kept_lines(self.places.work) for line in lines), spot.last)
         if recorded is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return Evaluation(loop, self.dataset, division).figures(recorded, ended, state)
-
-    def _divided_as_seen(self, spot: Spot, division: Division) -> bool:
-        size = self.run.batch.global_batch_size // division.replicas
-        steps = range(spot.first + 1, spot.last + 1)
-        known = all(division.parts(step, each, size) for step in steps for each in range(division.replicas))
-        return known and (division.copies or self.run.shape.devices_per_process == 1)
+        return Evaluation(loop, spot.last).figures(recorded, ended)
 
     def _bytes(self, known: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""

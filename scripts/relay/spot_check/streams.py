@@ -10,15 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from relay.process.generators import generators, restore_generators, seed_generators
+from relay.process.generators import alike, generators, restore_generators, seed_generators
 from relay.spec.run import Run
+
+WHOLE = ""  # the name of the whole model among its modules
 
 
 class Streams:
-    """The random generators of the run's ranks: each layer draws from that of the rank that computed it."""
+    """The random generators of the run's ranks: each module draws from that of the rank that computed it."""
 
     def __init__(self, states: Mapping[int, dict[str, Any]]) -> None:
         self.states, self.moved = dict(states), False
+        self.strayed = False  # numbers were drawn outside of the modules whose owners are known
 
     @classmethod
     def saved(cls, run: Run, state: Path, ranks: int) -> Streams:
@@ -41,28 +44,39 @@ class Streams:
 
     @contextmanager
     def drawn(self, model: nn.Module, owners: Iterable[Mapping[str, int]]) -> Iterator[None]:
-        """In each forward pass within, a layer draws from its owner's generators; `owners` are those of each pass.
+        """In each forward pass within, a module draws from its owner's generators.
+
+        `owners` are the ranks by the names of modules, for each pass: of the whole model, or of its children.
 
         The backward pass draws nothing, also where it computes activations again.
         """
         passes, current = iter(owners), dict[str, int]()
+        between: list[dict[str, Any]] = []  # the generators' state when the last module had ended
+
+        def begin() -> None:
+            current.update(next(passes))
+            between[:] = [generators()]
+
+        def end() -> None:
+            self.strayed |= WHOLE not in current and not alike(between[0], generators())
+            current.clear()
 
         def restore(name: str) -> None:
-            if current:
+            if name in current:
+                self.strayed |= not alike(between[0], generators())
                 restore_generators(self.states[current[name]])
 
         def keep(name: str) -> None:
-            if current:
-                before, self.states[current[name]] = self.states[current[name]], generators()
-                self.moved |= not _same(before, self.states[current[name]])
+            if name in current:
+                between[:] = [generators()]
+                before, self.states[current[name]] = self.states[current[name]], between[0]
+                self.moved |= not alike(before, self.states[current[name]])
 
-        hooks = [
-            model.register_forward_pre_hook(lambda *_: current.update(next(passes))),
-            model.register_forward_hook(lambda *_: current.clear()),
-        ]
-        for name, layer in model.named_children():
+        hooks = [model.register_forward_pre_hook(lambda *_: begin())]
+        for name, layer in [(WHOLE, model), *model.named_children()]:
             hooks.append(layer.register_forward_pre_hook(lambda *_, name=name: restore(name)))
             hooks.append(layer.register_forward_hook(lambda *_, name=name: keep(name)))
+        hooks.append(model.register_forward_hook(lambda *_: end()))
         try:
             yield
         finally:
@@ -72,12 +86,8 @@ class Streams:
 
 def _of_rank(run: Run, state: dict[str, Any], rank: int) -> dict[str, Any]:
     """A rank's generators, with that of its own GPU first: here it is the only one."""
+    del state["step"]  # of the state that they were saved with
     if not state["cuda"]:
         return state
     local_rank = rank % run.shape.processes_per_node
     return {**state, "cuda": [state["cuda"][local_rank % len(state["cuda"])]]}
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    pairs = [(one["torch"], other["torch"]), *zip(one["cuda"] or (), other["cuda"] or (), strict=False)]
-    return all(torch.equal(mine, its) for mine, its in pairs)

@@ -89,7 +89,7 @@ def _passed(verdict: Mapping[str, object]) -> bool:
     runs = verdict.get("runs")
     if isinstance(runs, list):  # a spot check's
         return all(isinstance(run, dict) and run.get("status") != "failed" for run in runs)
-    return bool(verdict.get("equivalent"))
+    return bool(verdict.get("equivalent") or verdict.get("unprovable"))
 
 
 def whole(standings: Sequence[Standing]) -> str:

@@ -5,13 +5,10 @@ A strategy from another folder is copied here in the run's snapshot of the code,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from pathlib import Path
 
 from relay.base.errors import UserError
-from relay.process import undeclared
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
 
@@ -24,14 +21,6 @@ def load(name: str) -> type[Strategy]:
         if own and issubclass(member, Strategy) and "requirements" in vars(member):
             return member
     raise UserError(f"strategy: {module.__file__} has no class with `requirements`")
-
-
-def watch(specification: Path, *allowed: Path, secret: Iterable[Path] = ()) -> None:
-    """From now on, refuse the run's strategy to open files that it does not declare, but those below `allowed`.
-
-    `secret` are files below these by which the strategy is judged: they are refused, too.
-    """
-    undeclared.watch(Path(Training.read(specification).strategy.file), __path__, allowed, secret)
 
 
 def service(run: Training) -> AbstractContextManager[None]:

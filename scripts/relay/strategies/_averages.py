@@ -1,8 +1,10 @@
-"""FSDP's averages over backends that have none: MPI, and gloo on older versions of torch."""
+"""FSDP's averages where it has none: over MPI, over gloo on older versions of torch, and of scalars."""
 
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
@@ -20,3 +22,23 @@ def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
     backend = mesh.get_group(0)._get_backend(torch.device(mesh.device_type)).name()
     if backend == "mpi" or (backend == "gloo" and not DIVIDES):
         module.set_force_sum_reduction_for_comms(True)
+
+
+def kept_whole(module: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
+    """The parameters without dimensions, which FSDP refuses: they stay on every rank, and gradients are averaged.
+
+    They move to the mesh's device. A gradient is averaged after each backward pass that adds to it: what was averaged
+    before is the same on all ranks, so that the mean of the sum is the sum of the means.
+    """
+
+    def average(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        for dimension in range(mesh.ndim):
+            dist.all_reduce(parameter.grad, group=mesh.get_group(dimension))
+        parameter.grad /= mesh.size()
+
+    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}
+    for scalar in scalars:
+        scalar.data = scalar.data.to(mesh.device_type)
+        scalar.register_post_accumulate_grad_hook(average)
+    return scalars

@@ -19,7 +19,7 @@ from relay.strategies import _deepspeed_library as library
 from relay.strategies import _deepspeed_operations as operations
 from relay.strategies._deepspeed_adam import fused_optimizer
 from relay.strategies._deepspeed_parts import Parts
-from relay.strategies.base import Replica, Strategy
+from relay.strategies.base import Batch, Replica, Strategy, regroup
 
 # Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
 LEAST_BUCKET_NUMBERS, MOST_BUCKET_NUMBERS = 2**18, 2**22
@@ -54,6 +54,7 @@ class ZeRO(Strategy):
         else:
             self.divide(deepspeed, model, config)
         optimizer = self.torch_optimizer(list(model.parameters()))
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
         with library.in_type(self.task.dtype):
             self.engine = self.engine_of(deepspeed, model, optimizer, config)
         if self.stage == 3:
@@ -62,9 +63,12 @@ class ZeRO(Strategy):
             library.keep_float64(self.engine)
         _set_pg_timeout(TIMEOUT, self.engine.seq_data_parallel_group)
         self.model, self.zero, self.optimizer = model, self.engine.optimizer, optimizer
-        self.forward = self.engine  # type: ignore[method-assign]
+        self.module = self.engine
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
-        self.parts = Parts(self.zero, dict(self.model.named_parameters()), self.stage, self.ranks)
+        named = dict(model.named_parameters())
+        trained = {name: parameter for name, parameter in named.items() if id(parameter) in updated}
+        fixed = {name: parameter for name, parameter in named.items() if id(parameter) not in updated}
+        self.parts = Parts(self.zero, trained, fixed, self.stage, self.ranks)
         self.gradient_bytes = 0
 
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:
@@ -108,21 +112,25 @@ class ZeRO(Strategy):
 
     def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed is given. It puts its own flat parts into the parameters' place."""
-        groups = parameters if self.stage == 3 else self._groups(parameters)
-        return fused_optimizer(self.task, groups) if self.fused_adam else self.task.optimizer(groups)
+        optimizer = self.task.optimizer(parameters)
+        if self.stage < 3:
+            portions = self._portions(parameters)
+            regroup(optimizer, lambda parameter: portions[id(parameter)])
+        return fused_optimizer(self.task, optimizer) if self.fused_adam else optimizer
 
-    def _groups(self, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-        """Groups of neighbouring parameters, which stages 1 and 2 update one after the other."""
+    def _portions(self, parameters: list[nn.Parameter]) -> dict[int, int]:
+        """The number of each parameter's portion, by id: neighbours that stages 1 and 2 update at once."""
         least = max(self.bucket, sum(parameter.numel() for parameter in parameters) // UPDATES)
-        groups: list[list[nn.Parameter]] = [[]]
+        portions, portion, held = {}, 0, 0
         for parameter in parameters:
-            if sum(each.numel() for each in groups[-1]) >= least:
-                groups.append([])
-            groups[-1].append(parameter)
-        return [{"params": group} for group in groups]
+            if held >= least:
+                portion, held = portion + 1, 0
+            portions[id(parameter)] = portion
+            held += parameter.numel()
+        return portions
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = self.task.loss(self.forward(inputs), targets)
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        loss = self.task.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         return loss.detach()

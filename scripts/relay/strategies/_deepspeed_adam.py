@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from relay.task.task import Task
+from relay.task.bound import FACTOR, BoundTask
 
-ADAMS = ("adam", "adamw")
-Parameters = list[nn.Parameter] | list[dict[str, Any]]
+ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+TAKEN = ("params", "lr", "betas", "eps", "weight_decay", FACTOR)  # of a group, by DeepSpeed's Adams
+Groups = list[dict[str, Any]]
 
 
-def host_optimizer(task: Task, parameters: Parameters) -> torch.optim.Optimizer:
+def host_optimizer(task: BoundTask, asked: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """DeepSpeedCPUAdam for Adam and AdamW. torch's own for other optimizers, and in float64, which it has not."""
 
-    def deepspeeds(**values: Any) -> torch.optim.Optimizer:
+    def deepspeeds(groups: Groups) -> torch.optim.Optimizer:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        made: torch.optim.Optimizer = DeepSpeedCPUAdam(parameters, adamw_mode=task.spec.optimizer == "adamw", **values)
+        made: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=isinstance(asked, torch.optim.AdamW))
         return made
 
-    return _own_or(task, parameters, deepspeeds)
+    return _own_or(task, asked, deepspeeds)
 
 
-def fused_optimizer(task: Task, parameters: Parameters) -> torch.optim.Optimizer:
+def fused_optimizer(task: BoundTask, asked: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """FusedAdam for Adam and AdamW; torch's own in float64, in which FusedAdam does not compute."""
 
-    def deepspeeds(**values: Any) -> torch.optim.Optimizer:
+    def deepspeeds(groups: Groups) -> torch.optim.Optimizer:
         from deepspeed.ops.adam import FusedAdam
 
-        made: torch.optim.Optimizer = FusedAdam(parameters, adam_w_mode=task.spec.optimizer == "adamw", **values)
+        made: torch.optim.Optimizer = FusedAdam(groups, adam_w_mode=isinstance(asked, torch.optim.AdamW))
         return made
 
-    return _own_or(task, parameters, deepspeeds)
+    return _own_or(task, asked, deepspeeds)
 
 
-def _own_or(task: Task, parameters: Parameters, deepspeeds: Any) -> torch.optim.Optimizer:
-    asked = task.optimizer(parameters)
-    if task.spec.optimizer not in ADAMS or task.dtype == torch.float64:
+def _own_or(
+    task: BoundTask, asked: torch.optim.Optimizer, deepspeeds: Callable[[Groups], torch.optim.Optimizer]
+) -> torch.optim.Optimizer:
+    if type(asked) not in ADAMS or task.dtype == torch.float64:
         return asked
-    made: torch.optim.Optimizer = deepspeeds(
-        **{name: asked.defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
-    )
-    return made
+    return deepspeeds([{name: group[name] for name in group if name in TAKEN} for group in asked.param_groups])
 
 
 def go_on_from(optimizer: Any, states: list[dict[str, Any]]) -> None:

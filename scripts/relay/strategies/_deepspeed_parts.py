@@ -36,10 +36,21 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """The parts of all parameters on this rank, by the parameters' names."""
+    """The parts of all parameters on this rank, by the parameters' names.
 
-    def __init__(self, zero: Any, parameters: Mapping[str, nn.Parameter], stage: int, ranks: Ranks) -> None:
-        self.zero, self.parameters, self.stage, self.ranks = zero, parameters, stage, ranks
+    `fixed` are those that the optimizer does not update. DeepSpeed leaves them out of its rows: before stage 3 every
+    rank has them whole.
+    """
+
+    def __init__(
+        self,
+        zero: Any,
+        parameters: Mapping[str, nn.Parameter],
+        fixed: Mapping[str, nn.Parameter],
+        stage: int,
+        ranks: Ranks,
+    ) -> None:
+        self.zero, self.parameters, self.fixed, self.stage, self.ranks = zero, parameters, fixed, stage, ranks
         find = self._divided if stage == 3 else self._cut
         self.own = {name: find(parameter) for name, parameter in parameters.items()}
         self.shapes = {name: getattr(parameter, "ds_shape", parameter.shape) for name, parameter in parameters.items()}
@@ -89,9 +100,26 @@ class Parts:
     def _state(self, piece: nn.Parameter) -> dict[str, Any]:
         return dict(self.zero.optimizer.state.get(piece, {}))
 
+    @contextmanager
+    def _whole_fixed(self, *, changed: bool = False) -> Iterator[Mapping[str, nn.Parameter]]:
+        """The parameters that are not updated, whole on every rank; what all ranks have `changed` alike is kept."""
+        if self.stage < 3 or not self.fixed:
+            yield self.fixed
+            return
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([*self.fixed.values()], modifier_rank=0 if changed else None):
+            yield self.fixed
+
+    def _fixed_copies(self) -> Tensors:
+        with self._whole_fixed() as fixed:
+            return {name: parameter.detach().cpu().clone() for name, parameter in fixed.items()}
+
     def collect_masters(self, to: int) -> Tensors:
         """All parameters as the optimizer has them, whole, on one rank; an empty dictionary on the others."""
-        whole: Tensors = {}
+        whole = self._fixed_copies()
+        if self.ranks.rank != to:
+            whole = {}
         for number, names in self._by_piece():
             with self._in_memory(number) as piece:
                 for name in names:
@@ -103,7 +131,9 @@ class Parts:
 
         Every rank gets about as many numbers as it has parts of.
         """
-        model: Tensors = {}
+        model = self._fixed_copies()
+        if self.ranks.rank != 0:
+            model = {}
         optimizer: Tensors = {}
         owners = _shared_out({name: shape.numel() for name, shape in self.shapes.items()}, self.ranks.world_size)
         for number, names in self._by_piece():
@@ -147,6 +177,11 @@ class Parts:
                 self.zero.optimizer.state[piece] = state
                 states.append(state)
         go_on_from(self.zero.optimizer, states)
+        with self._whole_fixed(changed=True) as fixed:
+            read = {name: torch.empty_like(parameter, device="cpu") for name, parameter in fixed.items()}
+            dcp.load({"model": read}, checkpoint_id=directory, process_group=self.ranks.saving)
+            for name, parameter in fixed.items():
+                parameter.data.copy_(read[name])
 
     def _portions(self, names: Iterable[str]) -> Iterator[list[str]]:
         portion: list[str] = []
@@ -196,7 +231,7 @@ class Parts:
     def parameter_bytes(self) -> int:
         """Bytes of parameters that this rank has in memory between steps."""
         held = 0
-        for parameter in self.parameters.values():
+        for parameter in (*self.parameters.values(), *self.fixed.values()):
             held += parameter.nbytes
             if self.stage == 3:
                 divided = parameter.ds_tensor  # type: ignore[attr-defined]
@@ -218,7 +253,7 @@ class Parts:
         """Bytes of the flat pieces, but of those that share the parameters' memory."""
         memory = {
             parameter.ds_tensor.untyped_storage().data_ptr()  # type: ignore[attr-defined]
-            for parameter in self.parameters.values()
+            for parameter in (*self.parameters.values(), *self.fixed.values())
             if self.stage == 3
         }
         return sum(piece.nbytes for piece in self.pieces if piece.untyped_storage().data_ptr() not in memory)

@@ -33,7 +33,7 @@ from relay.strategies._lightning_library import (
     Trainer,
 )
 from relay.strategies.base import Batch, Strategy
-from relay.task.task import Task
+from relay.task.bound import BoundTask
 
 # Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
 NO_END = 10**12
@@ -49,13 +49,13 @@ class LightningStrategy(Strategy):
     beside what the run itself goes on from. It is for users of Lightning; nothing here reads it.
     """
 
-    module: TrainedModule
+    lightning_module: TrainedModule
     model_checkpoint = False
     trainer: Trainer | None = None
 
     def build_whole(self) -> None:
         super().build_whole()
-        self.module = TrainedModule(self.model, self.task, self.optimizer)
+        self.module = self.lightning_module = TrainedModule(self.model, self.task, self.optimizer)
 
     def lightnings(self) -> LightningsStrategy:
         """Lightning's strategy for a new Trainer, with an environment and a precision given explicitly."""
@@ -70,7 +70,7 @@ class LightningStrategy(Strategy):
                 if is_gpu(self.ranks.device):
                     torch.cuda.set_device(self.ranks.device)  # each thread has its own
                 self.trainer = trainer = self.new_trainer(turns)
-                trainer.fit(self.module, train_dataloaders=Batches(batches))
+                trainer.fit(self.lightning_module, train_dataloaders=Batches(batches))
                 turns.told.put(None)
             except BaseException as error:
                 turns.told.put(error)
@@ -136,9 +136,9 @@ class Turns(Callback):
 
 
 class TrainedModule(LightningModule):
-    """The task's network, loss and optimiser, as Lightning takes them."""
+    """The task's model, loss and optimiser, as Lightning takes them."""
 
-    def __init__(self, network: nn.Module, task: Task, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, network: nn.Module, task: BoundTask, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
         self.network, self.task, self.made = network, task, optimizer
 
@@ -146,16 +146,14 @@ class TrainedModule(LightningModule):
         """The optimiser with the run's state. The run sets its learning rate between two steps."""
         return self.made
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The network's outputs."""
-        outputs: torch.Tensor = self.network(inputs)
-        return outputs
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """The model's outputs."""
+        return self.network(*arguments, **keywords)
 
     def training_step(self, batch: Batch) -> torch.Tensor:
         """The mean loss over the slice."""
-        inputs, targets = batch
-        # Not `self(inputs)`: this runs within `forward` of what Lightning's strategy has wrapped around the module.
-        return self.task.loss(self.network(inputs), targets)
+        # Not `self(…)`: this runs within `forward` of what Lightning's strategy has wrapped around the module.
+        return self.task.loss(self.task.outputs(self.network, batch), batch)
 
 
 class Batches:

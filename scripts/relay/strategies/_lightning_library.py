@@ -5,12 +5,11 @@ Both have the same code. Some clusters' wheels have it under the older name (doc
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 
-with suppress(PackageNotFoundError):  # it needs no torchvision, but fails to import beside one that fails
-    from relay.datasets import vision as _vision  # noqa: F401
+from relay.datasets import vision
+
+vision.importable()  # Lightning needs no torchvision, but fails to import beside one that fails
 
 if find_spec("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -12,12 +12,15 @@ from relay.spec.run import Setting
 
 
 def layers(setting: Setting, group: int, stages: int) -> str | None:
-    """Each pipeline stage needs a layer with parameters."""
-    task = setting.task
-    if stages <= task.layers:
+    """The model can be cut into as many parts as there are pipeline stages."""
+    name, places = setting.strategy.name, setting.task.card.cuts
+    stages *= setting.shape.devices_per_process  # a process with several devices has a stage on each
+    if setting.task.card.uncuttable:
+        return f"{name} cuts the model, and {setting.task.name}'s cannot be cut: {setting.task.card.uncuttable}"
+    if places is None or stages <= len(places) + 1:
         return None
     each = f" ({stages // group} for each process)" if stages > group else ""
-    return f"{setting.strategy.name} has {stages} stages{each}, {task.name} has {task.layers} layers with parameters"
+    return f"{name} has {stages} stages{each}, the model of {setting.task.name} can be cut into {len(places) + 1}"
 
 
 def cuts(setting: Setting, group: int, stages: int) -> str | None:
@@ -31,18 +34,22 @@ def cuts(setting: Setting, group: int, stages: int) -> str | None:
 
 
 def heads(setting: Setting, group: int, stages: int) -> str | None:
-    """The number of attention heads, if there are any, must be divisible by the processes of a replica."""
-    count = setting.task.network_options.get("heads", group)
-    if count % group == 0:
-        return None
-    return f"{count} attention heads of {setting.task.name} are not divisible by {group} processes"
+    """The processes of a replica must divide attention heads, experts, and what else stays split between modules."""
+    for name, count in setting.task.card.divisible:
+        if count % group:
+            return f"{count} {name} of {setting.task.name} are not divisible by {group} processes"
+    return None
 
 
 def matrices(setting: Setting, group: int, stages: int) -> str | None:
-    """A large enough part of the parameters must be in matrices."""
-    if setting.task.matrices:
+    """A large enough part of the parameters must be in matrices, by the limit of tensor parallelism itself."""
+    share = setting.task.card.matrices
+    if share is None or share >= 0.1:
         return None
-    return f"{setting.strategy.name} divides matrices, {setting.task.name} has next to none"
+    return (
+        f"{setting.strategy.name} divides matrices, which have {share:.1%} of the parameters of {setting.task.name}; "
+        "at least 10% is needed"
+    )
 
 
 def adam_if_fused(setting: Setting, group: int, stages: int) -> str | None:

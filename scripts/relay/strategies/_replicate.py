@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from relay.strategies._averages import sum_and_divide
+from relay.strategies._averages import kept_whole, sum_and_divide
 
 try:
     from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -22,4 +24,6 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
     `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
     versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
     """
-    sum_and_divide((replicate if REPLICATES else fully_shard)(module, mesh=mesh), mesh)
+    whole = kept_whole(module, mesh)
+    ignored: dict[str, Any] = {"ignored_params": whole} if whole else {}  # some versions' `replicate` has it not
+    sum_and_divide((replicate if REPLICATES else fully_shard)(module, mesh=mesh, **ignored), mesh)

@@ -1,9 +1,9 @@
-"""The base class of strategies that split the layers: the cut, this process's stages, and the pass through them."""
+"""The base class of strategies that split the model: the cut, this process's stages, and the pass through them."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,98 +11,120 @@ from torch import nn
 
 from relay.base.errors import UserError
 from relay.strategies import _cut
+from relay.strategies._boundary import Boundary
+from relay.strategies._stage import Plan, Stage, merged
 from relay.strategies.base import Strategy
-from relay.task.network import Network
+from relay.task import batches
+from relay.task.batches import Batch
 
 
 class Staged(Strategy):
-    """A network whose layers are split over processes. A subclass decides which rank owns which stage, and does a step.
+    """A model whose calls are split over processes. A subclass decides which rank owns which stage, and does a step.
 
-    `cut_before`, an option of these strategies, names the first layer of each stage but the first one, in the network's
-    order. Where it names none, the network is cut by what its layers cost.
-    `stages` are this process's stages, by index. `owners` has the rank of each stage. `flow` has a micro-batch's shape
-    and type at the entry of each stage and at the exit of the last one, as tensors on the meta device.
+    Every rank of a replica has the replica's batch, so that inputs and targets are not sent.
+    `cut_before`, an option of these strategies, names the first module of each stage but the first one, in the order in
+    which the model calls them. Where it names none, the model is cut by what its calls cost.
+    `stages` are this process's stages, by index. `owners` has the rank of each stage.
     """
 
-    stages: dict[int, _cut.Stage]
+    plan: Plan
+    stages: dict[int, Stage]
     owners: Sequence[int]
-    flow: list[torch.Tensor]
     micro_batches: int
+    losses: list[torch.Tensor]  # of this step's micro-batches, where the last stage is
     cut_before = ""
     group: dist.ProcessGroup | None = None  # the processes that hold one replica together; None for all processes
 
     def place(self, owners: Sequence[int], micro_batches: int = 1) -> None:
-        """Cut the network into one stage for each owner and keep this process's stages. Sets all members above."""
-        self.owners, self.micro_batches = owners, micro_batches
-        network, example = self.task.model(), self.example(micro_batches)
-        cuts = self.cut(network, example, len(owners))
-        self.flow = _cut.flow(network, cuts, example, self.ranks.device)
+        """Cut the model into one stage for each owner and keep this process's stages. Sets all members above."""
+        self.owners, self.micro_batches, self.losses = owners, micro_batches, []
+        self.plan = self.planned(len(owners))
         mine = [index for index, owner in enumerate(owners) if owner == self.ranks.rank]
-        self.stages = {index: _cut.Stage.of(network, cuts[index]).to(self.ranks.device) for index in mine}
-        # Several stages of a process are not adjacent: their common list only serves names, modes and parameters.
-        layers = OrderedDict(layer for stage in self.stages.values() for layer in stage.named_children())
-        self.model = self.stages[mine[0]] if len(mine) == 1 else nn.Sequential(layers)
+        self.stages = {index: Stage(self.plan, index, self.ranks.device) for index in mine}
+        held = list(self.stages.values())
+        self.plan.release(held)
+        self.model: nn.Module = held[0] if len(held) == 1 else merged(held)
+        if len(owners) - 1 in self.stages:
+            self.stages[len(owners) - 1].relay_ending = self.ending
         if self.scaler:  # the scaler creates its scale at first use, and most ranks never see a loss
             self.scaler.scale(torch.zeros((), device=self.ranks.device))
 
-    def example(self, micro_batches: int) -> torch.Tensor:
-        """A micro-batch's inputs on the meta device. Reads `replica`.
+    def planned(self, count: int) -> Plan:
+        """The model cut into `count` stages. Reads `replica`.
 
-        Raises UserError where a replica's samples cannot be divided into equal micro-batches.
+        Rank 0 measures the calls once, so that all jobs of a run cut alike. Raises UserError where a replica's samples
+        cannot be divided into equal micro-batches, and where the model cannot be cut so.
         """
         samples = self.global_batch_size // self.replica.count
-        if samples % micro_batches:
+        if samples % self.micro_batches:
             raise UserError(
-                f"micro_batches: {micro_batches} is not allowed with {samples} samples for each replica; "
+                f"micro_batches: {self.micro_batches} is not allowed with {samples} samples for each replica; "
                 f"allowed: a divisor of {samples}"
             )
-        return self.task.example(samples // micro_batches)
+        model, device = self.task.model(), self.ranks.device
+        plan = Plan(self.task, model, device, self.task.example(samples // self.micro_batches))
+        if names := self.cut_before.replace(",", " ").split():
+            plan.cut(_cut.cut_before(plan.calls, names))
+            return plan
+        if "call_seconds" not in self.measured:
+            first = self.ranks.rank == 0
+            seconds = _cut.call_seconds(plan.calls, model, device, self.task.autocast) if first else None
+            self.measured["call_seconds"] = self.ranks.gather(seconds)[0]
+        seconds = self.measured["call_seconds"]
+        plan.cut(_cut.balanced(plan.calls, [seconds[node.name] for node in plan.calls.nodes], count))
+        return plan
 
-    def cut(self, network: Network, example: torch.Tensor, count: int) -> list[list[str]]:
-        """The names of each stage's layers. Rank 0 measures the layers once, so that all jobs of a run cut alike.
-
-        Raises UserError where the user names layers at which the network cannot be cut.
-        """
-        if firsts := self.cut_before.replace(",", " ").split():
-            return _cut.cut_before(firsts, list(dict(network.named_children())), _cut.trainable(network))
-        if "layer_seconds" not in self.measured:
-            seconds = None
-            if self.ranks.rank == 0:
-                inputs = torch.zeros(example.shape, dtype=example.dtype, device=self.ranks.device)
-                seconds = _cut.layer_seconds(network, inputs)
-            self.measured["layer_seconds"] = self.ranks.gather(seconds)[0]
-        return _cut.cut(self.measured["layer_seconds"], count, _cut.trainable(network))
+    def ending(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """What the last stage makes of outputs in training: their loss, by itself in a tensor, scaled for fp16."""
+        loss = self.task.loss(outputs, batch)
+        self.losses.append(loss.detach())
+        return torch.stack([self.scaler.scale(loss) if self.scaler else loss]).to(self.task.dtype)
 
     @property
-    def no_loss(self) -> torch.Tensor:
-        """The loss of a process without a loss: NaN, so that nobody mistakes it for a real one."""
-        return torch.full((), torch.nan, device=self.ranks.device)
+    def step_loss(self) -> torch.Tensor:
+        """The mean loss of the step; a process without one gets NaN, so that nobody mistakes it for a real one."""
+        mean = torch.stack(self.losses).mean() if self.losses else torch.full((), torch.nan, device=self.ranks.device)
+        self.losses.clear()
+        return mean
 
-    def send(self, tensor: torch.Tensor, stage: int) -> None:
-        """Send a contiguous tensor to the rank that owns a stage."""
-        dist.send(tensor.detach(), self.owners[stage], group=self.group)
+    def send(self, tensors: Sequence[torch.Tensor], stage: int) -> None:
+        """Send contiguous tensors to the rank that owns a stage."""
+        for tensor in tensors:
+            dist.send(tensor.detach(), self.owners[stage], group=self.group)
 
-    def receive(self, like: torch.Tensor, stage: int, count: int) -> torch.Tensor:
-        """Receive a tensor of `count` samples from the rank that owns a stage. `like` gives its shape and type."""
-        tensor = torch.empty(count, *like.shape[1:], dtype=like.dtype, device=self.ranks.device)
-        dist.recv(tensor, self.owners[stage], group=self.group)
-        return tensor
+    def receive(self, boundary: Boundary, stage: int) -> list[torch.Tensor]:
+        """Receive from the rank that owns a stage what crosses a boundary."""
+        tensors = boundary.sent(self.ranks.device)
+        for tensor in tensors:
+            dist.recv(tensor, self.owners[stage], group=self.group)
+        return tensors
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Compute all stages without gradients, one micro-batch after the other.
+    def forward(self, batch: Batch) -> Any:
+        """Outputs of this replica's slice, in the process that reports; other processes return None. Collective.
 
-        The owner of the last stage returns the outputs; other processes return what their stages computed.
         Every process sends and receives in the same order of micro-batches and stages, so that there is no deadlock.
         """
-        return torch.cat([self._walk(part) for part in inputs.chunk(self.micro_batches)])
+        pieces = 1 if batches.count(batch) % self.micro_batches else self.micro_batches
+        outputs = [self._walk(part) for part in batches.chunks(batch, pieces)]
+        return batches.joined(outputs) if self.replica.reports else None
 
-    def _walk(self, passing: torch.Tensor) -> torch.Tensor:
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Any:
+        for stage in self.stages.values():
+            stage.eval()
+        outputs = self.forward(batch)
+        for stage in self.stages.values():
+            stage.train()
+        return outputs
+
+    def _walk(self, batch: Batch) -> Any:
         """Compute this process's stages for a micro-batch; receive from and send to the neighbours in between."""
-        count = len(passing)
+        found: Any = ()
         for index, stage in self.stages.items():
+            stage.relay_batch = batch
             if index > 0 and index - 1 not in self.stages:
-                passing = self.receive(self.flow[index], index - 1, count)
-            passing = stage(passing)
+                found = self.receive(stage.relay_program().enters, index - 1)
+            found = stage(*found)
             if index + 1 < len(self.owners) and index + 1 not in self.stages:
-                self.send(passing, index + 1)
-        return passing
+                self.send(found, index + 1)
+        return found

@@ -1,4 +1,4 @@
-"""Splits a network over the ranks of a tensor-parallel group, by a plan that is derived from the network.
+"""How a model is split over the ranks of a tensor-parallel group: as its user or its modules say, or as is seen of it.
 
 Of two consecutive matrices, the first is split by columns and the second by rows. The pair then needs only one
 exchange (Shoeybi et al. 2019, "Megatron-LM", section 3). Convolutions and norms stay whole on every rank.
@@ -6,173 +6,186 @@ exchange (Shoeybi et al. 2019, "Megatron-LM", section 3). Convolutions and norms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from relay.base.errors import UserError
-from relay.networks.gpt import MoE
-from relay.task.network import Network
+from relay.strategies._experts import SplitExperts, is_mixture
+from relay.strategies._flow import Flow
+from relay.strategies._matrices import Column, Row, is_transposed, widths
 
-# Layers that may stand between the two matrices of a pair, because they treat each feature separately. Dropout may not:
-# ranks that draw the same random numbers would drop the same features of their shards.
-ELEMENTWISE = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Identity)
-# The gate uses the same limit: it fails a strategy that claims to divide parameters that are nearly whole on each rank.
-LEAST_SHARE = 0.1
-
-
-class SplitExperts(ParallelStyle):
-    """A mixture of experts, split by experts. Each rank computes the tokens of its experts; the outputs are added."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        assert isinstance(module, MoE)
-        shard_experts(module, device_mesh)
-        module.compute = partial(self._compute, module, device_mesh)  # type: ignore[method-assign]
-        return module
-
-    @staticmethod
-    def _compute(module: MoE, mesh: DeviceMesh, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """The experts' outputs (T, width) for tokens (T, width) sorted by expert; `counts` (E,) are tokens of each."""
-        counts_of_ranks, rank = counts.view(mesh.size(), -1), mesh.get_local_rank()
-        tokens_of_ranks = counts_of_ranks.sum(1).tolist()
-        before, mine, after = sum(tokens_of_ranks[:rank]), tokens_of_ranks[rank], sum(tokens_of_ranks[rank + 1 :])
-        # The gradient of the tokens is the sum over all ranks, each with the gradient from its own experts.
-        local = DTensor.from_local(tokens, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
-        outputs = module.run_experts(local[before : before + mine], counts_of_ranks[rank])
-        summand = DTensor.from_local(F.pad(outputs, (0, 0, before, after)), mesh, [Partial()])
-        return summand.redistribute(placements=[Replicate()]).to_local()
-
-
-def shard_experts(module: MoE, mesh: DeviceMesh) -> None:
-    """Keep only this rank's share of the stacked experts. The router stays whole."""
-    for name, parameter in list(module.named_parameters(recurse=False)):
-        shard = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
-        module.register_parameter(name, nn.Parameter(shard))
-
-
+# Outputs of "column" stay split, and "row" takes such inputs. The others have whole inputs and outputs; those of
+# "classes" stay split, as a DTensor, for a loss that takes it.
 STYLES: dict[str, Callable[[], ParallelStyle]] = {
-    "column": ColwiseParallel,
-    "row": RowwiseParallel,
-    "embedding": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "column": Column,
+    "row": Row,
+    "column, whole": lambda: Column(output_layouts=Replicate()),
+    "row, whole": lambda: Row(input_layouts=Replicate()),
+    "embedding": lambda: Column(output_layouts=Replicate()),
     "experts": SplitExperts,
+    "classes": lambda: Column(output_layouts=Shard(-1), use_local_output=False),
 }
+FOR_USERS = tuple(style for style in STYLES if style != "classes")
 
 
-def split(network: Network, mesh: DeviceMesh, *, classes_sharded: bool = False) -> None:
-    """Split the network over the mesh, in place.
+class Unseen(UserError):
+    """The model could not be run, so that nothing is known of what can be split."""
 
-    With `classes_sharded`, the outputs stay DTensors, sharded over the classes. Raises UserError where less than
-    LEAST_SHARE of the parameters can be split.
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """The style of each module that is split, by its name.
+
+    `share` is the part of the parameters that are split. Ranks must divide each number of `divisible`, by its name.
     """
-    plan = tensor_plan(network, mesh.size(), classes_sharded=classes_sharded)
-    parallelize_module(network, mesh, dict(plan))
-    parameters = list(network.parameters())
-    whole = sum(p.nbytes for p in parameters)
-    sharded = sum(p.nbytes for p in parameters if isinstance(p, DTensor))
-    if sharded < LEAST_SHARE * whole:
-        raise UserError(
-            f"tensor parallelism: only {sharded / whole:.1%} of the network's parameters are in matrices that can be "
-            f"split; at least {LEAST_SHARE:.0%} is needed; train it with ddp or fsdp"
-        )
+
+    styles: Mapping[str, str]
+    share: float
+    divisible: tuple[tuple[str, int], ...]
+
+    def check(self, ranks: int) -> None:
+        """Raise UserError where the ranks would get unequal numbers of heads, experts or columns."""
+        for name, count in self.divisible:
+            if count % ranks:
+                raise UserError(f"tensor parallelism: {ranks} processes do not divide {count} {name}")
 
 
-def agree(network: nn.Module, mesh: DeviceMesh) -> None:
-    """Average the gradients of the parameters that are whole on every rank of the tensor-parallel mesh. Collective.
+def plan_of(
+    model: nn.Module,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    ranks: int | None = None,
+    *,
+    own: Mapping[str, str] | None = None,
+    classes_sharded: bool = False,
+) -> TensorPlan:
+    """The plan for so many ranks; None: for any number. `arguments` and `keywords` are those of a call of the model.
 
-    In exact arithmetic they would be equal. GPU kernels add in varying order, so that they differ by rounding. Without
-    the average, convolutions and norms would drift apart between ranks.
+    `own` is the user's plan, which is taken as it is. Else modules may state the styles of their children, in an
+    attribute `tensor_plan`, and what they do not hold is split as its calls allow. With `classes_sharded`, the outputs
+    stay split over the classes. Raises Unseen where the model cannot be run here; UserError for a plan that does not
+    fit the model, and where `classes_sharded` is set but the outputs are not those of a matrix.
     """
-    gradients = [_local(p.grad) for p in network.parameters() if p.grad is not None and not _is_split(p, mesh)]
-    if not gradients:
-        return
-    together = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(together, group=mesh.get_group())
-    together /= mesh.size()
-    for gradient, mean in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(mean.view_as(gradient))
-
-
-def _is_split(parameter: torch.Tensor, mesh: DeviceMesh) -> bool:
-    """Whether the ranks of the tensor-parallel mesh hold different parts of it. FSDP's sharding does not count."""
-    if not isinstance(parameter, DTensor):
-        return False
-    return parameter.device_mesh == mesh or parameter.device_mesh.ndim > 1
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor, complete in memory, so that code outside of torch may read it."""
-    # An exchange may still be writing the tensor. `clone` waits for it.
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
-
-
-def tensor_plan(network: Network, ranks: int, *, classes_sharded: bool = False) -> dict[str, ParallelStyle]:
-    """The style of every module that is split over `ranks` ranks, by the module's name.
-
-    A layer may define its own plan: `tensor_plan` has a style for each child. Raises UserError where the ranks do not
-    divide the heads or experts of such a plan, and where `classes_sharded` is set but the last layer is no matrix.
-    """
-    layers = dict(network.named_children())
-    plan = {f"{name}.{child}": style for name, layer in layers.items() for child, style in _stated(layer, ranks)}
-    matrices = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
-    if classes_sharded:
-        head = next(reversed(layers))
-        if head not in matrices:
-            raise UserError(f"loss_parallel: True is not allowed; the network's last layer, {head}, is no matrix")
-        del matrices[head]
-        plan[head] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    names = list(matrices)
-    while names:
-        name = names.pop(0)
-        if names and _is_pair(layers, name, names[0]) and matrices[name].out_features % ranks == 0:
-            plan |= {name: ColwiseParallel(), names.pop(0): RowwiseParallel()}
-        else:
-            plan[name] = _alone(matrices[name])
+    stated = dict(own) if own is not None else dict(_stated(model))
+    _check_styles(model, stated, "tensor_plan(model)" if own is not None else "tensor_plan")
+    styles = dict(stated)
+    if own is None or classes_sharded:
+        flow = Flow.of(model, arguments, keywords)
+        if flow is None:
+            raise Unseen(
+                f"tensor parallelism: {type(model).__name__} cannot be run here to find what can be split; allowed: a "
+                "plan by the task's method tensor_plan(model)"
+            )
+        if classes_sharded:
+            styles[_head(model, flow)] = "classes"
+        if own is None:
+            styles |= _found(model, flow, styles, ranks)
+    # In the model's order on all ranks, because splitting is collective.
+    styles = {name: styles[name] for name, _ in model.named_modules() if name in styles}
+    plan = TensorPlan(styles, _share(model, styles), _divisible(model, stated))
+    if ranks is not None:
+        plan.check(ranks)
     return plan
 
 
-def _stated(layer: nn.Module, ranks: int) -> Iterator[tuple[str, ParallelStyle]]:
-    """The plans that modules within a layer define: each child's name within the layer, and its style."""
-    for place, module in layer.named_modules():
+def _stated(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """What modules state about their children: each child's name in the model, and its style."""
+    for place, module in model.named_modules():
         for name, style in getattr(module, "tensor_plan", {}).items():
             if hasattr(module, name):
-                _check_divides(module, name, style, ranks)
-                yield f"{place}.{name}" if place else name, STYLES[style]()
+                yield f"{place}.{name}" if place else name, style
 
 
-def _check_divides(module: nn.Module, name: str, style: str, ranks: int) -> None:
-    """Raise UserError where the ranks would get unequal numbers of experts or attention heads."""
-    child = getattr(module, name)
-    if style == "experts":
-        count, what = child.experts, "experts"
-    elif style == "column":
-        count, what = child.out_features // getattr(module, "head_width", 1), "attention heads"
-    else:  # rows follow the columns of another matrix; an embedding's outputs are gathered at once
-        return
-    if count % ranks:
-        raise UserError(f"tensor parallelism: {ranks} processes do not divide {count} {what} ({name})")
+def _check_styles(model: nn.Module, styles: Mapping[str, str], origin: str) -> None:
+    """Raise UserError for a name that the model has not, an unknown style, and a style that a module cannot have."""
+    modules = dict(model.named_modules())
+    for name, style in styles.items():
+        if name not in modules:
+            raise UserError(f"{origin}: '{name}' is no module of {type(model).__name__}")
+        if style not in FOR_USERS:
+            raise UserError(f"{origin}: '{style}' of '{name}' is not allowed; allowed: {' | '.join(FOR_USERS)}")
+        module = modules[name]
+        if style == "experts" and not is_mixture(module):
+            raise UserError(
+                f"{origin}: '{name}' ({type(module).__name__}) is no mixture of experts; allowed: a module with "
+                "`experts`, `compute` and `run_experts`"
+            )
+        kinds = {"experts": nn.Module, "embedding": nn.Embedding}
+        if not isinstance(module, kinds.get(style, nn.Linear)) and not (style not in kinds and is_transposed(module)):
+            allowed = kinds.get(style, nn.Linear).__name__
+            raise UserError(f"{origin}: '{name}' is a {type(module).__name__}; allowed for '{style}': nn.{allowed}")
 
 
-def _is_pair(layers: dict[str, nn.Module], name: str, following: str) -> bool:
-    """Whether two matrices form a pair: the outputs of the first can stay split until the second multiplies them."""
-    order = list(layers)
-    between = order[order.index(name) + 1 : order.index(following)]
-    return all(isinstance(layers[other], ELEMENTWISE) for other in between)
+def _found(model: nn.Module, flow: Flow, stated: Mapping[str, str], ranks: int | None) -> dict[str, str]:
+    """The styles of matrices and tables about which nothing is stated."""
+    speaking = [name for name, module in model.named_modules() if getattr(module, "tensor_plan", None)]
+    free = [
+        name
+        for name in flow.modules
+        if name not in stated and not any(name.startswith(f"{place}." if place else "") for place in speaking)
+    ]
+    styles, alone = flow.pairs(ranks, [name for name in free if name in flow.matrices and flow.fit(name)])
+    for name in alone:
+        if min(widths(flow.matrices[name])) >= (ranks or 1):
+            styles[name] = _alone(flow.matrices[name])
+    return styles | {name: "embedding" for name in free if _is_plain(flow.modules[name], ranks or 1) and flow.fit(name)}
 
 
-def _alone(matrix: nn.Linear) -> ParallelStyle:
+def _alone(matrix: nn.Module) -> str:
     """The style of a matrix without a pair: split along its larger dimension, with whole inputs and outputs."""
-    if matrix.out_features >= matrix.in_features:
-        return ColwiseParallel(output_layouts=Replicate())
-    return RowwiseParallel(input_layouts=Replicate())
+    inputs, outputs = widths(matrix)
+    return "column, whole" if outputs >= inputs else "row, whole"
+
+
+def _is_plain(module: nn.Module, ranks: int) -> bool:
+    """Whether it is a table that lookups do not change, with a column for each rank."""
+    if not isinstance(module, nn.Embedding) or type(module).forward is not nn.Embedding.forward:
+        return False
+    return module.max_norm is None and not module.sparse and module.embedding_dim >= ranks
+
+
+def _head(model: nn.Module, flow: Flow) -> str:
+    """The matrix that gives the logits. Raises UserError where the outputs are none of a matrix."""
+    if flow.head is None:
+        raise UserError(
+            f"loss_parallel: True is not allowed; the outputs of {type(model).__name__} are not those of an nn.Linear, "
+            "unchanged; allowed: False"
+        )
+    return flow.head
+
+
+def _divisible(model: nn.Module, stated: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """What ranks must divide: heads, experts, and columns that stay split. Multiples of another one are left out."""
+    counts: dict[int, str] = {}
+    for name, style in stated.items():
+        module = model.get_submodule(name)
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if style == "experts":
+            counts.setdefault(int(module.experts), f"experts ({name})")  # type: ignore[arg-type]
+        elif style == "column":
+            outputs = widths(module)[1]
+            head = getattr(owner, "head_width", None) or getattr(owner, "head_dim", None)
+            if isinstance(head, int) and outputs % head == 0:
+                counts.setdefault(outputs // head, f"attention heads ({name})")
+            else:
+                counts.setdefault(outputs, f"columns ({name})")
+    least = [count for count in counts if not any(count != other and count % other == 0 for other in counts)]
+    return tuple((counts[count], count) for count in least)
+
+
+def _share(model: nn.Module, styles: Mapping[str, str]) -> float:
+    """The part of the model's parameters that are split."""
+    split: dict[int, torch.Tensor] = {}
+    for name, style in styles.items():
+        module = model.get_submodule(name)
+        kept = ("bias",) if style.startswith("row") else ()
+        for own, parameter in module.named_parameters(recurse=style != "experts"):
+            if own not in kept:
+                split[id(parameter)] = parameter
+    return sum(p.nbytes for p in split.values()) / max(1, sum(p.nbytes for p in model.parameters()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_map_only
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
 from relay.spec.versions import release
-from relay.task.data import Batch
-from relay.task.task import FIRST_SCALE, Task
+from relay.task.batches import Batch
+from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
 
-__all__ = ["Batch", "Ranks", "Replica", "Requirements", "Strategy", "Task"]
+__all__ = ["Batch", "BoundTask", "Ranks", "Replica", "Requirements", "Strategy"]
 
 # Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -52,7 +52,8 @@ class Strategy:
     """How one task's training is parallelised over the run's processes.
 
     A subclass states `requirements` as a literal (the planner reads it from the file's text) and sets `model` (with
-    the reference's parameter names), `optimizer` and `replica` in `build`.
+    the reference's parameter names), `optimizer` and `replica` in `build`. `module` is what a forward pass calls: the
+    model, unless `build` sets a wrapper in its place (`self.module = Wrapper(self.model)`).
 
     `measured` is what `build` has to find out once for a whole run, such as where a pipeline is cut: it comes back to
     `build` in every later job. `scaler` scales the loss of fp16, and is None otherwise.
@@ -62,10 +63,11 @@ class Strategy:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     replica: Replica
+    module: nn.Module | None = None
 
     def __init__(
         self,
-        task: Task,
+        task: BoundTask,
         ranks: Ranks,
         global_batch_size: int,
         options: Mapping[str, Any],
@@ -100,21 +102,17 @@ class Strategy:
 
         The optimizers' fused loops refuse whole tensors and shards, or shards over different ranks, in one list.
         """
-        groups: dict[Any, list[nn.Parameter]] = {}
-        for parameter in self.model.parameters():
-            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            groups.setdefault(mesh, []).append(parameter)
-        self.optimizer = self.task.optimizer([{"params": group} for group in groups.values()])
+        self.optimizer = self.task.optimizer(self.model.parameters())
+        regroup(self.optimizer, lambda each: each.device_mesh if isinstance(each, DTensor) else None)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Outputs of this replica's slice. A wrapper takes this place (`self.forward = Wrapper(self.model)`)."""
-        outputs: torch.Tensor = self.model(inputs)
-        return outputs
+    def forward(self, batch: Batch) -> Any:
+        """The model's outputs for this replica's slice of the batch."""
+        return self.task.outputs(self.module or self.model, batch)
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step; the mean loss over the replica's slice, a scalar on the device, not synchronised."""
         self.optimizer.zero_grad()  # at the start, so that gradients can still be measured between steps
-        loss = self.task.loss(self.forward(inputs), targets)
+        loss = self.task.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         return loss.detach()
@@ -133,8 +131,7 @@ class Strategy:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The rate of the next step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.optimizer, learning_rate)
 
     def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
         """Train a step with each batch, and hand over its loss (as `train_step` returns it) before the next one.
@@ -143,14 +140,14 @@ class Strategy:
         generator to end the training early. A framework that owns its loop and calls back can be hosted here too: it
         runs in a thread of its own, which takes turns with the caller (tests/strategies/right_own_loop.py shows it).
         """
-        for inputs, targets in batches:
-            yield self.train_step(inputs, targets)
+        for batch in batches:
+            yield self.train_step(batch)
 
     @torch.no_grad()
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, batch: Batch) -> Any:
         """Outputs of this replica's slice in evaluation mode; read only where `replica.reports`. Collective."""
         self.model.eval()
-        outputs = self.forward(inputs)
+        outputs = self.forward(batch)
         self.model.train()
         return outputs
 
@@ -265,6 +262,17 @@ class Strategy:
             "gradients": _local_bytes(p.grad for p in parameters if p.grad is not None),
             "optimizer": _local_bytes(state),
         }
+
+
+def regroup(optimizer: torch.optim.Optimizer, kind: Callable[[nn.Parameter], Hashable]) -> None:
+    """Divide each group of an optimiser's parameters into those of one kind, in the order in which kinds appear."""
+    divided = []
+    for group in optimizer.param_groups:
+        kinds: dict[Hashable, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            kinds.setdefault(kind(parameter), []).append(parameter)
+        divided += [{**group, "params": held} for held in kinds.values()]
+    optimizer.param_groups[:] = divided
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """One process uses several GPUs, and each step copies the model to all of them (document 002's nn.DataParallel)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch import nn
 
 from relay.strategies.base import Requirements, Strategy
+from relay.task import batches
 
 
 class DataParallel(Strategy):
@@ -20,4 +24,18 @@ class DataParallel(Strategy):
 
     def build(self) -> None:
         self.build_whole()
-        self.forward = nn.DataParallel(self.model, list(self.ranks.devices))  # type: ignore[method-assign]
+        self.module = Copies(self.model, list(self.ranks.devices))
+
+
+class Copies(nn.DataParallel):
+    """torch's, for any outputs: it would refuse a dataclass, and make a vector of a loss that the model computes."""
+
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Sequence[Any]) -> Any:
+        """The arguments of each copy; notes how many samples each has."""
+        parts = super().scatter(inputs, kwargs, device_ids)
+        self.samples = [batches.count(part) for part in zip(*parts, strict=True)]
+        return parts
+
+    def gather(self, outputs: Sequence[Any], _output_device: Any) -> Any:
+        """All copies' outputs on the first GPU, as one batch; of what has no dimensions, the mean over samples."""
+        return batches.joined([batches.moved(part, self.src_device_obj) for part in outputs], self.samples)

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from relay.process.devices import generators_kept, is_gpu
 from relay.spec.run import Setting
 from relay.strategies._buckets import settle
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
 
 
 def powersgd_hook(state: PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -93,11 +94,11 @@ class DDP(Strategy):
             device_ids=[self.ranks.device] if is_gpu(self.ranks.device) else None,
             bucket_cap_mb=self._bucket_mb(bucket_mb, compression),
             static_graph=static_graph,
-            find_unused_parameters=find_unused_parameters,
+            find_unused_parameters=find_unused_parameters or bool(self.task.spec.card.without_gradient),
         )
-        self.forward = self.wrapper  # type: ignore[method-assign]
-        example = self.task.example(self.global_batch_size // self.replica.count // accumulation)
-        settle(self.wrapper, torch.zeros_like(example, device=self.ranks.device))
+        self.module = self.wrapper
+        samples = self.global_batch_size // self.replica.count // accumulation
+        settle(self.wrapper, self.task, samples, self.ranks.device)
         if compression == "powersgd":
             # Without epsilon, a gradient of zeros would become NaN.
             self.powersgd = PowerSGDState(None, powersgd_rank, powersgd_start, orthogonalization_epsilon=1e-8)
@@ -113,14 +114,14 @@ class DDP(Strategy):
         # With its default size, DDP makes the first bucket smaller than the others.
         return None if bucket_mb == DDP.requirements.options["bucket_mb"] else bucket_mb
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged with the slice's last part only."""
         self.optimizer.zero_grad()
         losses = []
-        parts = list(zip(inputs.chunk(self.accumulation), targets.chunk(self.accumulation), strict=True))
-        for number, (part_inputs, part_targets) in enumerate(parts, 1):
+        parts, samples = batches.chunks(batch, self.accumulation), batches.count(batch)
+        for number, part in enumerate(parts, 1):
             with self.wrapper.no_sync() if number < len(parts) else nullcontext():
-                loss = self.task.loss(self.wrapper(part_inputs), part_targets) * (len(part_targets) / len(targets))
+                loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
                 self.backward(loss)
             losses.append(loss.detach())
         self.update()

@@ -6,6 +6,8 @@ depend on how a batch is sliced.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_to_all_single_autograd
@@ -13,18 +15,19 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.networks.gpt import MoE
+from relay.base.errors import UserError
 from relay.process.devices import is_gpu
 from relay.process.ranks import TIMEOUT
 from relay.spec.run import Setting
-from relay.strategies._tensor_plan import shard_experts
+from relay.strategies._experts import mixtures, shard_experts
 from relay.strategies.base import Replica, Requirements, Strategy
 
 
 def experts(setting: Setting, group: int, stages: int) -> str | None:
     """The number of experts must be divisible by the number of processes."""
-    count, processes = setting.task.experts, setting.shape.world_size
-    if count and count % processes == 0:
+    card, processes = setting.task.card, setting.shape.world_size
+    count = card.experts
+    if card.parameters is None or (count and count % processes == 0):  # what nobody has looked at is not refused
         return None
     return (
         f"{setting.strategy.name} divides experts over {processes} processes, {setting.task.name} has {count or 'none'}"
@@ -49,17 +52,21 @@ class ExpertParallel(Strategy):
         self.experts = list(sharded.values())
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, list(sharded))
         device_ids = [device] if is_gpu(device) else None
-        self.forward = DistributedDataParallel(self.model, device_ids=device_ids)  # type: ignore[method-assign]
+        self.module = DistributedDataParallel(self.model, device_ids=device_ids)
         self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def _spread(self, mesh: DeviceMesh) -> None:
         """Keep this rank's experts of every mixture, and make tokens travel to their experts."""
         group = dist.new_group(timeout=TIMEOUT)  # a separate group, so that tokens do not queue behind DDP's gradients
-        for module in self.model.modules():
-            if isinstance(module, MoE):
-                shard_experts(module, mesh)
-                module.compute = Exchange(module, group)  # type: ignore[method-assign]
+        found = [mixture for _, mixture in mixtures(self.model)]
+        if not found:
+            raise UserError(
+                f"expert_parallel: {type(self.model).__name__} has no mixture of experts; train it with ddp"
+            )
+        for mixture in found:
+            shard_experts(mixture, mesh)
+            mixture.compute = Exchange(mixture, group)
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
@@ -75,7 +82,7 @@ class Exchange:
     The process has to wait for its device, because only the device knows how many tokens are sent.
     """
 
-    def __init__(self, module: MoE, group: dist.ProcessGroup) -> None:
+    def __init__(self, module: Any, group: dist.ProcessGroup) -> None:
         self.module, self.group, self.ranks = module, group, group.size()
 
     def __call__(self, tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

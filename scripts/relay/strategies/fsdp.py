@@ -1,11 +1,12 @@
-"""Parameters, gradients and optimiser state are sharded over the ranks. Each layer is gathered when it is needed.
+"""Parameters, gradients and optimiser state are sharded over the ranks. Each unit is gathered when it is needed.
 
 Zhao et al. 2023, "PyTorch FSDP"; this is the second version, `fully_shard`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -16,16 +17,17 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._averages import sum_and_divide
-from relay.strategies.base import Replica, Requirements, Strategy
-from relay.task.network import Network
+from relay.strategies._averages import kept_whole, sum_and_divide
+from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.task.bound import BoundTask
+from relay.task.calls import Readings
 
 
 class FSDP(Strategy):
     """Fully sharded data parallelism over gloo on CPUs and NCCL on GPUs.
 
-    `reshard_after_forward` frees gathered layers after the forward pass and gathers them again for the backward pass.
-    `mixed_precision` gathers and computes layers in bf16 or fp16, instead of autocast, and reduces gradients in
+    `reshard_after_forward` frees gathered units after the forward pass and gathers them again for the backward pass.
+    `mixed_precision` gathers and computes units in bf16 or fp16, instead of autocast, and reduces gradients in
     float32. `offload` keeps the shards in main memory and updates them there. `replicas` is the number of groups of
     ranks that each hold the whole model (hybrid sharding). With one group for each node, gathering stays within nodes.
     """
@@ -41,16 +43,19 @@ class FSDP(Strategy):
 
     def build(self, reshard_after_forward: bool, mixed_precision: bool, offload: bool, replicas: int) -> None:
         self.reshard_after_forward = reshard_after_forward
-        model = self.task.model()  # on the CPU, because fully_shard moves one layer after the other to the device
+        self.model = self.task.model()  # on the CPU, because fully_shard moves one unit after the other to the device
         on_gpu = is_gpu(self.ranks.device)
-        shard_layers(
-            model,
+        shard_units(
+            self.model,
+            units_of(self.task, self.model),
             self._mesh(replicas),
             reshard_after_forward=reshard_after_forward,
-            mp_policy=in_few_bits(model) if mixed_precision else MixedPrecisionPolicy(),
+            mp_policy=in_few_bits(self.task.autocast) if mixed_precision else MixedPrecisionPolicy(),
             offload_policy=CPUOffloadPolicy(pin_memory=on_gpu) if offload else OffloadPolicy(),
         )
-        self.model = model
+        if mixed_precision:  # the shards' policy takes the place of autocast
+            self.task = copy(self.task)
+            self.task.autocast = None
         self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
@@ -61,33 +66,38 @@ class FSDP(Strategy):
             return self.ranks.mesh(ranks)
         return self.ranks.mesh(replicas, ranks // replicas, names=("replicate", "shard"))
 
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        outputs = super().predict(inputs)
-        if not self.reshard_after_forward:  # layers would stay gathered, because no backward pass frees them
+    def predict(self, batch: Batch) -> Any:
+        outputs = super().predict(batch)
+        if not self.reshard_after_forward:  # units would stay gathered, because no backward pass frees them
             for module in self.model.modules():
                 if isinstance(module, FSDPModule):
                     module.reshard()
         return outputs
 
 
-def in_few_bits(network: Network) -> MixedPrecisionPolicy:
-    """Replace the network's autocast by a policy of its shards. The policy is empty for a network without autocast."""
-    dtype = network.computation.autocast
-    network.computation = replace(network.computation, autocast=None)
+def in_few_bits(dtype: torch.dtype | None) -> MixedPrecisionPolicy:
+    """A policy of shards in place of autocast to this type; it is empty where there is no autocast."""
     return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
 
 
-def shard_layers(network: Network, mesh: DeviceMesh, **policies: Any) -> None:
-    """Shard each layer with parameters separately, then the rest of the network, in place.
+def units_of(task: BoundTask, model: nn.Module) -> list[nn.Module]:
+    """The units of the task's model, by what it reads in a forward pass, before it is split or sharded."""
+    arguments, keywords = task.arguments(task.example(2))
+    return [unit for _, unit in task.blocks(model, Readings.of(model, arguments, keywords))]
+
+
+def shard_units(model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh, **policies: Any) -> None:
+    """Shard each of the model's units separately, then the rest of the model, in place.
 
     The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
-    for parameter in network.parameters():
+    whole = kept_whole(model, mesh)
+    for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()  # fully_shard refuses parameters in channels_last
-    layers = [layer for layer in network.children() if any(True for _ in layer.parameters())]
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
-    for unit in (*layers, network):
-        sum_and_divide(fully_shard(unit, mesh=mesh, shard_placement_fn=place, **policies), mesh)
+    for unit in (*units, model):
+        sharded = fully_shard(unit, mesh=mesh, shard_placement_fn=place, ignored_params=whole, **policies)
+        sum_and_divide(sharded, mesh)
 
 
 def _placement(parameter: nn.Parameter, shards: int) -> Shard | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 
-from relay.strategies._tensor_plan import agree, split, whole
-from relay.strategies.base import Replica, Requirements, Strategy
-from relay.strategies.fsdp import shard_layers
+from relay.strategies._tensor_split import agree, split, whole
+from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.strategies.fsdp import shard_units, units_of
 
 
 class FSDPTensorParallel(Strategy):
@@ -30,8 +31,9 @@ class FSDPTensorParallel(Strategy):
         mesh = self.ranks.mesh(self.ranks.world_size // tensor, tensor, names=("data", "tensor"))
         data, self.tensor = mesh["data"], mesh["tensor"]
         self.model = self.task.model()
-        split(self.model, self.tensor)
-        shard_layers(self.model, data)
+        units = units_of(self.task, self.model)
+        split(self.task, self.model, self.tensor)
+        shard_units(self.model, units, data)
         self.make_optimizer()
         self.replica = Replica(data.get_local_rank(), data.size(), reports=self.tensor.get_local_rank() == 0)
 
@@ -39,5 +41,5 @@ class FSDPTensorParallel(Strategy):
         super().backward(loss)
         agree(self.model, self.tensor)
 
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        return whole(super().predict(inputs))
+    def predict(self, batch: Batch) -> Any:
+        return whole(super().predict(batch))

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from relay.process.ranks import TIMEOUT, Ranks
-from relay.strategies.base import Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
+from relay.task import batches
 
 LOOPBACK = "127.0.0.1"
 # The variables by which each process of horovodrun is told its place; `meet` sets the same ones.
@@ -66,14 +67,12 @@ class Horovod(Strategy):
         # Its own refuses `set_to_none`, which torch's checkpoints pass.
         type(self.optimizer).zero_grad = torch.optim.Optimizer.zero_grad
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step. Gradients are exchanged during the backward pass of the slice's last part."""
         self.optimizer.zero_grad()
-        losses = []
-        for part_inputs, part_targets in zip(
-            inputs.chunk(self.accumulation), targets.chunk(self.accumulation), strict=True
-        ):
-            loss = self.task.loss(self.forward(part_inputs), part_targets) * (len(part_targets) / len(targets))
+        losses, samples = [], batches.count(batch)
+        for part in batches.chunks(batch, self.accumulation):
+            loss = self.task.loss(self.forward(part), part) * (batches.count(part) / samples)
             self.backward(loss)
             losses.append(loss.detach())
         self.update()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,16 +35,14 @@ class LightningDDP(LightningStrategy):
         self.model_checkpoint = model_checkpoint
         self.ddp = {
             "static_graph": static_graph,
-            "find_unused_parameters": find_unused_parameters,
+            "find_unused_parameters": find_unused_parameters or bool(self.task.spec.card.without_gradient),
             # With its default size, DDP makes the first bucket smaller than the others.
             "bucket_cap_mb": None if bucket_mb == self.requirements.options["bucket_mb"] else bucket_mb,
         }
         self.build_whole()
         # Made once, as Lightning makes it for each Trainer, so that its buckets are those of the whole run.
-        self.wrapper = self.lightnings().wrapped(self.module)
-        self.forward = self.wrapper  # type: ignore[method-assign]
-        example = self.task.example(self.global_batch_size // self.replica.count)
-        settle(self.wrapper, torch.zeros_like(example, device=self.ranks.device))
+        self.module = self.wrapper = self.lightnings().wrapped(self.lightning_module)
+        settle(self.wrapper, self.task, self.global_batch_size // self.replica.count, self.ranks.device)
 
     def lightnings(self) -> OwnDDP:
         return OwnDDP(

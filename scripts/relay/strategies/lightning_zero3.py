@@ -39,8 +39,8 @@ class LightningZeRO3(LightningStrategy, ZeRO):
     ) -> Any:
         """The engine, as Lightning makes it: once, for all Trainers of the run."""
         self.config = config
-        self.module = TrainedModule(model, self.task, optimizer)
-        return self.lightnings().engine_of(self.module, optimizer)
+        self.lightning_module = TrainedModule(model, self.task, optimizer)
+        return self.lightnings().engine_of(self.lightning_module, optimizer)
 
     def lightnings(self) -> OwnDeepSpeed:
         return OwnDeepSpeed(

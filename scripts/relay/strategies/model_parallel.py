@@ -1,4 +1,4 @@
-"""Each process has one stage of the layers. The batch passes through the stages, so that one process works at a time.
+"""Each process has one stage of the model. The batch passes through the stages, so that one process works at a time.
 
 This is document 002's model parallelism, with a process for each device. Pipelines are compared with it.
 """
@@ -9,6 +9,7 @@ import torch
 
 from relay.strategies._stages import Staged
 from relay.strategies.base import Replica, Requirements
+from relay.task.batches import Batch
 
 
 class ModelParallel(Staged):
@@ -29,20 +30,20 @@ class ModelParallel(Staged):
         self.place(range(self.ranks.world_size))
         self.make_optimizer()
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
         ((index, stage),) = self.stages.items()
-        count, loss = len(inputs), self.no_loss
-        if index > 0:
-            inputs = self.receive(self.flow[index], index - 1, count).requires_grad_()
-        outputs = stage(inputs)
+        stage.relay_batch = batch
+        program = stage.relay_program()
+        received = self.receive(program.enters, index - 1) if index else []
+        for tensor in received:
+            tensor.requires_grad_()
+        found = stage(*received)
         if self.replica.reports:
-            loss = self.task.loss(outputs, targets)
-            self.backward(loss)
+            found.sum().backward()
         else:
-            self.send(outputs, index + 1)
-            outputs.backward(self.receive(self.flow[index + 1], index + 1, count))
-        if inputs.grad is not None:
-            self.send(inputs.grad, index - 1)
+            self.send(found, index + 1)
+            torch.autograd.backward(found, self.receive(program.leaves, index + 1))
+        self.send([tensor.grad for tensor in received if tensor.grad is not None], index - 1)
         self.update()
-        return loss.detach()
+        return self.step_loss

@@ -1,12 +1,17 @@
-"""One process has a stage of the layers on each of its GPUs, as in document 002. Micro-batches let them overlap."""
+"""One process has a stage of the model on each of its GPUs, as in document 002. Micro-batches let them overlap."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
 
+from relay.strategies._stage import Stage
 from relay.strategies._stages import Staged
 from relay.strategies.base import Replica, Requirements
+from relay.task import batches
+from relay.task.batches import Batch
 
 
 class ModelParallelInProcess(Staged):
@@ -22,27 +27,28 @@ class ModelParallelInProcess(Staged):
         devices=("cuda",),
         divides=("parameters", "gradients", "optimizer"),
         twin="model_parallel",
-        needs=("cuts",),
+        needs=("layers", "cuts"),
         options={"micro_batches": 1, "cut_before": ""},
     )
 
     def build(self, micro_batches: int, cut_before: str) -> None:
         self.replica, self.micro_batches, self.cut_before = Replica(0, 1), micro_batches, cut_before
-        self.places = self.devices()
-        network = self.task.model()
-        cuts = self.cut(network, self.example(micro_batches), len(self.places))
-        self.parts = [network.part(names).to(place) for names, place in zip(cuts, self.places, strict=True)]
-        self.model: nn.Module = network  # it shares its layers with `parts`
+        places = self.devices()
+        self.plan = self.planned(len(places))
+        self.stages = {index: Stage(self.plan, index, place) for index, place in enumerate(places)}
+        self.model: nn.Module = self.plan.model  # its modules are those of the stages
         self.make_optimizer()
 
     def devices(self) -> list[torch.device]:
         """The device of each stage, in the order of stages."""
         return list(self.ranks.devices)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self._through(part) for part in inputs.chunk(self.micro_batches)])
+    def forward(self, batch: Batch) -> Any:
+        return batches.moved(super().forward(batch), self.ranks.device)  # where the targets are
 
-    def _through(self, passing: torch.Tensor) -> torch.Tensor:
-        for stage, place in zip(self.parts, self.places, strict=True):
-            passing = stage(passing.to(place))
-        return passing.to(self.ranks.device)  # where the targets are
+    def _walk(self, batch: Batch) -> Any:
+        found: Any = ()
+        for stage in self.stages.values():
+            stage.relay_batch = batches.moved(batch, stage.relay_device)
+            found = stage.relay_compute([value.to(stage.relay_device) for value in found])
+        return found

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
+from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
-from relay.strategies._cut import Stage
+from relay.strategies._stage import Stage, shapes
 from relay.strategies._stages import Staged
 from relay.strategies.base import Replica, Requirements
+from relay.task import batches
+from relay.task.batches import Batch
+
+
+class Scheduled(PipelineStage):
+    """A stage as torch's schedules see it; it is told which micro-batch they compute."""
+
+    parts: Sequence[Batch]
+    computed: Stage
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Compute a micro-batch, whose inputs the stage has for itself."""
+        self.computed.relay_batch = self.parts[fwd_chunk_id]
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
 
 class Pipeline(Staged):
@@ -49,36 +66,50 @@ class Pipeline(Staged):
         for stage in self.stages.values():
             self.wrap(stage)
         self.make_optimizer()
-        self.losses: list[torch.Tensor] = []
-        stages = [self.stage(index, stage) for index, stage in self.stages.items()]
-        chosen = get_schedule_class(known.name)
-        held = stages[0] if issubclass(chosen, PipelineScheduleSingle) else stages
-        self.schedule = chosen(held, micro_batches, loss_fn=self._loss)
-        # Outputs need not be kept for the end of the step. Old versions of torch keep them, and know no such argument.
-        takes = signature(self.schedule.step).parameters
-        self.keeps = {"return_outputs": False} if "return_outputs" in takes else {}
+        self.chosen = get_schedule_class(known.name)
+        self.known: dict[Any, tuple[list[Scheduled], Callable[..., Any]]] = {}
+        self.scheduled(self.plan.example)
 
     def wrap(self, stage: Stage) -> None:
         """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
 
-    def stage(self, index: int, module: torch.nn.Module) -> PipelineStage:
-        """The stage for torch's schedules, with the shapes of its inputs and outputs."""
+    def scheduled(self, part: Batch) -> tuple[list[Scheduled], Callable[..., Any]]:
+        """The stages and the schedule's step for micro-batches of these shapes."""
+        if (key := shapes(part)) not in self.known:
+            stages = [self.stage(index, stage, part) for index, stage in self.stages.items()]
+            held = stages[0] if issubclass(self.chosen, PipelineScheduleSingle) else stages
+            # The last stage returns the loss itself.
+            schedule = self.chosen(held, self.micro_batches, loss_fn=lambda loss, _: loss.sum())
+            # Outputs need not be kept for the end of the step. Old versions of torch keep them, and know no argument.
+            keeps = {"return_outputs": False} if "return_outputs" in signature(schedule.step).parameters else {}
+            self.known[key] = stages, partial(schedule.step, **keeps)
+        return self.known[key]
+
+    def stage(self, index: int, module: nn.Module, part: Batch) -> Scheduled:
+        """The stage for torch's schedules, with the shapes of what it receives and sends for such micro-batches."""
         # Without the shapes, torch would compute a micro-batch to find them, and BatchNorm and the loss would count it.
-        enters, leaves = self.flow[index : index + 2]
-        count, device = len(self.owners), self.ranks.device
-        return PipelineStage(module, index, count, device, input_args=enters, output_args=leaves, group=self.group)
+        stage, last = self.stages[index], index == len(self.owners) - 1
+        stage.relay_batch = part
+        program = stage.relay_program()
+        loss = [torch.empty(1, dtype=self.task.dtype, device="meta")]
+        enters, leaves = (
+            tuple(each.requires_grad_() for each in tensors)
+            for tensors in (program.enters.sent("meta"), loss if last else program.leaves.sent("meta"))
+        )
+        made = Scheduled(
+            module, index, len(self.owners), self.ranks.device, input_args=enters, output_args=leaves, group=self.group
+        )
+        made.computed = stage
+        return made
 
-    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """A micro-batch's loss, scaled for fp16. The unscaled loss is kept for the loss of the step."""
-        loss = self.task.loss(outputs, targets)
-        self.losses.append(loss.detach())
-        return self.scaler.scale(loss) if self.scaler else loss
-
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()
-        self.losses.clear()
+        parts = batches.chunks(batch, self.micro_batches)
+        stages, step = self.scheduled(parts[0])
+        for stage in stages:
+            stage.parts = parts
         # Micro-batches are equal, so that the schedule's mean over micro-batches is the mean over the slice.
-        entering = [inputs] if 0 in self.stages else []
-        self.schedule.step(*entering, target=targets if self.replica.reports else None, **self.keeps)
+        targets = torch.zeros(self.micro_batches) if self.replica.reports else None  # torch wants some with a loss
+        step(target=targets)
         self.update()
-        return torch.stack(self.losses).mean() if self.losses else self.no_loss
+        return self.step_loss

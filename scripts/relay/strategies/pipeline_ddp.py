@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from relay.spec.run import Setting
-from relay.strategies._cut import Stage
 from relay.strategies._replicate import REPLICATES, replicated
+from relay.strategies._stage import Stage
 from relay.strategies.base import Requirements
 from relay.strategies.pipeline import Pipeline
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch.distributed.tensor.parallel import loss_parallel as sharded_loss
 
-from relay.strategies._tensor_plan import agree, split, whole
-from relay.strategies.base import Replica, Requirements, Strategy
+from relay.strategies._tensor_split import agree, split, whole
+from relay.strategies.base import Batch, Replica, Requirements, Strategy
 
 
 class TensorParallel(Strategy):
     """One replica over all ranks, with torch.distributed.tensor.
 
-    With `loss_parallel`, the outputs stay sharded over the classes, and the loss is computed from these shards.
+    With `loss_parallel`, the outputs stay sharded over the classes, and the loss is computed from these shards: the
+    outputs are those of the model's last nn.Linear, and their cross entropy is the loss.
     """
 
     requirements = Requirements(
@@ -30,21 +32,22 @@ class TensorParallel(Strategy):
         self.loss_parallel = loss_parallel
         self.tensor = self.ranks.mesh(self.ranks.world_size)
         self.model = self.task.model()
-        split(self.model, self.tensor, classes_sharded=loss_parallel)
+        split(self.task, self.model, self.tensor, classes_sharded=loss_parallel)
         self.model.to(self.ranks.device)  # after the split, so that no device ever holds the whole model
         self.make_optimizer()
         self.replica = Replica(0, 1, reports=self.ranks.rank == 0)
 
-    def train_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> torch.Tensor:
         with self._loss():
-            return whole(super().train_step(inputs, targets))
+            loss: torch.Tensor = whole(super().train_step(batch))
+        return loss
 
     def backward(self, loss: torch.Tensor) -> None:
         super().backward(loss)
         agree(self.model, self.tensor)
 
-    def predict(self, inputs: torch.Tensor) -> torch.Tensor:
-        return whole(super().predict(inputs))
+    def predict(self, batch: Batch) -> Any:
+        return whole(super().predict(batch))
 
     def _loss(self) -> AbstractContextManager[None]:
         """A context in which cross entropy accepts outputs that are sharded over the classes, also when backward."""

@@ -38,4 +38,4 @@ class ZeRO3OffloadCPU(ZeRO):
         return configuration
 
     def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return host_optimizer(self.task, parameters)
+        return host_optimizer(self.task, self.task.optimizer(parameters))

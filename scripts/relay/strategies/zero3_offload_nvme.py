@@ -106,7 +106,7 @@ class ZeRO3OffloadNVMe(ZeRO):
         deepspeed.zero.Init(module=model, config_dict_or_path=config, param_swapper=swapper)
 
     def torch_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return host_optimizer(self.task, parameters)
+        return host_optimizer(self.task, self.task.optimizer(parameters))
 
     def counted(self) -> dict[str, int]:
         """Bytes read from the node's disk and written to it."""

@@ -1,43 +1,25 @@
-"""From a prepared dataset to global batches: two ways to feed them, the same samples in the same order."""
+"""Three ways to read a split: the same samples in the same order, bit for bit."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from relay.datasets import kinds, verified
-from relay.datasets.arrays import Split as SplitName
-from relay.datasets.manifest import load_split, verify
+from relay.base.errors import UserError
+from relay.datasets import verified
 from relay.process import cpus
 from relay.process.devices import is_gpu
 from relay.process.interruption import SIGNALS
 from relay.process.ranks import Ranks
-from relay.spec.tasks import TaskSpec
-
-Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> torch.Tensor:
-    """The permutation of an epoch. Seed and epoch are mixed through SeedSequence, so that no two pairs collide."""
-    mixed = int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
-    return torch.randperm(count, generator=torch.Generator().manual_seed(mixed))
-
-
-def batch_indices(count: int, global_batch_size: int, seed: int, step: int) -> torch.Tensor:
-    """The samples of a step's global batch, (global_batch_size,) int64: a pure function of seed and step.
-
-    The position in training is therefore one integer, and resuming needs no loader's state. Every epoch is a new
-    permutation; its last, partial batch is left out.
-    """
-    epoch, position = divmod(step, count // global_batch_size)
-    return _order(count, seed, epoch)[position * global_batch_size :][:global_batch_size]
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.split import Chosen, Split
 
 
 def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
@@ -52,70 +34,41 @@ def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
     ranks.wait_for_files()
 
 
-class Split:
-    """One split of a prepared dataset, for a task's network.
-
-    `inputs` and `targets` are as they are stored; `reader`, the kind's, makes a network's inputs of them.
-    """
-
-    def __init__(self, directory: Path, name: SplitName, task: TaskSpec) -> None:
-        """Maps the files. Raises UserError where the dataset is damaged or does not fit the task's network."""
-        self.inputs, self.targets = load_split(directory, name)
-        manifest = verify(directory)
-        kind = kinds.load(manifest.kind)
-        kind.check_fit(manifest.shape, task)
-        self.reader = kind.reader(kind, manifest, task)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
 class Resident:
-    """The whole split as one tensor on the device; a batch is an indexing and what the kind's reader does."""
+    """The whole split as tensors on the device; a batch is an indexing and the task's transform."""
 
-    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype) -> None:
-        self.split, self.device, self.dtype = split, device, dtype
-        inputs = torch.from_numpy(np.array(split.inputs))
-        self.inputs = split.reader.ahead(inputs).to(device)
-        self.targets = torch.from_numpy(np.array(split.targets)).to(device)
+    def __init__(self, split: Split, device: torch.device) -> None:
+        self.split, self.device = split, device
+        stored = split.read(Chosen(torch.arange(len(split))))
+        # A copy, because tensors that map a file would be read from it in every step.
+        self.stored = batches.moved(batches.each(torch.clone, stored), device)
 
-    def fetch(self, indices: torch.Tensor) -> Batch:
-        """Inputs (n, *input_shape) and targets of these samples, on the device."""
+    def fetch(self, which: Chosen) -> Batch:
+        """The batch of these samples, on the device."""
+        positions = which.positions
         if is_gpu(self.device):  # from pinned memory, so that the loop need not wait for the device
-            indices = indices.pin_memory().to(self.device, non_blocking=True)
-        return self.split.reader.batch(self.inputs[indices], self.dtype), self.targets[indices]
+            positions = positions.pin_memory().to(self.device, non_blocking=True)
+        return self.split.ready(batches.taken(self.stored, positions), self.device)
 
-    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
-        """A batch for each list of samples, in order."""
-        return (self.fetch(indices) for indices in index_lists)
+    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
+        """A batch for each, in order."""
+        return map(self.fetch, of)
 
 
 class Mapped:
-    """A split that stays in its files; a batch is read when it is asked for. For proofs, which need few samples."""
+    """A split that stays where it is; a batch is read when it is asked for. For proofs, which need few samples."""
 
-    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype) -> None:
-        self.split, self.device, self.dtype = split, device, dtype
+    def __init__(self, split: Split, device: torch.device) -> None:
+        self.split, self.device = split, device
 
-    def fetch(self, indices: torch.Tensor) -> Batch:
+    def fetch(self, which: Chosen | torch.Tensor) -> Batch:
         """The same bits as `Resident.fetch`."""
-        chosen = indices.numpy()
-        inputs, targets = (torch.from_numpy(stored[chosen]) for stored in (self.split.inputs, self.split.targets))
-        inputs = self.split.reader.ahead(inputs).to(self.device)
-        return self.split.reader.batch(inputs, self.dtype), targets.to(self.device)
+        which = which if isinstance(which, Chosen) else Chosen(which)
+        return self.split.ready(self.split.read(which), self.device)
 
-    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
-        """A batch for each list of samples, in order."""
-        return (self.fetch(indices) for indices in index_lists)
-
-
-class _Samples(Dataset[Batch]):
-    """Sample by sample, as the kind's reader makes inputs of them."""
-
-    def __init__(self, split: Split) -> None:
-        self.split, self.input_of = split, split.reader.sampler()
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.input_of(self.split.inputs[index]), torch.from_numpy(np.array(self.split.targets[index]))
+    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
+        """A batch for each, in order."""
+        return map(self.fetch, of)
 
 
 def _start_worker(_worker: int) -> None:
@@ -128,15 +81,15 @@ def _start_worker(_worker: int) -> None:
 class Streamed:
     """torch's DataLoader over single samples, with worker processes and pinned memory."""
 
-    def __init__(self, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> None:
-        self.samples, self.device, self.workers = _Samples(split), device, workers
-        self.dtype = split.reader.kind.input_dtype(dtype)
+    def __init__(self, split: Split, device: torch.device, workers: int) -> None:
+        self.split, self.device, self.workers = split, device, workers
 
-    def batches(self, index_lists: Iterable[torch.Tensor]) -> Iterator[Batch]:
-        """A batch for each list of samples, in order; one stream across epochs, so that workers start only once."""
+    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
+        """A batch for each, in order; one stream across epochs, so that workers start only once."""
         loader = DataLoader(
-            self.samples,
-            batch_sampler=(indices.tolist() for indices in index_lists),  # lazily
+            self.split,
+            batch_sampler=of,  # type: ignore[arg-type]  # lazily; `Split.__getitems__` takes what it gives
+            collate_fn=_as_it_is,
             num_workers=self.workers,
             worker_init_fn=_start_worker if self.workers else None,
             pin_memory=is_gpu(self.device),
@@ -144,11 +97,27 @@ class Streamed:
             # would part from an uncut one's.
             generator=torch.Generator(),
         )
-        for inputs, targets in loader:
-            moved = inputs.to(self.device, non_blocking=True)
-            yield moved.to(self.dtype), targets.to(self.device, non_blocking=True)
+        for batch in _read(loader):
+            yield self.split.ready(batch, self.device)
 
 
-def feeder(kind: str, split: Split, device: torch.device, dtype: torch.dtype, workers: int) -> Resident | Streamed:
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
+def _read(loader: DataLoader[Any]) -> Iterator[Batch]:
+    """The loader's batches. A user's mistake that a worker tells comes with its traceback: the line alone is told."""
+    reading = iter(loader)
+    try:
+        yield from reading
+    except UserError as error:
+        raise UserError(str(error).rstrip().rpartition("UserError: ")[2]) from None
+    finally:
+        # Whoever keeps an error keeps the workers. Python would end them by a signal, which they ignore, and wait.
+        if isinstance(reading, _MultiProcessingDataLoaderIter):
+            reading._shutdown_workers()
+
+
+def feeder(kind: str, split: Split, device: torch.device, workers: int) -> Resident | Streamed:
     """The way of feeding that a run declares: "resident" or "dataloader"."""
-    return Resident(split, device, dtype) if kind == "resident" else Streamed(split, device, dtype, workers)
+    return Resident(split, device) if kind == "resident" else Streamed(split, device, workers)

@@ -52,8 +52,8 @@ def source_today(run: Run) -> str | None:
 
 def training_source(run: Run) -> str:
     """The digest of the code that trains a run, as it is now, but for its strategy's. Raises UserError."""
-    modules = ("training.trainer", "strategies.base", f"datasets.kinds.{run.dataset.kind}")
-    return source_digest({*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.network)})
+    modules = ("training.trainer", "strategies.base")
+    return source_digest({*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.name, run.task.file)})
 
 
 def edited_since(run: Run, places: Places) -> str:

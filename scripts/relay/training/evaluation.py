@@ -1,39 +1,91 @@
-"""Loss and accuracy on the test set, every sample counted once."""
+"""Loss and metrics on the test set, every sample counted once."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
 import torch
 
-from relay.strategies.base import Strategy
-from relay.task.data import Resident, Split
-from relay.task.task import Task
+from relay.process.ranks import Ranks
+from relay.strategies.base import Replica
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
+from relay.task.data import Chosen, Mapped, Resident, Streamed
+
+
+class Evaluable(Protocol):
+    """What an evaluation needs of a strategy."""
+
+    task: BoundTask
+    replica: Replica
+    ranks: Ranks
+
+    def predict(self, batch: Batch) -> Any:
+        """Outputs of this replica's slice in evaluation mode."""
 
 
 class Evaluation:
     """Measures a strategy's model on a whole split, in batches of the size that it trains with."""
 
-    def __init__(self, split: Split, task: Task, strategy: Strategy, global_batch_size: int) -> None:
-        self.task, self.strategy, self.batch = task, strategy, global_batch_size
-        self.data = Resident(split, strategy.ranks.device, task.dtype)
-        self.count = len(split)
+    def __init__(self, feeder: Resident | Streamed | Mapped, strategy: Evaluable, global_batch_size: int) -> None:
+        self.feeder, self.strategy, self.batch = feeder, strategy, global_batch_size
+        self.task, self.count = strategy.task, len(feeder.split)
 
-    def measure(self) -> tuple[float, float | None]:
-        """The mean loss, and the accuracy in 0..1 (None for regression; for text, of tokens). Collective.
+    def measure(self) -> tuple[float, dict[str, float]]:
+        """The mean loss, and the task's metrics by name. Collective.
 
-        The last batch is filled up with repeated samples, because some strategies need equal shapes; these are not
-        counted.
+        Some strategies need equal shapes: the last batch is filled up with copies of the first sample, which do not
+        count. Where the model returns its own loss, theirs is a part of it. It is measured alone, and taken off.
         """
+        return means(self.strategy.ranks.gather(self.totals()))
+
+    def totals(self) -> tuple[dict[str, float], int]:
+        """Loss and metrics of this replica's slices, each summed over samples, and how many samples these are."""
         replica = self.strategy.replica
-        loss, correct = 0.0, 0.0
-        for start in range(0, self.count, self.batch):
-            positions = torch.arange(start, start + self.batch).chunk(replica.count)[replica.index]
-            inputs, targets = self.data.fetch(positions % self.count)
-            outputs = self.strategy.predict(inputs)
-            real = int((positions < self.count).sum())  # the repeated ones come last
+        totals, counted, filled = Counter[str](), 0, 0
+        for positions, batch in zip(self._slices(), self.feeder.batches(self._read()), strict=True):
+            outputs = self.strategy.predict(batch)
+            real, whole = int((positions < self.count).sum()), len(positions)  # the copies come last
             if replica.reports and real:
-                loss += self.task.loss(outputs[:real], targets[:real]).item() * real
-                if self.task.classes is not None:
-                    correct += self.task.correct(outputs[:real], targets[:real])
-        told = self.strategy.ranks.gather((loss, correct))
-        accuracy = sum(c for _, c in told) / self.count if self.task.classes is not None else None
-        return sum(part for part, _ in told) / self.count, accuracy
+                if real < whole and all(leaf.dim() for leaf in batches.leaves(outputs)):
+                    outputs, batch = batches.taken(outputs, slice(real)), batches.taken(batch, slice(real))
+                    whole = real
+                totals.update({name: value * whole for name, value in self._measured(outputs, batch).items()})
+                filled += whole - real
+                counted += real
+        if any(self.strategy.ranks.gather(filled)):
+            totals.subtract({name: filled * value for name, value in self._of_the_first().items()})
+        return dict(totals), counted
+
+    def _slices(self) -> Iterator[torch.Tensor]:
+        """This replica's positions in each batch; those beyond the split's end are to be copies of the first sample."""
+        replica = self.strategy.replica
+        for start in range(0, self.count, self.batch):
+            yield torch.arange(start, start + self.batch).chunk(replica.count)[replica.index]
+
+    def _read(self) -> Iterator[Chosen]:
+        return (Chosen(positions.where(positions < self.count, 0)) for positions in self._slices())
+
+    def _of_the_first(self) -> dict[str, float]:
+        """Loss and metrics of the first sample. Collective."""
+        positions = torch.zeros_like(next(self._slices()))
+        (batch,) = self.feeder.batches(iter([Chosen(positions)]))
+        outputs = self.strategy.predict(batch)
+        mine = self._measured(outputs, batch) if self.strategy.replica.reports else None
+        return next(found for found in self.strategy.ranks.gather(mine) if found is not None)
+
+    def _measured(self, outputs: Batch, batch: Batch) -> dict[str, float]:
+        """The loss and the metrics of a batch."""
+        metrics = {name: value for name, value in self.task.metrics(outputs, batch).items() if name != "loss"}
+        return {"loss": float(self.task.loss(outputs, batch)), **metrics}
+
+
+def means(told: Sequence[tuple[Mapping[str, float], int]]) -> tuple[float, dict[str, float]]:
+    """The mean loss and the mean metrics of what replicas have summed up."""
+    samples = sum(count for _, count in told)
+    names = dict.fromkeys(name for part, count in told if count for name in part)
+    found = {name: sum(part.get(name, 0.0) for part, count in told if count) / samples for name in names}
+    return found.pop("loss"), found

@@ -172,8 +172,8 @@ def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) 
 def _is_todays(places: Places, run: Run, code: str) -> bool:
     """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
     try:
-        return freeze(Path(run.strategy.file), places.code).name == code
-    except OSError:
+        return freeze(Path(run.strategy.file), places.code, run.task.file).name == code
+    except (OSError, UserError):
         return False
 
 
@@ -181,7 +181,7 @@ def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
     strategy_file = Path(run.strategy.file)
     return {
-        "code": freeze(strategy_file, places.code).name,
+        "code": freeze(strategy_file, places.code, run.task.file).name,
         "strategy_source": source_digest(strategy_sources(strategy_file)),
         "training_source": training_source(run),
     }

@@ -42,7 +42,7 @@ def _faults(
         yield f"the evaluation after the last step, {total}, is missing in its records; {anew}"
     for evaluation in at_the_end:
         accuracy = evaluation["test_accuracy"]
-        if accuracy is None and run.dataset.classes is not None:
+        if accuracy is None and "accuracy" in run.task.metrics:
             yield f"the test accuracy of step {total} is missing in its records; {anew}"
         if accuracy is not None and not 0 <= accuracy <= 1:  # also where it is no number
             yield f"the test accuracy of step {total} is {accuracy:.4g}; allowed: from 0 to 1. Look at `predict`"

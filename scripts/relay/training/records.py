@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from relay.training.timing import Block
 class Recorder:
     """Buffers one attempt's losses and times; rank 0 writes them in bulk."""
 
-    def __init__(self, work: Path, attempt: int, ranks: Ranks, replica: Replica) -> None:
+    def __init__(
+        self, work: Path, attempt: int, ranks: Ranks, replica: Replica, why: Callable[[str, int], str]
+    ) -> None:
+        """`why` explains a loss that is not finite, as `run_folder.attempts.not_finite` asks it."""
+        self.why = why
         self.path, self.ranks, self.replica = attempt_path(work, attempt), ranks, replica
         self._step = 0  # the last one whose loss is written
         self._losses: list[torch.Tensor] = []
@@ -55,9 +60,11 @@ class Recorder:
         if self.replica.reports:
             self._losses.append(loss)
 
-    def evaluation(self, step: int, loss: float, accuracy: float | None) -> None:
+    def evaluation(self, step: int, loss: float, metrics: Mapping[str, float]) -> None:
         """Keep what the evaluation after a step found."""
-        self._evaluations.append({"step": step, "test_loss": loss, "test_accuracy": accuracy})
+        accuracy = metrics.get("accuracy")
+        found = {"step": step, "test_loss": loss, "test_accuracy": accuracy, "test_metrics": dict(metrics)}
+        self._evaluations.append(found)
 
     def flush(self, blocks: list[Block], paused: dict[str, float]) -> None:
         """Write what has gathered; a step's loss is the mean over the replicas. Collective.
@@ -71,7 +78,7 @@ class Recorder:
         rows = [block.row() for block in blocks]
         self._write(after=self._step, blocks=rows, losses=means, evaluations=self._evaluations, paused=paused)
         losses = list(enumerate(means, self._step + 1))
-        wrong = not_finite(losses, self._evaluations)
+        wrong = not_finite(losses, self._evaluations, self.why)
         self._step, self._losses, self._evaluations = self._step + len(means), [], []
         if wrong:
             raise Diverged(wrong)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,27 +18,28 @@ from relay.run_folder import attempt_name
 from relay.run_folder.spots import Seen, Spots, draw, go_on, states_folder
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
-from relay.task.task import Task
+from relay.task import batches
+from relay.task.bound import BoundTask
 from relay.training.checkpoint import DONE, Checkpoints
 
 # The first two steps of a process send more than the later ones: shapes, buckets, connections.
 SETTLING_STEPS = 2
 
 
-class NotedTask(Task):
+@dataclass
+class NotedTask(BoundTask):
     """The task of a run, which notes what reaches its loss while a step is watched.
 
-    It is the same object in every step, and there before the strategy is built: a strategy that keeps the loss, or a
-    copy of the task, is seen too, and none can tell a step that is watched.
+    The note belongs to the class, so that it also sees a strategy that keeps a copy of the task.
     """
 
     parts: ClassVar[list[int] | None] = None  # the sizes of the batches of this process's step; None between
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Any, batch: batches.Batch) -> torch.Tensor:
         """The task's loss."""
         if NotedTask.parts is not None:
-            NotedTask.parts.append(len(targets))
-        return super().loss(outputs, targets)
+            NotedTask.parts.append(batches.count(batch))
+        return super().loss(outputs, batch)
 
 
 class _States(Checkpoints):

@@ -71,6 +71,8 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         **used(work, list(zip(numbers, lines, strict=True)), run.length.steps_per_epoch),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
+        # The task's first metric, whatever its name.
+        "test_metric": next(iter(evaluations[-1].get("test_metrics", {}).values()), None) if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
         "evaluations": evaluations,
         "losses": _thinned(losses),

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from relay import strategies
 from relay.base import options
@@ -20,10 +23,13 @@ from relay.process.generators import seed_generators
 from relay.process.interruption import Interruption
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder import chain, spots
+from relay.run_folder import chain
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
-from relay.task.data import Batch, Split, batch_indices, feeder, verify_on_further_nodes
+from relay.task import finite
+from relay.task.batches import Batch
+from relay.task.data import feeder, verify_on_further_nodes
+from relay.task.split import Chosen, chosen
 from relay.training.agreement import Agreement, Moment
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
@@ -42,19 +48,20 @@ class Trainer:
     ) -> None:
         self.run, self.ranks = run, ranks
         self.interruption = Interruption.watch()
-        self.task = task = NotedTask.of(run)
+        self.task = task = NotedTask.of(run, dataset)
         strategy = strategies.load(run.strategy.name)
         self.strategy = strategy(task, ranks, run.batch.global_batch_size, run.strategy.options, measured)
         # Each replica its own stream for dropout, the same on all of its ranks: what they hold of one layer together
         # must be dropped alike. The model's initial parameters come from the seed alone.
         seed_generators(run.seed * 1_000_003 + self.strategy.replica.index, ranks.devices)
         verify_on_further_nodes(dataset, run.shape.nodes, ranks)
-        train, test = Split(dataset, "train", run.task), Split(dataset, "test", run.task)
+        train, test = task.split("train"), task.split("test")
         self.count, self.dataset = len(train), digest(dataset)
-        self.feeder = feeder(run.feeding.loader, train, ranks.device, task.dtype, run.feeding.data_workers)
-        self.evaluation = Evaluation(test, task, self.strategy, run.batch.global_batch_size)
+        reads = partial(feeder, run.feeding.loader, device=ranks.device, workers=run.feeding.data_workers)
+        self.feeder = reads(split=train)
+        self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
-        self.recorder = Recorder(work, attempt, ranks, self.strategy.replica)
+        self.recorder = Recorder(work, attempt, ranks, self.strategy.replica, self._why_not_finite)
         self.observer = Observer(run.length, work, attempt, ranks, self.strategy)
         self.work = work
         self.spots = Keeper(run, work, ranks, self.strategy, self.checkpoints)
@@ -131,16 +138,26 @@ class Trainer:
         """This replica's slice of every global batch from step `first` to `last`."""
         run, replica = self.run, self.strategy.replica
         return self.feeder.batches(
-            batch_indices(self.count, run.batch.global_batch_size, run.seed, step).chunk(replica.count)[replica.index]
+            chosen(self.count, run.batch.global_batch_size, run.seed, step, replica.index, replica.count)
             for step in range(first, last)
         )
 
+    def _why_not_finite(self, name: str, step: int) -> str:
+        """What of the samples is not finite of which this loss was computed; '' where all is: the training diverged."""
+        size = self.run.batch.global_batch_size
+        if name == "test":
+            split = self.evaluation.feeder.split
+            return finite.reason_of(split, map(Chosen, torch.arange(len(split)).split(size)), self.ranks.device)
+        which = chosen(self.count, size, self.run.seed, step - 1)
+        return finite.reason_of(self.feeder.split, [which], self.ranks.device)
+
     def _evaluate(self, step: int) -> None:
-        """Record the loss and the accuracy on the test set. Collective."""
-        loss, accuracy = self.evaluation.measure()
-        self.recorder.evaluation(step, loss, accuracy)
+        """Record the loss and the task's metrics on the test set. Collective."""
+        loss, metrics = self.evaluation.measure()
+        self.recorder.evaluation(step, loss, metrics)
         if self.ranks.rank == 0:
-            told = "" if accuracy is None else f", accuracy {accuracy:.2%}"
+            told = "".join(f", {name} {value:.2%}" if name == "accuracy" else f", {name} {value:.4g}"
+                           for name, value in metrics.items())  # fmt: skip
             print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{told}", flush=True)
 
     def _flush(self, step: int, stopwatch: Stopwatch, agreement: Agreement) -> None:
@@ -169,8 +186,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt in the whole chain")
     given = parser.parse_args(arguments)
 
-    drawn = given.work / spots.FOLDER / spots.FILE  # whoever knows them could behave in these steps alone
-    strategies.watch(given.spec, given.work, given.spec.parent, given.dataset, secret=[drawn])
     with joined(given.spec, strategies.service) as (run, ranks):
         # Nobody held it when the job began; the driver's looks at it last an instant.
         held = exclusive(given.work, seconds=5.0) if ranks.rank == 0 else None

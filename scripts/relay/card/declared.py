@@ -1,0 +1,161 @@
+"""What a task's class declares: its attributes and the signatures of its methods, checked before anything runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FunctionType, NoneType
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.spec.messages import near, show
+from relay.spec.option_values import allowed, fits
+from relay.task.places import mistake
+from relay.task.user import DESCRIBING, Task, options_of
+
+# What a task's methods are called with, besides `self`.
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "prepare": ("folder",),
+    "datasets": ("folder",),
+    "collate_fn": ("samples",),
+    "transform": ("batch",),
+    "model": (),
+    "inputs": ("batch",),
+    "loss": ("outputs", "batch"),
+    "optimizer": ("parameters",),
+    "metrics": ("outputs", "batch"),
+    "blocks": ("model",),
+    "tensor_plan": ("model",),
+}
+NEEDED = ("datasets", "model", "optimizer")
+NUMBERS = {
+    "units_per_sample": int,
+    "global_batch_size": int,
+    "learning_rate": float,
+    "epochs": float,
+    "data_version": int,
+}
+SCHEDULES = {"constant": (), "step": ("every_epochs", "gamma"), "cosine": ()}
+METHOD = FunctionType | staticmethod | classmethod
+PLAIN = (list, tuple, dict, set, frozenset, range, Path, NoneType)
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+def check(own: Task) -> None:
+    """Raise UserError, a line for each mistake, with file and line."""
+    problems = [*_methods(type(own)), *_attributes(own)]
+    if problems:
+        raise UserError("\n".join(str(mistake(type(own), name, problem)) for name, problem in problems))
+
+
+def warnings(own: Task) -> Iterator[str]:
+    """Options whose names look like misspelt attributes or methods, and methods that nobody calls."""
+    for name in options_of(own):
+        if found := near(name, [each for each in (*DESCRIBING, *METHODS) if each != name], 0.85):
+            yield str(mistake(type(own), name, f"{name} is an option of this task alone; {found.rstrip()}"))
+    yield from uncalled(type(own))
+
+
+def uncalled(kind: type[Task]) -> Iterator[str]:
+    """Public methods of a task's classes that are none of `relay.Task`, and to which nothing in their files refers.
+
+    A misspelt one would be left out without a word, and so would one that another library calls.
+    """
+    owners = [owner for owner in kind.__mro__ if issubclass(owner, Task) and owner is not Task]
+    referred = set[str]().union(*(_referred(Path(file)) for file in {inspect.getfile(owner) for owner in owners}))
+    for name, value in ((name, value) for owner in owners for name, value in vars(owner).items()):
+        if not isinstance(value, METHOD) or name.startswith("_") or hasattr(Task, name) or name in referred:
+            continue
+        meant = near(name, METHODS, 0.7).rstrip() or f"relay.Task has {', '.join(METHODS)}"
+        problem = f"{name} is no method of relay.Task, and nothing in the file calls it; {meant}"
+        yield str(mistake(kind, name, problem))
+
+
+def _referred(file: Path) -> Iterator[str]:
+    """The names that a file uses, also as text: `getattr` takes them so."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant):
+            yield str(node.value)
+
+
+def no_options(own: Task) -> tuple[str, ...]:
+    """Public values of the class that may be meant as options, and are of no type that an option has."""
+    names = [name for owner in reversed(type(own).__mro__) if owner not in (Task, object) for name in vars(owner)]
+    public = [name for name in dict.fromkeys(names) if not name.startswith("_") and not hasattr(Task, name)]
+    return tuple(name for name in public if isinstance(getattr(own, name), PLAIN))
+
+
+def _methods(kind: type[Task]) -> Iterator[tuple[str, str]]:
+    defined = [name for owner in kind.__mro__ if owner not in (Task, object) for name in vars(owner)]
+    for name, arguments in METHODS.items():
+        method, wanted = getattr(kind, name), f"{name}({', '.join(('self', *arguments))})"
+        if method is None:
+            continue
+        if name in NEEDED and method is getattr(Task, name):
+            others = [each for each in defined if each not in METHODS]
+            yield name, f"method {name} is missing; {near(name, others)}allowed: def {wanted}"
+        elif not callable(method):
+            yield name, f"{name} is {show(method)}; allowed: a method, def {wanted}"
+        elif not _takes(kind, name, len(arguments)):
+            yield name, f"{name}{inspect.signature(method)} takes other arguments; allowed: def {wanted}"
+
+
+def _takes(kind: type[Task], name: str, count: int) -> bool:
+    """Whether the method can be called with so many arguments."""
+    plain = inspect.getattr_static(kind, name)
+    bound = isinstance(plain, staticmethod | classmethod)
+    try:
+        inspect.signature(getattr(kind, name)).bind(*range(count + (not bound)))
+    except TypeError:
+        return False
+    return True
+
+
+def _attributes(own: Task) -> Iterator[tuple[str, str]]:
+    for name, kind in NUMBERS.items():
+        value = getattr(own, name)
+        fitting = type(value) is int if kind is int else type(value) in (int, float) and math.isfinite(value)
+        if not fitting or value <= 0:
+            words = "a whole number of at least 1" if kind is int else "a number above 0"
+            yield name, f"{name} is {show(value)}; allowed: {words}"
+    if not isinstance(own.unit, str) or not own.unit.strip():
+        yield "unit", f"unit is {show(own.unit)}; allowed: a word in the plural, such as 'images'"
+    if own.data is not None and not (isinstance(own.data, str) and re.fullmatch(NAME, own.data)):
+        yield "data", f"data is {show(own.data)}; allowed: letters, digits, '.', '_' and '-'"
+    generated: Any = own.generated  # a user may have written anything
+    if not isinstance(generated, bool):
+        yield "generated", f"generated is {show(generated)}; allowed: True, False"
+    yield from (("schedule", problem) for problem in _schedule(own.schedule))
+    options = options_of(own)
+    for name, value in own.small.items():
+        if name not in options:
+            yield (
+                "small",
+                f"small names {show(name)}; {near(name, options)}allowed: options, {', '.join(options) or 'none'}",
+            )
+        elif not fits(value, options[name]):
+            yield "small", f"small: {name} is {show(value)}; allowed: {allowed(options[name])}"
+
+
+def _schedule(schedule: Any) -> Iterator[str]:
+    kind = schedule.get("kind") if isinstance(schedule, Mapping) else None
+    if kind not in SCHEDULES:
+        yield f"schedule is {show(schedule)}; allowed: a dict whose 'kind' is one of {', '.join(SCHEDULES)}"
+        return
+    needed, known = SCHEDULES[kind], {"kind", "warmup_epochs", *SCHEDULES[kind]}
+    for name in needed:
+        if name not in schedule:
+            yield f"schedule: {name} is missing; kind '{kind}' needs {' and '.join(needed)}"
+    for name, value in schedule.items():
+        if name not in known:
+            yield f"schedule: {show(name)} is unknown; {near(name, known)}allowed: {', '.join(sorted(known))}"
+        elif name != "kind" and (type(value) not in (int, float) or value < 0):
+            yield f"schedule: {name} is {show(value)}; allowed: a number of at least 0"

@@ -1,0 +1,189 @@
+"""A task's loss, metrics and optimiser, looked at: what one step of the training computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from relay.base.errors import UserError
+from relay.card.model import Computable, computed
+from relay.card.seen import Seen
+from relay.process.generators import drawn_from
+from relay.task import batches, finite
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
+from relay.task.draws import Draws
+from relay.task.in_float64 import InFloat64
+from relay.task.mean_loss import LIMITS, mean_over_samples
+from relay.task.places import calling, mistake, place
+from relay.task.still import FrozenNorms, still
+
+# Cross entropy without these is what strategies can divide by classes.
+USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
+OPTIONS = ("momentum", "weight_decay")
+SHOWN = 3  # names in a line
+
+
+def see(task: Computable, seen: Seen) -> None:
+    """Look at a training step and an evaluation of a task. Raises UserError for what cannot be trained."""
+    bound, batch, kind = task.bound, task.batch, type(task.bound.own)
+    outputs = computed(task, seen)
+    with calling(kind, "loss"), _Entropy() as entropy, drawn_from(0):
+        loss = bound.loss(outputs, batch)
+    seen.card["cross_entropy"] = entropy.is_all(loss, outputs)
+    if not math.isfinite(float(loss.detach())):
+        why = finite.reason(batch, torch.arange(batches.count(batch)), bound.split("train"))
+        told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
+        raise mistake(kind, "loss", told)
+    _gradients(task, loss, seen)
+    seen.metrics = _evaluated(task)
+    # What draws outside torch gives another loss each time, whatever it is a mean of.
+    seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
+
+
+def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
+    """Which parameters get no gradient. Raises UserError where none gets one."""
+    kind = type(task.bound.own)
+    trained = {name: each for name, each in task.model.named_parameters() if each.requires_grad}
+    if loss.requires_grad:
+        with calling(kind, "loss"):
+            loss.backward()
+    left = [name for name, parameter in trained.items() if parameter.grad is None]
+    if len(left) == len(trained):
+        raise mistake(
+            kind,
+            "loss",
+            "no parameter of the model gets a gradient from the loss; allowed: a loss that is computed from the "
+            "model's outputs, without detach(), item() or no_grad()",
+        )
+    seen.card["without_gradient"] = tuple(left)
+    if left:
+        seen.warnings.append(
+            f"{place(kind, 'model')}: {_several(left)} got no gradient in the first step; is that meant?"
+        )
+
+
+def _several(names: Sequence[str]) -> str:
+    """'a', 'b', 'c' and 4 more parameters."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+@torch.no_grad()
+def _evaluated(task: Computable) -> tuple[str, ...]:
+    """The names of the metrics. Raises UserError where an evaluation fails."""
+    bound, batch, kind = task.bound, task.batch, type(task.bound.own)
+    with drawn_from(0):
+        with calling(kind, "model"):
+            outputs = bound.outputs(task.model.eval(), batch)
+        with calling(kind, "loss"):
+            bound.loss(outputs, batch)
+        with calling(kind, "metrics"):
+            found = bound.own.metrics(outputs, batch)
+            if not isinstance(found, Mapping):
+                raise mistake(
+                    kind, "metrics", f"metrics() returned {type(found).__name__}; allowed: a dict of names and means"
+                )
+            for name, value in found.items():
+                if not isinstance(value, int | float) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
+                    got = (
+                        f"a tensor of shape {list(value.shape)}"
+                        if isinstance(value, torch.Tensor)
+                        else type(value).__name__
+                    )
+                    raise mistake(
+                        kind,
+                        "metrics",
+                        f"metrics(): {name} is {got}; allowed: a single number, the mean over the samples",
+                    )
+    return tuple(found)
+
+
+def _mean_difference(task: Computable, seen: Seen) -> float | None:
+    """How far the loss is from a mean over samples; 0 within the limit of rounding, None where that cannot be said.
+
+    In float64; in float32 for a model that computes in no other type. The buffers that a forward pass changes come onto
+    the card.
+    """
+    for precision, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
+        bound = task.bound
+        exact = BoundTask(bound.spec, bound.seed, precision, 1, 1, folder=bound.folder)
+        exact._accepted = bound._accepted
+        model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
+        try:
+            return _difference(exact, model, batch, LIMITS[dtype], seen)
+        except (RuntimeError, TypeError, UserError):
+            continue
+    return None
+
+
+def _difference(bound: BoundTask, model: nn.Module, batch: Batch, limit: float, seen: Seen) -> float:
+    in_float64 = InFloat64() if bound.dtype == torch.float64 else nullcontext()
+    with in_float64:
+        seen.card["buffers"] = still(model, lambda whole: bound.outputs(whole, batch)).buffers
+    with ExitStack() as stack:
+        stack.enter_context(in_float64)
+        stack.enter_context(drawn_from(0))
+        stack.enter_context(Draws().fixed())
+        stack.enter_context(FrozenNorms())
+        found = mean_over_samples(bound, model, batch)
+    return 0.0 if found < limit else float(f"{found:.3g}")
+
+
+class _Entropy(TorchFunctionMode):
+    """Sees the calls of torch's cross entropy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        result = func(*args, **given)
+        if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
+            self.calls.append((args[0] if args else given["input"], result))
+        return result
+
+    def is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
+        """Whether the loss is the cross entropy of outputs, or of a view of them."""
+        held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
+        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.calls)
+
+
+def see_optimizer(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
+    """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
+    kind, parameters = type(bound.own), dict(model.named_parameters())
+    with calling(kind, "optimizer"):
+        made = bound.optimizer(parameters.values())
+    held = {id(each) for group in made.param_groups for each in group["params"]}
+    left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
+    if not held & {id(each) for each in parameters.values()}:
+        raise mistake(
+            kind,
+            "optimizer",
+            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`",
+        )
+    if left:
+        seen.warnings.append(
+            f"{place(kind, 'optimizer')}: optimizer() leaves out {_several(left)}, which are never trained then"
+        )
+    if type(made).__name__ == "LBFGS":
+        raise mistake(
+            kind,
+            "optimizer",
+            "optimizer() returned LBFGS, which computes several losses in a step; allowed: an optimiser of one loss",
+        )
+    seen.optimizer = type(made).__name__.lower()
+    seen.card["optimizer_options"] = {
+        name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
+    }

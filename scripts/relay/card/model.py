@@ -1,0 +1,194 @@
+"""A task's model, looked at: its parameters, what it calls, and whether it is the same when it is built again."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+from relay.card.seen import Seen
+from relay.card.watch import Watch
+from relay.process.devices import is_gpu
+from relay.process.generators import drawn_from, start_drawing
+from relay.task import batches
+from relay.task.batches import Batch
+from relay.task.bound import BoundTask
+from relay.task.load import told
+from relay.task.places import calling, mistake, of_two_devices
+
+META = torch.device("meta")
+# A look computes a model of at most so many parameters, and so many operations for a sample; a heavy one by its small
+# options where it has some, else with few samples.
+MOST_PARAMETERS = 100_000_000
+MOST_FLOPS = 2e9
+HEAVY_FLOPS = 1e8
+FEW_SAMPLES = 3
+DRAWING_SEED = 1
+
+
+class Computable(NamedTuple):
+    """A task that can be computed here within seconds: itself, or with its options `small`; with a batch."""
+
+    bound: BoundTask
+    model: nn.Module
+    again: nn.Module  # built once more
+    batch: Batch
+
+
+def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computable | None]:
+    """Look at the model with a batch. Returns it, perhaps without values, and what can be computed here.
+
+    That is None where it is too large. Raises UserError.
+    """
+    meta = _on_meta(bound)
+    model = meta if meta is not None else _built(bound, seen.device)
+    elements = sum(parameter.numel() for parameter in model.parameters())
+    seen.card |= {"parameters": elements, "tied": _tied(model)}
+    seen.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
+    watch = None if meta is None else _watched_on_meta(bound, meta, batch, seen)
+    if meta is not None and watch is None:
+        model = _built(bound, seen.device)
+    flops = (watch.flops or 0) // batches.count(batch) if watch else 0
+    if elements > MOST_PARAMETERS or flops > (HEAVY_FLOPS if bound.spec.small else MOST_FLOPS):
+        if watch is not None:
+            watched(watch, batches.count(batch), seen)
+        return model, _small(bound, seen.device)
+    first = _built(bound, seen.device) if model is meta else model
+    few = batches.taken(batch, slice(0, FEW_SAMPLES)) if flops > HEAVY_FLOPS else batch
+    return first, Computable(bound, first, _built_again(bound, first, seen.device), few)
+
+
+def _on_meta(bound: BoundTask) -> nn.Module | None:
+    """The model without values; None where it cannot be built so: it reads values that it has made."""
+    try:
+        with META:
+            model = bound.built()
+    except Exception:  # whatever it is, the CPU tells whether it is a mistake
+        return None
+    return model if all(each.device == META for each in model.parameters()) else None
+
+
+def _built(bound: BoundTask, device: torch.device) -> nn.Module:
+    with calling(type(bound.own), "model"):
+        return bound.built().to(device)
+
+
+def _small(bound: BoundTask, device: torch.device) -> Computable | None:
+    """The task with the options that it names for proofs, and a batch of its own."""
+    if not bound.spec.small:
+        return None
+    spec = replace(bound.spec, options={**bound.spec.options, **bound.spec.small})
+    small = BoundTask(spec, bound.seed, bound.precision, 1, 1, folder=bound.folder)
+    model = _built(small, device)
+    if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
+        return None
+    with calling(type(small.own), "datasets"):
+        batch = batches.moved(small.example(FEW_SAMPLES), device)
+    return Computable(small, model, _built_again(small, model, device), batch)
+
+
+def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """The names of parameters that have several, each group in the model's order."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return tuple(tuple(group) for group in names.values() if len(group) > 1)
+
+
+def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> Watch | None:
+    """What a pass on the meta device calls; None where it cannot be computed without values."""
+    watch = Watch(model.train())
+    try:
+        with watch.watching():
+            bound.outputs(model, batches.moved(batch, META))
+    except Exception as error:
+        if of_two_devices(error):
+            seen.warnings.append(_of_another_device(bound, error))
+        return None
+    return watch
+
+
+def _of_another_device(bound: BoundTask, error: Exception) -> str:
+    file = Path(inspect.getfile(type(bound.own)))
+    place = told(error, file).partition(f": {type(error).__name__}")[0]  # its words name the meta device
+    return f"{place}: the model joins tensors of two devices, and fails on a GPU; make them on its inputs' device"
+
+
+def watched(watch: Watch, samples: int, seen: Seen, *, flops: bool = True) -> None:
+    """Put what was watched of a pass over so many samples onto the card."""
+    norms = (*seen.card["batch_norm"], *watch.norms)
+    seen.card |= {
+        "dropout": tuple(watch.dropout),
+        "draws": tuple(watch.draws),
+        "batch_norm": tuple(dict.fromkeys(norms)),
+    }
+    if flops:
+        seen.card["forward_flops"] = None if watch.flops is None else watch.flops // samples
+
+
+def _built_again(bound: BoundTask, first: nn.Module, device: torch.device) -> nn.Module:
+    """Another build with the same seed. Raises UserError unless it has the same parameters and buffers."""
+    second = _built(bound, device)
+    one, other = (dict([*each.named_parameters(), *each.named_buffers()]) for each in (first, second))
+    differing = [name for name in one if name not in other or not _same(one[name], other[name])]
+    differing += [name for name in other if name not in one]
+    if differing:
+        raise mistake(
+            type(bound.own),
+            "model",
+            f"model() makes another '{differing[0]}' when it is called again with the same seed; allowed: initial "
+            "values from the random numbers of torch, numpy and Python's `random`, which are seeded",
+        )
+    return second
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    one, other = one.detach(), other.detach()
+    return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
+def computed(task: Computable, seen: Seen) -> Any:
+    """The outputs of a pass in training mode. It is watched, and computed twice, to see which generators it depends on.
+
+    Raises UserError for what the model raises.
+    """
+    bound, batch = task.bound, task.batch
+    with drawn_from(DRAWING_SEED), calling(type(bound.own), "model"):
+        _start_gpu(seen.device)
+        before = _elsewhere()
+        watch = Watch(task.model.train())
+        with watch.watching():
+            outputs = bound.outputs(task.model, batch)
+        moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
+        start_drawing(DRAWING_SEED)
+        _start_gpu(seen.device)
+        with Watch(task.again.train()).watching():  # as before: modes change in which order is drawn
+            again = bound.outputs(task.again, batch)
+    watched(watch, batches.count(batch), seen, flops="forward_flops" not in seen.card)
+    pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]
+    same = all(_same(one, other) for one, other in pairs)
+    seen.card["outside"] = moved if moved or same else ("a generator of its own",)
+    return outputs
+
+
+def _start_gpu(device: torch.device) -> None:
+    if is_gpu(device):
+        torch.cuda.manual_seed_all(DRAWING_SEED)
+
+
+def _are_tensors(pair: tuple[Any, Any]) -> bool:
+    return all(isinstance(each, torch.Tensor) for each in pair)
+
+
+def _elsewhere() -> dict[str, Any]:
+    """The states of the generators that are not torch's."""
+    numpy = np.random.get_state(legacy=False)["state"]
+    return {"Python's random": random.getstate(), "numpy": (numpy["key"].tobytes(), numpy["pos"])}

@@ -1,0 +1,42 @@
+"""A public dataset's verified files: from a copy that the user has, or downloaded."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from relay.base.errors import UserError
+from relay.datasets.cifar10 import CIFAR10
+from relay.datasets.files import members_below, members_of
+from relay.datasets.mnist import MNIST
+from relay.datasets.sources import Source
+
+if TYPE_CHECKING:
+    from relay.datasets.download import Patience
+
+SOURCES = {source.name: source for source in (CIFAR10, MNIST)}
+
+
+def members(
+    source: Source, root: Path | None, mirror: str | None, patience: Patience | None = None
+) -> dict[str, bytes]:
+    """Name and content of each file. `root` is a folder with a copy in torchvision's layout.
+
+    Without it the files are downloaded, from `mirror` in place of the source's own addresses if given. Raises
+    UserError for anything missing, unreachable or corrupted.
+    """
+    if root is not None:
+        return dict(members_below(root.absolute(), source))
+    if mirror and not mirror.startswith(("http://", "https://", "file://")):
+        raise UserError(f"dataset_mirror: '{mirror}' must begin with http://, https:// or file://")
+    from relay.datasets.download import download  # with requests, which jobs may be without
+
+    mirrors = (mirror,) if mirror else source.mirrors
+    found: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in source.archives:
+            path, _ = download(archive.file, mirrors, Path(folder), patience)
+            found.update(members_of(path, archive))
+            path.unlink()
+    return found

@@ -1,0 +1,32 @@
+"""What the jobs of all proofs do alike: start processes on today's code, which leave what they found in one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from relay.launch.launcher import launch
+from relay.run_folder.snapshot import freeze
+from relay.spec.run import Training
+
+# Starts the processes of a specification, a role, in a folder, with arguments, on that code; returns their status.
+Start = Callable[[Path, str, Path, Sequence[str], Path], int]
+
+
+def started(
+    spec: Path,
+    role: str,
+    results: Path,
+    output: Path,
+    arguments: Sequence[str],
+    *,
+    strategy_file: Path | None = None,
+    start: Start = launch,
+) -> int:
+    """Start the role's processes, which write `output`, in its folder; returns their status.
+
+    What an earlier attempt wrote is removed. Raises FileNotFoundError where the strategy's file is gone.
+    """
+    output.unlink(missing_ok=True)
+    code = freeze(strategy_file, results / "code", Training.read(spec).task.file)
+    return start(spec, role, output.parent, ["--spec", str(spec), "--output", str(output), *arguments], code)

@@ -1,0 +1,74 @@
+"""What was seen of a task by looking at it, as plain data: the planner reads it without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ROUNDING = 1e-9
+LOOKED_AT = 256  # samples of each set, spread over it, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One tensor of a batch: where it stands in it, one sample's shape, and its type."""
+
+    place: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What a task is, seen once for each content of its file. None is what is not known.
+
+    Data: `batch` are the tensors that a step gets. `equal_shapes`: all samples have one shape, so that they can be kept
+    in memory, where they take `sample_bytes` each. `random_samples`: a sample differs from epoch to epoch.
+
+    Model: `parameters` are counted. `cuts` are the names of modules at which a pipeline may cut it, `uncuttable` says
+    why there are none. `matrices` is the part of the parameters that tensor parallelism splits; each of `divisible`, by
+    name, is a number that its processes must divide. `experts` are those of a mixture. `tied` are names that share a
+    parameter. `dropout` and `batch_norm` name modules or functions, `buffers` what a forward pass changes beside
+    BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside torch's that they come
+    from. `without_gradient` are parameters that the first step leaves out. `forward_flops` are floating-point
+    operations of a sample's forward pass.
+
+    Options: `no_options` are plain values of the class that are no options, because of their type.
+
+    Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
+    such options; those of its first group of parameters.
+
+    Loss: `mean_difference` is how far a batch's loss is from the weighted losses of its parts, in float64: a mean over
+    samples where it is at most `ROUNDING`.
+    `cross_entropy`: torch's cross entropy of the model's outputs is all of it.
+    """
+
+    no_options: tuple[str, ...] = ()
+    batch: tuple[Leaf, ...] = ()
+    equal_shapes: bool | None = None
+    sample_bytes: int | None = None
+    random_samples: bool | None = None
+    parameters: int | None = None
+    cuts: tuple[str, ...] | None = None
+    uncuttable: str | None = None
+    matrices: float | None = None
+    divisible: tuple[tuple[str, int], ...] = ()
+    experts: int = 0
+    tied: tuple[tuple[str, ...], ...] = ()
+    dropout: tuple[str, ...] = ()
+    batch_norm: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    without_gradient: tuple[str, ...] = ()
+    forward_flops: int | None = None
+    optimizer_options: Mapping[str, float] = field(default_factory=dict)
+    mean_difference: float | None = None
+    cross_entropy: bool = False
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why no other process can repeat a step of the training, in a sentence; '' where nothing is known of that."""
+        if not self.outside:
+            return ""
+        return f"the model draws random numbers from {' and '.join(self.outside)}, which no other process repeats"

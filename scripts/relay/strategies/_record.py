@@ -1,0 +1,164 @@
+"""What a model computes, as a graph of calls, and the functions that such graphs call beside torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.autograd import Function
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from relay.base.errors import UserError
+
+PLAIN = (int, float, complex, bool, str, type(None), type(...), torch.dtype, torch.device, torch.layout,
+         torch.memory_format)  # fmt: skip
+# What ties a tensor to the graph of gradients, which ends where a stage does.
+OF_GRADIENTS = {torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward, torch.Tensor.register_hook}
+
+
+class Untraceable(UserError):
+    """The model cannot be recorded; the message names the module and says why."""
+
+
+class Whole(BaseException):  # not an Exception, so that no model's own `except` catches it
+    """A module's insides cannot be recorded, so that it has to be one call."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+
+
+@dataclass(frozen=True)
+class Like:
+    """A tensor's shape, strides and type, and whether it has a gradient."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Like:
+        """What is known of this tensor."""
+        return cls(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
+
+    def empty(self, device: torch.device | str) -> torch.Tensor:
+        """Such a tensor without a gradient; on the meta device it has no data."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+
+
+@dataclass
+class Record:
+    """The calls of one pass. Nodes of the graph have these entries in `meta`:
+
+    `like`: of the tensor, as `Like`; missing where there is none or more than one.
+    `call`: the number of the call that it is, or that it takes a result from; missing for inputs and attributes.
+    `path`: the name of the innermost module within which it was called.
+    `uses`: the parameters and buffers of a leaf, by name; `changes`: those that the call changes in place.
+    `storage`: of the tensor; `overwrites`: storages that the call changes in place. `draws`: it draws random numbers.
+    """
+
+    graph: fx.Graph
+    inputs: list[fx.Node]  # one for each tensor among the model's arguments
+    outputs: list[Any]  # nodes, or values that are no tensors
+    structure: pytree.TreeSpec  # of the outputs
+    constants: dict[str, Any]
+    trainable: frozenset[str]  # names of parameters with gradients
+    parameters: frozenset[str]
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A function with a gradient of its own, as a call of the graph."""
+
+    function: type[Function]
+    apply: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.apply(self.function, *args, **kwargs)
+
+
+def under(grad: bool, autocast: torch.dtype | None, device: torch.device, function: Any, *args: Any, **kw: Any) -> Any:
+    """Call a function in the context in which the model calls it."""
+    with torch.set_grad_enabled(grad), torch.autocast(device.type, autocast, enabled=autocast is not None):
+        return function(*args, **kw)
+
+
+def set_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """Write into a tensor, and give it."""
+    tensor[index] = value
+    return tensor
+
+
+def after(value: torch.Tensor, _: Any) -> torch.Tensor:
+    """The value, once the other one has been computed, which has changed it in place."""
+    return value
+
+
+def opened(value: Any) -> Any:
+    """The value; torch knows the fields of all dataclasses within it from now on."""
+    for leaf in pytree.tree_leaves(value):
+        if is_dataclass(leaf) and not isinstance(leaf, type) and _in_fields(leaf):
+            pytree.register_pytree_node(type(leaf), _closed, _reopened)
+            return opened(value)
+    return value
+
+
+def _in_fields(value: Any) -> bool:
+    return type(value) not in pytree.SUPPORTED_NODES and not isinstance(value, torch.Tensor)
+
+
+def _closed(value: Any) -> tuple[list[Any], Any]:
+    names = [field.name for field in fields(value)]
+    return [getattr(value, name) for name in names], (type(value), names)
+
+
+def _reopened(values: Any, context: Any) -> Any:
+    kind, names = context
+    made = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(value, is_leaf=lambda each: isinstance(each, slice))
+    parts = [part for leaf in leaves if isinstance(leaf, slice) for part in (leaf.start, leaf.stop, leaf.step)]
+    return [leaf for leaf in [*leaves, *parts] if isinstance(leaf, torch.Tensor)]
+
+
+class Watch(TorchDispatchMode):
+    """Sees whether random numbers are drawn."""
+
+    drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def named(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", type(function).__name__)
+    return str(name).replace("TensorBase", "Tensor").replace("_VariableFunctionsClass", "torch")
+
+
+def printable(function: Any) -> bool:
+    """Whether the graph's code can name the function."""
+    name = getattr(function, "__name__", "")
+    owners = (torch, torch.nn.functional, torch.Tensor)
+    return function in (getattr, set_item) or any(getattr(owner, name, None) is function for owner in owners)
+
+
+def first_line(error: BaseException) -> str:
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return "what comes next depends on values that are computed from the batch or the parameters"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,101 @@
+"""Recording a model in training and in evaluation, for batches of any shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from relay.process.devices import generators_kept
+from relay.strategies._record import Like, Record, Untraceable, Whole
+from relay.strategies._trace import Tracer
+
+# Modules of torch's that others are put into: their insides are recorded.
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
+
+
+class Recorder:
+    """Records one model, for any inputs, in training and in evaluation. The model itself is not computed or changed.
+
+    `units` are names of modules that are recorded as one call.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, units: Sequence[str] = ()) -> None:
+        self.device, self.leaves = device, set(units)
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors = [*model.parameters(), *model.buffers()]
+        self.model = deepcopy(model, {id(tensor): self._fake(tensor) for tensor in tensors})
+        for name, module in self.model.named_modules():
+            module._compiled_call_impl = None  # compiled calls are out of sight
+            whole = type(module).__module__.startswith("torch.nn.") or not any(True for _ in module.children())
+            if name and whole and not isinstance(module, CONTAINERS):
+                self.leaves.add(name)
+
+    def record(
+        self,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        training: bool,
+        autocast: torch.dtype | None = None,
+    ) -> Record:
+        """The calls of a pass in training or evaluation mode. Raises Untraceable."""
+        reasons: dict[str, str] = {}
+        while True:
+            try:
+                return self._record(arguments, keywords, training, autocast)
+            except Whole as found:
+                if not found.name or found.name in self.leaves:
+                    raise Untraceable(f"{found.name or 'the model'}: {reasons.get(found.name, found.reason)}") from None
+                self.leaves.add(found.name)
+                reasons[found.name.rpartition(".")[0]] = found.reason
+
+    def _record(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], training: bool, autocast: torch.dtype | None
+    ) -> Record:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        model = deepcopy(self.model, {id(tensor): tensor for tensor in tensors}).train(training)
+        precision = torch.autocast(self.device.type, autocast) if autocast else nullcontext()
+        stale: dict[int, bool] = {}
+        tracers = []
+        with self.fakes, precision, torch.set_grad_enabled(training):
+            for _ in range(1 + training):  # the second time shows what the first one has left behind
+                given = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(arguments), dict(keywords)))
+                tracers.append(Tracer(model, self.device, given, leaves=self.leaves, really=self.really, stale=stale))
+                tracers[-1].run()
+                stale = tracers[0].left_behind()
+        return tracers[0].record
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like this one, without data."""
+        with self.fakes:
+            made = Like.of(tensor).empty(self.device)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(made, tensor.requires_grad)
+        return made
+
+    def really(self, module: nn.Module, arguments: Any, keywords: Any) -> Any:
+        """What a module gives whose calls depend on data: it is computed with zeros. Tensors without data again."""
+
+        def zeros(tensor: torch.Tensor) -> torch.Tensor:
+            made = Like.of(tensor).empty(self.device).zero_()
+            return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), generators_kept(self.device):
+            held = [*module.parameters(), *module.buffers()]
+            copy = deepcopy(module, {id(tensor): zeros(tensor) for tensor in held})
+            given = pytree.tree_map_only(
+                torch.Tensor, lambda t: zeros(t).requires_grad_(t.requires_grad), (arguments, keywords)
+            )
+            found = copy(*given[0], **given[1])
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            return self._fake(tensor.detach()).requires_grad_(tensor.requires_grad).clone()
+
+        return pytree.tree_map_only(torch.Tensor, fake, found)

@@ -1,0 +1,121 @@
+"""Batches of any structure: tensors in tuples, lists, dicts and dataclasses; the first dimension counts the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import (
+    keystr,
+    register_pytree_node,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
+
+Batch = Any
+
+
+def leaves(batch: Batch) -> list[torch.Tensor]:
+    """The tensors of a batch, in order."""
+    return [leaf for leaf in _parts(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def placed(batch: Batch) -> list[tuple[str, Any]]:
+    """The parts of a batch, also those that are no tensors, with their places, such as `batch[0]`."""
+    _parts(batch)  # has torch open what is in it
+    return [(f"batch{keystr(path)}", leaf) for path, leaf in tree_flatten_with_path(batch)[0] if leaf is not None]
+
+
+def count(batch: Batch) -> int:
+    """The number of samples."""
+    return len(leaves(batch)[0])
+
+
+def each(change: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
+    """The batch with each of its tensors changed."""
+    parts, structure = _parts(batch), tree_flatten(batch)[1]
+    return tree_unflatten([change(part) if isinstance(part, torch.Tensor) else part for part in parts], structure)
+
+
+def taken(batch: Batch, positions: Any) -> Batch:
+    """The samples at these positions: a slice, or a tensor of indices."""
+    return each(lambda tensor: tensor[positions], batch)
+
+
+def chunks(batch: Batch, pieces: int) -> list[Batch]:
+    """The batch in at most so many pieces, divided as `torch.chunk` divides."""
+    size = -(-count(batch) // pieces)
+    return [taken(batch, slice(start, start + size)) for start in range(0, count(batch), size)]
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on a device."""
+    return each(lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def cast(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch with its floating-point tensors in this type; complex ones have parts of this type."""
+    return each(partial(_of_type, dtype=dtype), batch)
+
+
+def model_of_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The model with its parameters and buffers in this type. `nn.Module.to` would drop imaginary parts of buffers."""
+    return model._apply(partial(_of_type, dtype=dtype))
+
+
+def _of_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def joined(parts: list[Batch], samples: Sequence[int] | None = None) -> Batch:
+    """Several batches, or outputs, as one. What has no dimensions, such as a loss, is the mean over their samples.
+
+    `samples` are each part's number; None: as the first tensor with dimensions tells. Where there is no such tensor,
+    the parts weigh alike.
+    """
+    columns = list(zip(*(_parts(part) for part in parts), strict=True))
+    structure = tree_flatten(parts[0])[1]
+    if samples is None:
+        counting = [column for column in columns if isinstance(column[0], torch.Tensor) and column[0].dim()]
+        samples = [len(tensor) for tensor in counting[0]] if counting else [1] * len(parts)
+    return tree_unflatten([_joined(column, samples) for column in columns], structure)
+
+
+def _joined(column: tuple[Any, ...], samples: Sequence[int]) -> Any:
+    if not isinstance(column[0], torch.Tensor):
+        return column[0]
+    if column[0].dim():
+        return torch.cat(column)
+    return torch.stack([value * (weight / sum(samples)) for value, weight in zip(column, samples, strict=True)]).sum()
+
+
+def _parts(batch: Batch) -> list[Any]:
+    """What a batch is made of, in order. Dataclasses and further mappings are opened, once torch knows them."""
+    found = tree_leaves(batch)
+    closed = {type(part) for part in found if _opens(part)}
+    for kind in closed:
+        register_pytree_node(kind, _opened, _remade)
+    return _parts(batch) if closed else found
+
+
+def _opens(part: Any) -> bool:
+    return isinstance(part, Mapping) or (is_dataclass(part) and not isinstance(part, type))
+
+
+def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
+    held = whole if isinstance(whole, Mapping) else {field.name: getattr(whole, field.name) for field in fields(whole)}
+    return list(held.values()), (type(whole), tuple(held))
+
+
+def _remade(parts: Iterable[Any], known: tuple[type, tuple[str, ...]]) -> Any:
+    kind, names = known
+    held = dict(zip(names, parts, strict=True))
+    return kind(**held) if is_dataclass(kind) else kind(held)

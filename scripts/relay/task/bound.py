@@ -1,0 +1,248 @@
+"""A task bound to one training: what strategies, proofs and the loop see of it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MethodType
+from typing import Any, Literal, Self
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from relay.base.errors import UserError
+from relay.process.devices import is_gpu
+from relay.process.generators import drawn_from
+from relay.spec.run import Training
+from relay.spec.tasks import TaskSpec
+from relay.task import batches, recompute, units
+from relay.task.batches import Batch
+from relay.task.calls import Readings
+from relay.task.load import task_of
+from relay.task.split import Chosen, Split
+from relay.task.user import Task
+
+# The types of matrix products and convolutions; parameters, their updates and the loss stay in float32.
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# The first scale of fp16's loss. It doubles after 2,000 steps without overflow. With a low start, no steps are lost to
+# overflows at the beginning.
+FIRST_SCALE = 1024.0
+# In a group of an optimiser's parameters: by what its learning rate is multiplied.
+FACTOR = "learning_rate_factor"
+
+
+@dataclass
+class BoundTask:
+    """A task with its seed, its arithmetic and its length in steps.
+
+    `precision` is one of `relay.spec.setting.Precision`. The schedule needs `steps_per_epoch` and `total_steps`.
+    `compiled`, `channels_last` and `recompute` (activation checkpointing) say how the model is computed; they change
+    results by rounding only. `folder` holds the prepared data.
+    """
+
+    spec: TaskSpec
+    seed: int
+    precision: str
+    steps_per_epoch: int
+    total_steps: int
+    compiled: bool = False
+    channels_last: bool = False
+    recompute: bool = False
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, run: Training, folder: Path | None = None) -> Self:
+        """The task as a run trains it."""
+        return cls(
+            run.task,
+            run.seed,
+            run.computation.precision,
+            run.length.steps_per_epoch,
+            run.length.total_steps,
+            compiled=run.computation.compile,
+            channels_last=run.computation.channels_last,
+            recompute=run.computation.activation_checkpointing,
+            folder=folder,
+        )
+
+    def __post_init__(self) -> None:
+        self.autocast = AUTOCAST.get(self.precision)
+        self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
+
+    @cached_property
+    def own(self) -> Task:
+        """The user's object."""
+        return task_of(self.spec)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of parameters, and of a batch's floating-point numbers."""
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def model(self) -> nn.Module:
+        """The model with its initial parameters, on the CPU. It is the same on every rank and in every call."""
+        model = batches.model_of_type(self.built(), self.dtype)
+        if self.channels_last:
+            # A convolution uses the memory format of its weights, whatever that of its inputs.
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.recompute:
+            recompute.apply(model, self.blocks(model))
+        if self.compiled:
+            if type(model).__module__.startswith("torch."):
+                model.forward = MethodType(_forward, model)
+            model.compile()
+        return model
+
+    def built(self) -> nn.Module:
+        """The model as the user's file builds it, with the seed's initial parameters.
+
+        Raises UserError for what is no module, and for parameters that cannot be trained here.
+        """
+        with drawn_from(self.seed):  # building a model does not change the rank's own generators
+            model = self.own.model()
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
+            )
+        self._check(model)
+        taken = inspect.signature(model.forward).parameters.values()
+        every = any(each.kind is each.VAR_KEYWORD for each in taken)
+        self._accepted = None if every else frozenset(each.name for each in taken)
+        return model
+
+    def _check(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if is_lazy(parameter):
+                raise UserError(
+                    f"task {self.spec.name}: model() leaves the size of '{name}' open; allowed: modules that know the "
+                    "sizes of their inputs, such as nn.Linear in place of nn.LazyLinear"
+                )
+            if parameter.is_complex():
+                raise UserError(
+                    f"task {self.spec.name}: model() has a complex parameter '{name}'; allowed: real ones; it can be a "
+                    "real one of shape (…, 2), read by torch.view_as_complex"
+                )
+
+    def blocks(self, model: nn.Module, readings: Readings | None = None) -> list[tuple[str, nn.Module]]:
+        """The modules that are sharded, recomputed and cut as units, with their names in the model.
+
+        With what has been seen of a forward pass, each holds only parameters that are read while it is called.
+        """
+        return units.blocks(model, self.own.blocks(model), readings)
+
+    def tensor_plan(self, model: nn.Module) -> Mapping[str, str] | None:
+        """The user's plan of tensor parallelism; None where it has to be found."""
+        return self.own.tensor_plan(model)
+
+    def arguments(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and the keywords with which the model is called for a batch."""
+        given = self.own.inputs(batch)
+        if isinstance(given, Mapping):
+            own = type(self.own).inputs is not Task.inputs  # then the user has chosen
+            kept = {k: v for k, v in given.items() if own or self._accepted is None or k in self._accepted}
+            return (), kept
+        return (tuple(given) if isinstance(given, (tuple, list)) else (given,)), {}
+
+    def outputs(self, module: nn.Module, batch: Batch) -> Any:
+        """What a module, the model or one that wraps it, gives for a batch. Autocast covers the forward pass only."""
+        arguments, keywords = self.arguments(batch)
+        with self.arithmetic(batches.leaves(batch)[0].device):
+            return module(*arguments, **keywords)
+
+    def arithmetic(self, device: torch.device) -> AbstractContextManager[object]:
+        """The context of the training's precision, for whatever computes a part of the model."""
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """What has to be around every step and prediction of a plain training; something in proofs alone."""
+        return nullcontext()
+
+    def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
+        """The mean loss over the batch's samples, a scalar. Raises UserError for anything else."""
+        found = self.own.loss(in_float32(outputs), batch)
+        if not isinstance(found, torch.Tensor) or found.dim():
+            got = f"a tensor of shape {list(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+            raise UserError(
+                f"task {self.spec.name}: loss() returned {got}; allowed: the batch's mean loss, a scalar tensor"
+            )
+        return found
+
+    @torch.no_grad()
+    def metrics(self, outputs: Any, batch: Batch) -> dict[str, float]:
+        """The task's further means over the batch's samples."""
+        return {name: float(value) for name, value in self.own.metrics(in_float32(outputs), batch).items()}
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The task's optimiser for these parameters, at the learning rate of step 0."""
+        made: Any = self.own.optimizer(list(parameters))
+        if not isinstance(made, torch.optim.Optimizer):
+            got = type(made).__name__
+            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: a torch.optim.Optimizer")
+        for group in made.param_groups:
+            group |= self.spec.optimizer_options
+            if group["lr"] != self.spec.learning_rate:
+                group[FACTOR] = group["lr"] / self.spec.learning_rate
+            # On GPUs torch chooses this by itself, where it can. On CPUs it gives the same bits and takes less time.
+            if group.get("foreach", ...) is None and not any(is_gpu(each.device) for each in group["params"]):
+                group["foreach"] = not group.get("fused")
+        return made
+
+    @property
+    def warmup_steps(self) -> int:
+        """The steps in which the learning rate rises; the schedule begins after them."""
+        return round(self.spec.schedule.get("warmup_epochs", 0) * self.steps_per_epoch)
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
+        schedule, factor, warmup = self.spec.schedule, 1.0, self.warmup_steps
+        begun = step - warmup
+        if begun < 0:
+            factor = (step + 1) / warmup
+        elif schedule["kind"] == "step":
+            factor = schedule["gamma"] ** (begun // self.steps_per_epoch // schedule["every_epochs"])
+        elif schedule["kind"] == "cosine":
+            left = max(1, self.total_steps - warmup)  # a warm-up may take all of a run
+            factor = (1 + math.cos(math.pi * begun / left)) / 2
+        return self.spec.learning_rate * factor
+
+    @cached_property
+    def datasets(self) -> tuple[Any, Any]:
+        """The task's map-style datasets, for training and for testing. Raises UserError where there are no two."""
+        assert self.folder is not None, "a task without data has no datasets"
+        made = self.own.datasets(self.folder)
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise UserError(f"task {self.spec.name}: datasets() must return two datasets, for training and for testing")
+        return made[0], made[1]
+
+    def split(self, name: Literal["train", "test"]) -> Split:
+        """One of the two, as the training reads it. Raises UserError where it cannot be read."""
+        called = "test" if name == "test" else "training"
+        return Split(self.own, self.datasets[name == "test"], self.seed, self.dtype, called)
+
+    def example(self, count: int) -> Batch:
+        """A batch of the first samples of the training set, on the CPU; repeated, where there are fewer."""
+        split = self.split("train")
+        return split.ready(split.read(Chosen(torch.arange(count) % len(split))), torch.device("cpu"))
+
+
+def _forward(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+    """A forward pass with a frame outside torch: the compiler skips torch's own, such as that of nn.Sequential."""
+    return type(module).forward(module, *arguments, **keywords)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The rate of the next step; groups with a rate of their own keep its ratio to the others'."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get(FACTOR, 1.0)
+
+
+def in_float32(outputs: Any) -> Any:
+    """Outputs whose numbers of 16 bits are float32, as losses want them."""
+    low = AUTOCAST.values()
+    return batches.each(lambda tensor: tensor.float() if tensor.dtype in low else tensor, outputs)

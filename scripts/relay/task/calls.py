@@ -1,0 +1,135 @@
+"""What a model's forward pass does: seen by running a copy of it once, on the meta device, which computes shapes alone.
+
+The copy needs no memory. A model that reads values, such as a sequence's length, cannot run there: it runs on its own
+device, with the values given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def ghost(model: nn.Module) -> nn.Module:
+    """A copy of a model on the meta device. No value is copied; weights that were tied are tied."""
+    tensors: dict[int, Any] = {}
+    for module in model.modules():
+        for held in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
+            if isinstance(held, torch.Tensor):
+                tensors[id(held)] = _without_values(held)
+    return deepcopy(model, tensors)
+
+
+def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+    empty = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+class Watch(TorchFunctionMode):
+    """Sees every function of torch that a model calls. `running` are the names of its modules that are under way."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.running: list[str] = []
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(self._begin(name), with_kwargs=True)
+            module.register_forward_hook(self._end(name))
+
+    @classmethod
+    def of(cls, model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Self | None:
+        """What is seen of one forward pass in training mode; None where the model cannot be run here.
+
+        The model does not change, and no random number is drawn.
+        """
+        for place in (_on_meta, _as_it_is):
+            try:
+                copy, (given, named) = place(model, (tuple(arguments), dict(keywords)))
+                watch = cls(copy.train())
+                with torch.random.fork_rng(devices=[]), torch.no_grad(), watch:
+                    outputs = copy(*given, **named)
+            except Exception:  # whatever a user's model raises: it wants values, or a GPU
+                continue
+            watch.returned(outputs)
+            return watch
+        return None
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        self.computed(function, args, kwargs, result)
+        return result
+
+    def computed(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        """A function of torch was called."""
+
+    def begun(self, name: str, args: Sequence[Any]) -> None:
+        """A module was called, which `running` does not have yet."""
+
+    def ended(self, name: str, outputs: Any) -> None:
+        """A module has returned; `running` has it no longer."""
+
+    def returned(self, outputs: Any) -> None:
+        """The model has returned its outputs."""
+
+    def _begin(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: Sequence[Any], __: Mapping[str, Any]) -> None:
+            self.begun(name, args)
+            self.running.append(name)
+
+        return hook
+
+    def _end(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: Any, outputs: Any) -> None:
+            self.running.pop()
+            self.ended(name, outputs)
+
+        return hook
+
+
+class Readings(Watch):
+    """Where parameters are read. `within[name]` are the modules that are under way whenever that parameter is read.
+
+    Only these may be units that hold it: FSDP, say, gathers a unit's parameters while the unit is called. A parameter
+    that is never read is not among them. `opaque` are modules whose outputs hide their tensors in objects that torch
+    cannot open.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.within: dict[str, frozenset[str]] = {}
+        self.opaque: set[str] = set()
+        self._names: dict[int, list[str]] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._names.setdefault(id(parameter), []).append(name)
+
+    def computed(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        if not tensors_in(result):  # its shape or type was asked for
+            return
+        for tensor in tensors_in((args, kwargs)):
+            for name in self._names.get(id(tensor), ()):
+                self.within[name] = self.within.get(name, frozenset(self.running)) & frozenset(self.running)
+
+    def ended(self, name: str, outputs: Any) -> None:
+        if not tensors_in(outputs):
+            self.opaque.add(name)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """The tensors of any structure that torch can open."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _on_meta(model: nn.Module, given: Any) -> tuple[nn.Module, Any]:
+    return ghost(model), tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), given)
+
+
+def _as_it_is(model: nn.Module, given: Any) -> tuple[nn.Module, Any]:
+    return deepcopy(model), given

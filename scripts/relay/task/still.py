@@ -1,0 +1,189 @@
+"""A model of which every sample is computed by itself: without dropout, and with all buffers frozen.
+
+Dropout draws other masks in other processes. BatchNorm's statistics, and whatever else a forward pass keeps in buffers
+(a codebook, the vectors of spectral norm), are those of each replica's slice: by definition none of them is the same
+training on several replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.overrides import TorchFunctionMode
+
+from relay.task.draws import Draws
+
+DROPOUT_OFF = "dropout is switched off in the gate"
+NORMS_FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
+BUFFERS_FROZEN = "buffers that it changes ({}) are frozen in the gate; in training each replica has its own"
+DRAWS_FIXED = "its random numbers are the same for every sample in the gate"
+UNKNOWN = "it draws random numbers by {}, which no proof can repeat"
+
+
+@dataclass
+class Stilled:
+    """What was done to a model, and what has to be around it whenever it computes.
+
+    `draws`: it draws all the same, by functions or inside of others. `functional_norms`: it calls `F.batch_norm`.
+    `unknown` are operations that draw and that nothing replaces. `buffers` are changed by the forward pass, and frozen;
+    `moving` are those that another module changes than the one that holds them, which cannot be frozen.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    draws: bool = False
+    functional_norms: bool = False
+    unknown: set[str] = field(default_factory=set)
+    buffers: tuple[str, ...] = ()
+    moving: tuple[str, ...] = ()
+
+
+def still(model: nn.Module, compute: Callable[[nn.Module], object]) -> Stilled:
+    """Switch dropout off and freeze all buffers; BatchNorm's on the statistics of the batch that `compute` computes.
+
+    A deep network so stays in a range in which it can be trained.
+    """
+    found, draws, norms = Stilled(), Draws(), FrozenNorms()
+    found.notes += [DROPOUT_OFF] if _without_dropout(model) else []
+    frozen = [_frozen(norm) for norm in model.modules() if isinstance(norm, (_BatchNorm, _InstanceNorm))]
+    norms.measures = True
+    for norm in frozen:
+        norm.measures = True
+    with torch.no_grad(), draws.fixed(), norms:
+        compute(model)
+    for norm in frozen:
+        norm.measures = False
+    norms.measures = False
+    with torch.no_grad(), draws.fixed(), norms:
+        found.buffers = _changed(model, compute)
+        for module in {name.rpartition(".")[0] for name in found.buffers}:
+            _hold(model.get_submodule(module))
+        found.moving = _changed(model, compute) if found.buffers else ()
+    found.draws, found.functional_norms, found.unknown = bool(draws.drawn), norms.seen, draws.unknown
+    found.notes += [NORMS_FROZEN] if any(isinstance(norm, _BatchNorm) for norm in frozen) or norms.seen else []
+    found.notes += [BUFFERS_FROZEN.format(", ".join(found.buffers))] if found.buffers else []
+    found.notes += [DRAWS_FIXED] if found.draws else []
+    found.notes += [UNKNOWN.format(name) for name in sorted(found.unknown)]
+    return found
+
+
+def _without_dropout(model: nn.Module) -> bool:
+    """Switch off what modules show: their probabilities, also where dropout is a number of a larger module's."""
+    changed = False
+    for module in model.modules():
+        names = [name for name, value in vars(module).items() if isinstance(value, float) and 0 < value <= 1]
+        for name in names:
+            if "drop" in name or isinstance(module, nn.modules.dropout._DropoutNd):
+                setattr(module, name, 0.0)
+                changed = True
+    return changed
+
+
+class _Frozen:
+    """Mixed into a layer of BatchNorm: it uses its running statistics also in training, and never moves them.
+
+    A layer without any keeps those of one batch, outside of its buffers.
+    """
+
+    measures: bool
+    own: list[torch.Tensor]
+    eps: float
+    weight: torch.Tensor | None
+    bias: torch.Tensor | None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """(N, C, ...) to the same shape."""
+        if self.measures:
+            for kept, measured in zip(self.own, _statistics(inputs), strict=True):
+                kept.copy_(measured)
+        running = [getattr(self, name, None) for name in ("running_mean", "running_var")]
+        mean, variance = (
+            each if each is not None else kept.to(inputs) for each, kept in zip(running, self.own, strict=True)
+        )
+        return F.batch_norm(inputs, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+
+
+def _frozen(norm: Any) -> Any:
+    """The same object, of a class derived from its own."""
+    kind = type(norm)
+    if isinstance(norm, _InstanceNorm):  # it normalises each sample by itself, but its statistics are the batch's
+        norm.momentum = 0.0
+        return norm
+    norm.__class__ = type(kind.__name__, (_Frozen, kind), {})
+    running = (norm.running_mean, norm.running_var)
+    norm.__dict__["own"] = [
+        buffer if buffer is not None else torch.zeros(norm.num_features, dtype=torch.float64) for buffer in running
+    ]
+    return norm
+
+
+def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[str, ...]:
+    """The names of the buffers that a forward pass changes. They are put back."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    compute(model)
+    now = dict(model.named_buffers())
+    names = tuple(name for name, kept in before.items() if not torch.equal(now[name], kept))
+    for name in names:
+        now[name].copy_(before[name])
+    return names
+
+
+def _hold(module: nn.Module) -> None:
+    """Let a module compute with a copy of its buffers, which it may change: the next pass begins with the same."""
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (_Held, kind), {"__module__": kind.__module__})
+
+
+class _Held:
+    """Mixed into a module whose forward pass changes its buffers."""
+
+    _buffers: dict[str, torch.Tensor | None]
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """As the module's own."""
+        kept = dict(self._buffers)
+        self._buffers.update({name: None if each is None else each.clone() for name, each in kept.items()})
+        try:
+            return super().forward(*arguments, **keywords)  # type: ignore[misc]
+        finally:
+            self._buffers.update(kept)
+
+
+def _statistics(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of each channel."""
+    dimensions = [d for d in range(inputs.dim()) if d != 1]
+    return inputs.mean(dimensions), inputs.var(dimensions, correction=0)
+
+
+class FrozenNorms(TorchFunctionMode):
+    """The same for `F.batch_norm`, where a model calls it: `seen` tells. Its statistics have to be buffers."""
+
+    FUNCTIONS = (F.batch_norm, torch.batch_norm)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.measures = False, False
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is not F.batch_norm:
+            return func(*args, **given)
+        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+        named = dict(zip(names, args, strict=False)) | given
+        if not named.get("training") or named["running_mean"] is None:
+            return func(*args, **given)
+        self.seen = True
+        if self.measures:
+            for kept, measured in zip(
+                (named["running_mean"], named["running_var"]), _statistics(named["input"]), strict=True
+            ):
+                kept.copy_(measured)
+        return func(**named | {"training": False})

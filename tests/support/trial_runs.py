@@ -1,0 +1,107 @@
+"""Gates made by hand, without a planner: any task, small, on the CPU; their references are trained in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from preloaded import spawned
+from relay.equivalence import gate, reference, reference_file
+from relay.equivalence.made_with import made_with
+from relay.equivalence.plain import deterministic
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.trials import trials
+from relay.equivalence.unprovable import unprovable
+from relay.process.ranks import Ranks
+from relay.spec.dataset import DatasetSpec
+from relay.spec.requirements import find, read
+from relay.spec.run import Gate, OwnBatch
+from relay.spec.setting import Batch, Computation, Length, Shape, StrategySpec
+from relay.spec.tasks import TaskSpec
+from relay.task.bound import BoundTask
+from relay.task.load import task_class
+from relay.task.prepared import prepare_data
+
+CPU = torch.device("cpu")
+FOLDER = Path(__file__).resolve().parents[1] / "strategies"
+TASKS = FOLDER.parent / "tasks"
+
+
+def spec_of(name: str, file: str = "", **options: Any) -> TaskSpec:
+    """A built-in task by its name, or that of a file; with options."""
+    kind = task_class(TaskSpec(name=name, file=file, global_batch_size=1, learning_rate=1.0))
+    return TaskSpec(
+        name=name, file=file, options=options, unit=kind.unit, units_per_sample=kind.units_per_sample,
+        global_batch_size=kind.global_batch_size, learning_rate=kind.learning_rate, schedule=kind.schedule,
+        small=kind.small, optimizer="",
+    )  # fmt: skip
+
+
+def own_task(name: str, **options: Any) -> TaskSpec:
+    """One of the tests' own tasks."""
+    return spec_of(name, str(TASKS / f"{name}.py"), **options)
+
+
+def gate_of(
+    task: TaskSpec,
+    folder: Path,
+    strategy: str = "cpu",
+    processes: int = 1,
+    *,
+    batch: int = 16,
+    steps: int = 5,
+    own_batches: Sequence[int] = (),
+    options: dict[str, Any] | None = None,
+    **computation: Any,
+) -> Gate:
+    """A gate of so many steps; `folder` gets the task's data."""
+    prepare_data(task, DatasetSpec(name=task.name, version="1", train_count=1, test_count=1), folder)
+    train, test = map(len, BoundTask(task, 1, "fp32", 1, 1, folder=folder).datasets)
+    file = find([FOLDER])[strategy]
+    needs = read(file)
+    return Gate(
+        id=f"{task.name}-{strategy}-{processes}", seed=1, task=task,
+        dataset=DatasetSpec(name=task.name, version="1", train_count=train, test_count=test),
+        strategy=StrategySpec(name=strategy, options=options or {}, file=str(file), divides=needs.divides),
+        shape=Shape(devices_per_node=processes), computation=Computation(**computation),
+        batch=Batch(global_batch_size=batch),
+        length=Length(
+            epochs=steps / (train // batch), steps_per_epoch=train // batch, total_steps=steps,
+            evaluate_every_steps=steps,
+        ),
+        own_batches=tuple(OwnBatch(global_batch_size=each, learning_rate=task.learning_rate) for each in own_batches),
+    )  # fmt: skip
+
+
+def reference_of(run: Gate, folder: Path, place: Path) -> Path:
+    """The file of a gate's reference, trained here."""
+    deterministic()
+    data, file = TrialData(run, folder, CPU), place / "reference.pt"
+    trained: dict[str, Any] = {"made_with": made_with(folder, CPU)}
+    if reason := unprovable(data):
+        trained["unprovable"] = reason
+    else:
+        trained |= {trial.name: reference.train(trial, data) for trial in trials(run, lossy=True)}
+    reference_file.write(file, trained)
+    return file
+
+
+def _judge(ranks: Ranks, run: Gate, folder: Path, file: Path, place: Path) -> None:
+    from relay import strategies
+
+    strategies.__path__.append(str(FOLDER))
+    deterministic()
+    verdict = gate.judge(run, folder, file, ranks, place)
+    if ranks.rank == 0:
+        (place / "verdict.json").write_text(json.dumps(verdict.as_dict()))
+
+
+def verdict_of(run: Gate, folder: Path, place: Path) -> dict[str, Any]:
+    """The whole gate's verdict, in processes of their own."""
+    spawned(_judge, run.shape.world_size, run, folder, reference_of(run, folder, place), place)
+    found: dict[str, Any] = json.loads((place / "verdict.json").read_text())
+    return found

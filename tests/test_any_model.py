@@ -1,0 +1,208 @@
+"""The gate with models of one's own: what it proves of each, and that it blames nothing wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing import ProcessRaisedException
+
+from relay.equivalence import reference
+from relay.equivalence.lock_step import LockStep
+from relay.equivalence.trial_task import KEPT, TrialData
+from relay.equivalence.trials import trials
+from relay.equivalence.unprovable import unprovable
+from trial_runs import CPU, gate_of, own_task, reference_of, spec_of, verdict_of
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relay
+
+
+def numbers(count, *shape):
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(count))
+
+
+class Task(relay.Task):
+    global_batch_size, learning_rate, epochs = 8, 0.01, 1
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate, momentum=0.9)
+"""
+REGRESSION = """
+    def loss(self, outputs, batch):
+        return F.mse_loss(outputs, batch[-1])
+"""
+ENCODER = (
+    """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 5, 8), numbers(n, 3)) for n in (64, 16)]
+
+    def model(self):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, activation=%s, batch_first=True)
+        return nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(40, 3))
+"""
+    + REGRESSION
+)
+FUNCTIONS = (
+    """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 8), numbers(n, 3)) for n in (64, 16)]
+
+    def model(self):
+        class Functional(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.norm, self.last = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+
+            def forward(self, x):
+                return self.last(F.dropout(F.relu(self.norm(self.first(x))), 0.3, self.training).clamp(-3, 3))
+
+        return Functional()
+"""
+    + REGRESSION
+)
+# As in Hugging Face's models: a norm that computes in float32, a matrix that takes it, and a loss of float32.
+LOWERED = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 8), torch.arange(n) % 3) for n in (64, 16)]
+
+    def model(self):
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(8, 8)
+
+            def forward(self, x):
+                found = x.to(torch.float32)
+                found = found * (found.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+                return self.inner(found.type_as(x)) + torch.softmax(x, -1, dtype=torch.float32)
+
+        return nn.Sequential(Block(), Block(), Block(), nn.Linear(8, 3))
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs.float(), batch[1])
+"""
+SEGMENTATION = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 1, 6, 6), (numbers(n, 1, 6, 6) > 0).float()) for n in (64, 16)]
+
+    def model(self):
+        return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GELU(), nn.Conv2d(4, 1, 1))
+
+    def loss(self, outputs, batch):
+        p, truth, over = outputs.sigmoid(), batch[1], %s
+        return 1 - (2 * ((p * truth).sum(over) + 1) / (p.sum(over) + truth.sum(over) + 1)).mean()
+"""
+TASKS = {
+    "an encoder with dropout": ENCODER % "F.relu",
+    "an encoder with GELU": ENCODER % "F.gelu",
+    "targets of three columns, functions": FUNCTIONS,
+    "masks of floats": SEGMENTATION % "(1, 2, 3)",
+}
+
+
+def written(folder: Path, text: str) -> Any:
+    """The specification of a task's file with this text."""
+    file = folder / f"own_{abs(hash(text))}.py"
+    file.write_text(HEAD + text)
+    return spec_of(file.stem, str(file))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_right_training_is_proven(name: str, tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, TASKS[name]), tmp_path / "data", "ddp", 2, batch=8)
+    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+    assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+def test_a_model_that_computes_in_float32_by_itself_is_proven(strategy: str, tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, LOWERED), tmp_path / "data", strategy, 2, batch=8)
+    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+    assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
+    assert KEPT in verdict["notes"]
+
+
+def test_a_model_that_draws_is_proven_beyond_an_epoch(tmp_path: Path) -> None:
+    """The order of the second epoch's samples is drawn, too: it stays random."""
+    run = gate_of(own_task("vae"), tmp_path / "data", steps=20)
+    assert run.length.total_steps > run.length.steps_per_epoch
+    assert verdict_of(run, tmp_path / "data", tmp_path)["problems"] == []
+
+
+def test_rounding_is_known_of_a_chaotic_training(tmp_path: Path) -> None:
+    """RMSprop makes large steps of an LSTM's small gradients: of the divisions of a batch, one stays near by chance."""
+    run = replace(gate_of(own_task("lstm"), tmp_path / "data", steps=20), seed=20260)
+    trial = next(each for each in trials(run) if each.name == "own precision")
+    data = TrialData(run, tmp_path / "data", CPU)
+    known = reference.train(trial, data)
+    for parts in (2, 4, 8):
+        divided = LockStep(replace(trial, steps=known["steps"], most_rounding=None), data, parts)
+        divided.train()
+        apart = (torch.stack(divided.losses) - known["losses"]).abs().max()
+        assert float(apart) < (trial.as_far_as(known).limit_of("losses") or 0.0)
+
+
+def test_a_loss_that_is_no_mean_is_not_proven_and_the_verdict_says_so(tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, SEGMENTATION % "(0, 1, 2, 3)"), tmp_path / "data", "ddp", 2, batch=8)
+    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    assert verdict["equivalent"] is False
+    assert verdict["problems"] == []
+    assert verdict["unprovable"].startswith("the loss is no mean over samples: that of a batch is ")
+
+
+def test_random_numbers_that_cannot_be_fixed_are_named(tmp_path: Path) -> None:
+    text = FUNCTIONS.replace("F.relu(self", "torch.poisson(F.softplus(self").replace("(x)))", "(x))))")
+    run = gate_of(written(tmp_path, text), tmp_path / "data", batch=8)
+    assert "draws random numbers by poisson" in str(unprovable(TrialData(run, tmp_path / "data", CPU)))
+    assert reference_of(run, tmp_path / "data", tmp_path).is_file()
+
+
+def test_random_numbers_that_are_not_torchs_are_named_as_the_plan_names_them(tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, FUNCTIONS), tmp_path / "data", batch=8)
+    run = replace(run, task=replace(run.task, card=replace(run.task.card, outside=("Python's random", "numpy"))))
+    told = "the model draws random numbers from Python's random and numpy, which no other process repeats"
+    assert unprovable(TrialData(run, tmp_path / "data", CPU)) == told
+
+
+IDLE = (
+    """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 8), numbers(n, 3)) for n in (64, 16)]
+
+    def model(self):
+        class Idle(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.idle, self.last = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+            def forward(self, x):
+                return self.last(F.relu(self.first(x)))
+
+        return Idle()
+"""
+    + REGRESSION
+)
+
+
+def test_ddp_trains_a_model_some_of_whose_parameters_get_no_gradient(tmp_path: Path) -> None:
+    run = gate_of(written(tmp_path, IDLE), tmp_path / "data", "ddp", 2, batch=8)
+    for name in ("unseen", "seen"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ProcessRaisedException, match="find_unused_parameters"):  # torch's words where no card tells
+        verdict_of(run, tmp_path / "data", tmp_path / "unseen")
+    seen = replace(run.task.card, without_gradient=("idle.weight", "idle.bias"))
+    run = replace(run, task=replace(run.task, card=seen))
+    assert verdict_of(run, tmp_path / "data", tmp_path / "seen")["problems"] == []

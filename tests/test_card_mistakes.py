@@ -1,0 +1,373 @@
+"""Users' mistakes in a task's file: each is one line with the file and the line, before anything is queued."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.base.errors import UserError
+from relay.card.look import Data, look
+from relay.spec.looked import Looked
+
+TASK = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import relay
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), torch.tensor(index % 3)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.second(F.relu(self.first(inputs)))
+
+
+class Task(relay.Task):
+    width = 8
+    global_batch_size = 8
+
+    def datasets(self, folder):
+        return Numbers(), Numbers()
+
+    def model(self):
+        return Network()
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+ITEM = "        return torch.full((4,), float(index)), torch.tensor(index % 3)\n"
+DATASETS = "        return Numbers(), Numbers()\n"
+LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
+MODEL = "        return Network()\n"
+OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
+MORE = "    width = 8\n"  # what is put here belongs to the class
+
+
+def looked(folder: Path, text: str, **options: Any) -> Looked:
+    """The card of a task whose file has this text."""
+    file = folder / f"task{abs(hash(text))}.py"
+    file.write_text(text)
+    return look("mine", str(file), options, Data(datasets=folder / "datasets", prepare=True))
+
+
+def changed(old: str, new: str) -> str:
+    assert TASK.count(old) == 1
+    return TASK.replace(old, new)
+
+
+# What the user wrote; what the line says; a text in the line of the file that it names.
+MISTAKES = {
+    "no class": (
+        changed("class Task(relay.Task):", "class Task:"),
+        "one class must derive from relay.Task; found: none",
+        None,
+    ),
+    "two classes": (TASK + "\nclass Other(relay.Task):\n    pass\n", "found: Task and Other", None),
+    "no Python": (changed("import random", "import random random"), "no valid Python", "import random random"),
+    "a missing package": (
+        changed("import random", "import nibabel"),
+        "`packages` of the config adds",
+        "import nibabel",
+    ),
+    "a missing package, imported late": (
+        changed(DATASETS, "        import nibabel\n"),
+        "`packages` of the config adds",
+        "import nibabel",
+    ),
+    "no model": (
+        changed("    def model(self)", "    def models(self)"),
+        "method model is missing; did you mean 'models'",
+        "class Task",
+    ),
+    "a wrong signature": (
+        changed("def loss(self, outputs, batch)", "def loss(self, batch)"),
+        "allowed: def loss(self, outputs, batch)",
+        "def loss",
+    ),
+    "no method": (changed(MORE, MORE + "    metrics = 3\n"), "metrics is 3; allowed: a method", "metrics = 3"),
+    "a rate of text": (
+        changed(MORE, MORE + "    learning_rate = '1e-3'\n"),
+        "learning_rate is '1e-3'; allowed: a number above 0",
+        "learning_rate =",
+    ),
+    "a schedule": (
+        changed(MORE, MORE + "    schedule = {'kind': 'cosin'}\n"),
+        "allowed: a dict whose 'kind' is one of constant, step, cosine",
+        "schedule =",
+    ),
+    "an unknown small": (changed(MORE, MORE + "    small = {'widht': 2}\n"), "did you mean 'width'", "small ="),
+    "one dataset": (changed(DATASETS, "        return Numbers()\n"), "must return two datasets", "def datasets"),
+    "no samples": (changed("        return 16", "        return 0"), "Numbers has no samples", "def datasets"),
+    "a stream": (
+        changed(
+            "class Numbers(Dataset):\n", "class Numbers(IterableDataset):\n    def __iter__(self):\n        yield 1\n\n"
+        ),
+        "every strategy has to find the same samples by their numbers",
+        "def datasets",
+    ),
+    "differing shapes": (
+        changed(ITEM, "        return torch.zeros(3 + index % 2), torch.tensor(0)\n"),
+        "or a method collate_fn(self, samples) that joins them",
+        "def datasets",
+    ),
+    "text in a batch": (
+        changed(ITEM, "        return torch.zeros(4), 'cat'\n"),
+        "batch[1][0] is str; allowed: tensors",
+        "def datasets",
+    ),
+    "no first dimension": (
+        changed(
+            MORE,
+            MORE
+            + "    def collate_fn(self, samples):\n        return torch.zeros(len(samples), 4), torch.tensor(2)\n\n",
+        ),
+        "batch[1] of 5 samples has the shape []; allowed: 5, the samples, as the first dimension",
+        "def collate_fn",
+    ),
+    "another device": (
+        changed(ITEM, "        return torch.zeros(4, device='meta'), torch.tensor(0)\n"),
+        "is on the device meta; allowed: the CPU",
+        "def datasets",
+    ),
+    "another sample": (
+        changed(ITEM, "        return torch.full((4,), np.random.default_rng().random()), torch.tensor(0)\n"),
+        "sample 0 of the training set is another one when it is read again, with the same seed and epoch",
+        "def datasets",
+    ),
+    "an error in a sample": (
+        changed(ITEM, "        return [][index]\n"),
+        "sample 0 of the training set: IndexError: list index out of range",
+        "return [][index]",
+    ),
+    "an error in a late sample": (
+        changed(ITEM, "        return torch.zeros(4), 1 // (15 - index)\n"),
+        "sample 15 of the training set: ZeroDivisionError",
+        "1 // (15 - index)",
+    ),
+    "one late sample of another shape": (
+        changed(ITEM, "        return torch.zeros(4 + (index == 9)), torch.tensor(0)\n"),
+        "sample 9 of the training set has the shape [5], sample 0 [4]; allowed: one shape for all",
+        "def datasets",
+    ),
+    "nan in the first samples": (
+        changed(ITEM, ITEM.replace("float(index)", "float('nan' if index == 3 else index)")),
+        "the loss of the first batch is nan, because batch[0] is nan in sample 3 of the training set; mend the data",
+        "def loss",
+    ),
+    "a drawing transform": (
+        changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] + torch.rand(4), batch[1]\n\n"),
+        "transform() draws random numbers",
+        "def transform",
+    ),
+    "a model of another kind": (
+        changed(MODEL, "        return 3\n"),
+        "model() returned int; allowed: a torch.nn.Module",
+        "def model",
+    ),
+    "another model each time": (
+        changed(
+            MODEL,
+            "        made, drawn = Network(), np.random.default_rng().random()\n"
+            "        made.first.bias.data.fill_(drawn)\n        return made\n",
+        ),
+        "model() makes another 'first.bias' when it is called again with the same seed",
+        "def model",
+    ),
+    "an error in forward": (
+        changed("F.relu(self.first(inputs))", "F.relu(self.first(inputs[:, :2]))"),
+        "RuntimeError: ",
+        "F.relu(self.first(inputs[:, :2]))",
+    ),
+    "no number": (
+        changed(LOSS, "        return F.cross_entropy(outputs, batch[1]) / 0 * 0\n"),
+        "the loss of the first batch is nan",
+        "def loss",
+    ),
+    "no scalar": (
+        changed(LOSS, "        return F.cross_entropy(outputs, batch[1], reduction='none')\n"),
+        "loss() returned a tensor of shape [5]",
+        "def loss",
+    ),
+    "no loss": (changed("    def loss(self, outputs, batch):\n" + LOSS, ""), "loss is missing", "class Task"),
+    "no gradient": (
+        changed(LOSS, "        return F.cross_entropy(outputs.detach(), batch[1])\n"),
+        "no parameter of the model gets a gradient",
+        "def loss",
+    ),
+    "no optimizer": (
+        changed(OPTIMIZER, "        return self.learning_rate\n"),
+        "optimizer() returned float; allowed: a torch.optim.Optimizer",
+        "def optimizer",
+    ),
+    "an optimizer of other parameters": (
+        changed(OPTIMIZER, "        return torch.optim.SGD(Network().parameters(), self.learning_rate)\n"),
+        "optimizer() holds none of the parameters that it was given",
+        "def optimizer",
+    ),
+    "metrics of samples": (
+        changed(
+            MORE,
+            MORE + "    def metrics(self, outputs, batch):\n        return {'hit': outputs.argmax(-1) == batch[1]}\n\n",
+        ),
+        "metrics(): hit is a tensor of shape [5]; allowed: a single number",
+        "def metrics",
+    ),
+    "prepare that fails": (
+        changed(
+            MORE,
+            MORE
+            + "    def prepare(self, folder):\n        (folder / 'half').touch()\n        raise KeyError('column')\n\n",
+        ),
+        "prepare() failed, nothing is used of what it made",
+        "raise KeyError",
+    ),
+    "prepare that makes nothing": (
+        changed(MORE, MORE + "    def prepare(self, folder):\n        pass\n\n"),
+        "prepare() left nothing in the folder",
+        "def prepare",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_with_its_place(mistake: str, tmp_path: Path) -> None:
+    text, words, line = MISTAKES[mistake]
+    with pytest.raises(UserError) as raised:
+        looked(tmp_path, text)
+    told = str(raised.value)
+    assert words in told
+    assert "\n" not in told
+    assert "task" in told
+    if line is not None:
+        place = re.search(r"\.py:(\d+)", told)
+        assert place, told
+        assert line in text.splitlines()[int(place[1]) - 1]
+
+
+def test_the_task_without_mistakes_has_a_card(tmp_path: Path) -> None:
+    seen = looked(tmp_path, TASK)
+    assert seen.warnings == ()
+    assert seen.task.card.mean_difference == 0
+    assert (seen.dataset.train_count, seen.dataset.test_count) == (16, 16)
+
+
+def test_nothing_half_made_is_used(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        looked(tmp_path, MISTAKES["prepare that fails"][0])
+    assert not [path for path in (tmp_path / "datasets").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"width": "wide"}, "width: 'wide'"), ({"widht": 2}, "did you mean 'width'")]
+)
+def test_an_option_of_another_type_is_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        looked(tmp_path, TASK, **options)
+
+
+WARNINGS = {
+    "left out": (
+        changed(OPTIMIZER, "        return torch.optim.SGD(parameters[:2], self.learning_rate)\n"),
+        "leaves out second.weight, second.bias",
+    ),
+    "without gradient": (
+        changed("self.second(F.relu(self.first(inputs)))", "self.second(F.relu(self.first(inputs)).detach())"),
+        "first.weight, first.bias got no gradient",
+    ),
+    "a misspelt attribute": (changed(MORE, MORE + "    global_batchsize = 8\n"), "did you mean 'global_batch_size'"),
+    "a misspelt method": (
+        changed(MORE, MORE + "\n    def metric(self, outputs, batch):\n        return {}\n\n"),
+        "metric is no method of relay.Task, and nothing in the file calls it; did you mean 'metrics'?",
+    ),
+    "a method of another library": (
+        changed(MORE, MORE + "\n    def training_step(self, batch):\n        return 0\n\n"),
+        "training_step is no method of relay.Task, and nothing in the file calls it; relay.Task has prepare, datasets,",
+    ),
+    "tensors of the CPU": (
+        changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] - torch.ones(4), batch[1]\n\n"),
+        "allowed: tensors on the batch's device",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_what_may_be_meant_is_a_warning(case: str, tmp_path: Path) -> None:
+    text, words = WARNINGS[case]
+    (told,) = looked(tmp_path, text).warnings
+    assert words in told
+    assert re.search(r"\.py:\d+: ", told)
+
+
+def test_misspelt_methods_come_with_what_they_cause(tmp_path: Path) -> None:
+    """Without `prepare` there are no files, and without files no samples."""
+    text = changed(DATASETS, "        return [*folder.iterdir()], Numbers()\n")
+    text = text.replace(MORE, MORE + "\n    def prepare_data(self, folder):\n        (folder / 'one').touch()\n\n")
+    with pytest.raises(UserError) as raised:
+        looked(tmp_path, text)
+    no_samples, misspelt = str(raised.value).splitlines()
+    assert "has no samples" in no_samples
+    assert misspelt.endswith("nothing in the file calls it; did you mean 'prepare'?")
+    assert text.splitlines()[int(misspelt.split(":")[1]) - 1] == "    def prepare_data(self, folder):"
+
+
+def test_nan_in_a_late_sample_is_a_warning_for_each_set(tmp_path: Path) -> None:
+    """It may be meant: a loss can leave missing values out."""
+    text = changed(ITEM, ITEM.replace("float(index)", "float('nan' if index == 13 else index)"))
+    told = [warning.partition(": ")[2] for warning in looked(tmp_path, text).warnings]
+    assert told == [f"nan is in sample 13 of the {name} set; is that meant?" for name in ("training", "test")]
+
+
+OWN_METHODS = """
+    def doubled(self, inputs):
+        return 2 * inputs
+
+    @staticmethod
+    def named(self):
+        return "named"
+
+    def transform(self, batch):
+        return self.doubled(batch[0]), batch[1]
+
+    def inputs(self, batch):
+        return getattr(self, "named") and batch[0]
+
+    @property
+    def half(self):
+        return self.width / 2
+
+    def _hidden(self):
+        return 0
+
+"""
+
+
+def test_a_tasks_own_methods_are_no_mistake(tmp_path: Path) -> None:
+    assert looked(tmp_path, changed(MORE, MORE + OWN_METHODS)).warnings == ()
+
+
+def test_values_that_are_no_options_are_named(tmp_path: Path) -> None:
+    values = "    channels, folds, _own = [4, 8], None, [1]\n    Kind = Network\n"
+    card = looked(tmp_path, changed(MORE, MORE + values)).task.card
+    assert card.no_options == ("channels", "folds")

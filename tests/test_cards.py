@@ -1,0 +1,256 @@
+"""What a look sees of tasks: the built-in ones' cards are those of today's code, and further models' are known."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay.base.errors import UserError
+from relay.card.look import Data, look
+from relay.card.words import all_in_words, in_words
+from relay.spec.card import Card
+from relay.spec.looked import Looked
+from relay.spec.tasks import BUILT_IN, built_in
+from short_tasks import at_hand, prepare_at_hand, shipped
+
+TASKS = Path(__file__).parent / "tasks"
+# Small, and without a download.
+QUICK = ("gpt-tiny", "gpt-moe-tiny", "lenet-digits", "linear-random10", "resnet18-tiny")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("datasets")
+
+
+def card(name: str, datasets: Path) -> Card:
+    return look(name, str(TASKS / f"{name}.py"), {}, Data(datasets=datasets, prepare=True)).task.card
+
+
+def test_every_built_in_task_has_a_whole_card() -> None:
+    for name in built_in():
+        known = shipped(name)
+        seen = known.task.card
+        assert (known.task.name, seen.mean_difference, known.warnings) == (name, 0, ()), name
+        assert seen.parameters, name
+        assert seen.forward_flops, name
+        assert seen.batch, name
+        assert seen.cuts or seen.uncuttable, name
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in built_in()]
+)
+def test_a_shipped_card_is_what_is_seen_today(name: str, datasets: Path, tmp_path: Path) -> None:
+    """A few random samples stand for public data: but for their number, nothing on a card follows from them."""
+    known = shipped(name)
+    made = at_hand(known.task, known.dataset)
+    if made != known.dataset:
+        prepare_at_hand(known.task, made, datasets / known.dataset.directory_name)
+    found = look(name, "", {}, Data(datasets=datasets, prepare=made == known.dataset))
+    assert found.dataset == replace(made, version=known.dataset.version)
+    replace(found, dataset=known.dataset).write(tmp_path / "card.json")
+    assert (tmp_path / "card.json").read_text() == (BUILT_IN / "cards" / f"{name}.json").read_text()
+
+
+def test_a_u_net(datasets: Path) -> None:
+    seen = card("unet", datasets)
+    assert (seen.dropout, len(seen.batch_norm), seen.draws, seen.outside) == (("dropout",), 10, (), ())
+    assert (seen.random_samples, seen.equal_shapes, seen.mean_difference) == (True, True, 0)
+    assert seen.cuts
+
+
+def test_a_vae_draws(datasets: Path) -> None:
+    seen = card("vae", datasets)
+    assert (seen.draws, seen.dropout, seen.outside) == (("randn_like",), (), ())
+
+
+def test_sequences_of_differing_lengths(datasets: Path) -> None:
+    seen = card("lstm", datasets)
+    assert (seen.equal_shapes, seen.sample_bytes, seen.dropout, seen.outside) == (False, None, ("lstm",), ())
+
+
+def test_a_table(datasets: Path) -> None:
+    seen = card("table", datasets)
+    assert (seen.parameters, seen.forward_flops) == (1291, 2 * (5 * 32 + 32 * 32 + 32))
+    assert (seen.sample_bytes, seen.batch[0].shape, seen.cross_entropy) == (6 * 4, (5,), False)
+
+
+CONTRASTIVE = """\
+import random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relay
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.out = nn.Linear(8, 16, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        x = x * (1 + np.random.rand()) + random.random()
+        return self.out(F.scaled_dot_product_attention(x, x, x, dropout_p=0.5 if self.training else 0.0))
+
+
+class Task(relay.Task):
+    def datasets(self, folder):
+        tokens = torch.arange(64).view(8, 8) % 16
+        return TensorDataset(tokens, tokens[:, 0]), TensorDataset(tokens, tokens[:, 0])
+
+    def model(self):
+        return Network()
+
+    def loss(self, outputs, batch):
+        own = F.normalize(outputs.mean(1), dim=-1)
+        return F.cross_entropy(own @ own.T, torch.arange(len(own)))
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+
+
+def test_what_no_proof_can_repeat_is_seen_and_told(tmp_path: Path) -> None:
+    file = tmp_path / "contrast.py"
+    file.write_text(CONTRASTIVE)
+    found = look("contrast", str(file), {}, Data(datasets=tmp_path))
+    seen = found.task.card
+    assert seen.mean_difference is None
+    assert seen.tied == (("table.weight", "out.weight"),)
+    assert seen.outside == ("Python's random", "numpy")
+    assert seen.dropout == ("scaled_dot_product_attention",)
+    assert not seen.cross_entropy
+    told = in_words(found)
+    assert "mean over samples" not in told, "what draws outside torch has another loss each time"
+    assert "Random numbers from Python's random and numpy" in told
+    assert "table.weight and out.weight are one parameter" in told
+
+
+ON_GPU = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relay
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 4)
+
+    def forward(self, points):
+        if points.device.type == "cpu":
+            raise RuntimeError("this kernel takes CUDA tensors alone")
+        return self.last(self.drop(F.relu(self.first(points))))
+
+
+class Task(relay.Task):
+    def datasets(self, folder):
+        points = torch.arange(256.0).view(64, 4) / 256
+        return TensorDataset(points, points), TensorDataset(points, points)
+
+    def model(self):
+        return Network()
+
+    def loss(self, outputs, batch):
+        return F.mse_loss(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+# What is pretended lasts as long as a process.
+LOOK = """\
+import sys
+from pathlib import Path
+import pretended_gpu
+pretended_gpu.install(1)
+from relay.card.look import Data, look
+look("on-gpu", sys.argv[1], {}, Data(datasets=Path("none"))).write(Path(sys.argv[2]))
+"""
+
+
+def test_a_model_that_needs_a_gpu_is_looked_at_on_one(tmp_path: Path) -> None:
+    (tmp_path / "on_gpu.py").write_text(ON_GPU)
+    with pytest.raises(UserError, match=r"on_gpu\.py:16: RuntimeError: this kernel takes CUDA"):
+        look("on-gpu", str(tmp_path / "on_gpu.py"), {}, Data(datasets=tmp_path))
+    words = [sys.executable, "-c", LOOK, str(tmp_path / "on_gpu.py"), str(tmp_path / "card.json")]
+    path = os.pathsep.join(str(TASKS.parent / folder) for folder in ("../scripts", "support"))
+    subprocess.run(words, check=True, env=os.environ | {"PYTHONPATH": path})
+    seen = Looked.read(tmp_path / "card.json").task.card
+    assert (seen.parameters, seen.dropout, [*(seen.cuts or ())], seen.mean_difference) == (76, ("drop",), ["last"], 0)
+    assert (seen.draws, seen.outside, seen.without_gradient) == ((), (), ())
+
+
+def test_a_loss_that_is_no_mean_is_seen_and_told(tmp_path: Path) -> None:
+    file = tmp_path / "contrast.py"
+    file.write_text(CONTRASTIVE.replace(" * (1 + np.random.rand()) + random.random()", ""))
+    found = look("contrast", str(file), {}, Data(datasets=tmp_path))
+    assert found.task.card.outside == ()
+    assert found.task.card.mean_difference is not None
+    assert found.task.card.mean_difference > 0.01
+    assert "The loss is no mean over samples: a batch's is" in in_words(found)
+
+
+# Inputs that are missing are counted: a part of a batch may have none.
+OF_PRESENT = """\
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relay
+
+
+class Task(relay.Task):
+    def datasets(self, folder):
+        present = torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 1])
+        data = TensorDataset(torch.arange(8.0)[:, None], present)
+        return data, data
+
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def loss(self, outputs, batch):
+        return (outputs[:, 0] ** 2 * batch[1]).sum() / batch[1].sum()
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+
+
+def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> None:
+    file = tmp_path / "present.py"
+    file.write_text(OF_PRESENT)
+    found = look("present", str(file), {}, Data(datasets=tmp_path))
+    assert found.task.card.mean_difference == math.inf
+    assert "that of a part of a batch is not finite" in in_words(found)
+
+
+def test_the_cards_of_several_options_tell_what_they_share_once(tmp_path: Path) -> None:
+    file = tmp_path / "my_waves.py"
+    made = (Path(__file__).parents[1] / "workflow/templates/task.py").read_text()
+    file.write_text(made.replace("NAME", "my_waves").replace("width, length", "scales = [1, 2]\n    width, length"))
+    where = Data(datasets=tmp_path, prepare=True)
+    first, second = all_in_words([look("my-waves", str(file), {"width": width}, where) for width in (8, 16)])
+    assert first.startswith(f"{file} (in results and tables: my-waves), with width 8, length 64,")
+    assert "    512 training and 128 test samples.\n" in first
+    assert "    No options: scales. An option is one number or text, True or False." in first
+    assert second.startswith(f"{file} (in results and tables: my-waves), with width 16, length 64,")
+    assert "parameters, " in second
+    assert "512 training" not in second
+    assert second.endswith("  data, training: as above")

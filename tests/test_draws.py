@@ -1,0 +1,147 @@
+"""Random draws in proofs: alike for every sample, whatever draws them, and however a batch is divided."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from relay.task.draws import Draws
+
+WIDTH = 8
+
+
+class Noisy(nn.Module):
+    """A function with a parameter before it, so that gradients reach below."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.function = nn.Linear(WIDTH, WIDTH), function
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.function(self.first(inputs))
+
+
+class Attends(nn.Module):
+    def __init__(self, *, weights: bool) -> None:
+        super().__init__()
+        self.attention, self.weights = nn.MultiheadAttention(WIDTH, 2, dropout=0.4, batch_first=True), weights
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.attention(inputs, inputs, inputs, need_weights=self.weights)[0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(WIDTH, WIDTH, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs)[0]
+
+
+def hidden(inputs: torch.Tensor) -> torch.Tensor:
+    """As a masked autoencoder hides: half of the places of each sample, drawn anew for each."""
+    order = torch.rand(inputs.shape[:2]).argsort(1)
+    return torch.gather(inputs, 1, order[:, :3, None].expand(-1, -1, WIDTH))
+
+
+def sampled(inputs: torch.Tensor) -> torch.Tensor:
+    return torch.distributions.Normal(inputs, inputs.exp()).rsample()
+
+
+DRAWING: dict[str, Callable[[], nn.Module]] = {
+    "a layer of dropout": lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.3)),
+    "a function of dropout": lambda: Noisy(lambda x: F.dropout(x, 0.3)),
+    "dropout of channels": lambda: Noisy(lambda x: F.dropout1d(x, 0.3)),
+    "alpha dropout": lambda: Noisy(lambda x: F.alpha_dropout(x, 0.3, training=True)),
+    "attention with weights": lambda: Attends(weights=True),
+    "attention without weights": lambda: Attends(weights=False),
+    "attention's function": lambda: Noisy(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.3)),
+    "an encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True), 2),
+    "a recurrent layer": Recurrent,
+    "a VAE's noise": lambda: Noisy(lambda x: x + x.exp() * torch.randn_like(x)),
+    "a distribution": lambda: Noisy(sampled),
+    "hidden patches": lambda: Noisy(hidden),
+    "a draw for each sample": lambda: Noisy(lambda x: x * torch.randint(1, 9, (len(x), 1, 1))),
+    "dropped paths": lambda: Noisy(lambda x: x * torch.empty(len(x), 1, 1).bernoulli_(0.7) / 0.7),
+    "a relaxed choice": lambda: Noisy(lambda x: F.gumbel_softmax(x, dim=-1)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_draws_are_the_same_in_every_division_of_a_batch(name: str) -> None:
+    torch.manual_seed(1)
+    model, inputs = DRAWING[name]().double(), torch.randn(6, 5, WIDTH, dtype=torch.float64)
+    gradients = []
+    draws = Draws()
+    assert not torch.equal(model(inputs), model(inputs))  # it draws
+    with draws.fixed():
+        for sizes in ([6], [1, 3, 2]):
+            model.zero_grad()
+            for part in inputs.split(sizes):
+                model(part).square().sum().backward()
+            gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    for whole, divided in zip(*gradients, strict=True):
+        assert torch.allclose(whole, divided, rtol=0, atol=1e-12 * max(1.0, float(whole.abs().max())))
+    assert draws.drawn
+    assert not draws.unknown
+
+
+def test_dropout_is_at_work_and_its_probability_shows() -> None:
+    inputs = torch.ones(3, WIDTH, dtype=torch.float64)
+    with Draws().fixed():
+        third, half = F.dropout(inputs, 1 / 3), F.dropout(inputs, 1 / 2)
+        everything, nothing = F.dropout(inputs, 0.0), F.dropout(inputs, 1.0)
+    assert third.unique().tolist() == pytest.approx([0.0, 1.5])
+    assert half.unique().tolist() == [0.0, 2.0]
+    assert everything.unique().tolist() == [1.0]
+    assert nothing.unique().tolist() == [0.0]
+
+
+def test_generators_advance_as_in_a_training_and_real_draws_are_told_apart() -> None:
+    inputs, draws = torch.randn(4, 64), Draws(told_apart=True)
+    torch.manual_seed(3)
+    F.dropout(inputs, 0.5)
+    after = torch.get_rng_state()
+    torch.manual_seed(3)
+    with draws.fixed():
+        F.dropout(inputs, 0.5)
+        assert torch.equal(after, torch.get_rng_state())
+        F.dropout(inputs, 0.5)
+        torch.manual_seed(3)
+        F.dropout(inputs, 0.5)
+    first, second, again = (each.digest for each in draws.taken())
+    assert first == again != second
+    assert None not in (first, second)
+    assert draws.taken() == []
+
+
+def test_what_chance_could_draw_twice_has_no_digest() -> None:
+    draws = Draws(told_apart=True)
+    with draws.fixed():
+        torch.empty(3).bernoulli_(0.5)
+        torch.randn(64, generator=torch.Generator())  # the model's own affair
+    assert [each.digest for each in draws.taken()] == [None, None]
+
+
+def test_threads_that_start_within_draw_alike() -> None:
+    found = []
+    with Draws().fixed():
+        thread = threading.Thread(target=lambda: found.append(torch.randn(3, 4)))
+        thread.start()
+        thread.join()
+        assert torch.equal(found[0], torch.randn(3, 4))
+        assert torch.equal(found[0][0], found[0][1])
+    assert not torch.equal(torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_what_has_no_fixed_numbers_is_named() -> None:
+    draws = Draws()
+    with draws.fixed():
+        torch.poisson(torch.ones(3, 4))
+    assert draws.unknown == {"poisson"}

@@ -1,0 +1,234 @@
+"""A mistake in one late sample, which no look at a task has seen: told with its number, and never blamed on another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import relay
+from chain_runs import Bench
+from own_tasks import spec
+from relay.base.errors import UserError
+from relay.card.look import Data, look
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.unprovable import unprovable
+from relay.task import finite
+from relay.task.bound import BoundTask
+from relay.task.data import Mapped, Resident, Streamed
+from relay.task.split import Chosen, Split, chosen
+from trial_runs import gate_of, reference_of, spec_of
+
+pytest_plugins = ["chain_runs"]
+
+CPU = torch.device("cpu")
+TASK = """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset
+
+import relay
+
+
+class Points(Dataset):
+    def __init__(self, count, late):
+        self.count, self.late = count, late
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        point = torch.full((4,), index / self.count)
+        if index == self.late:
+            LATE
+        return point, index % 3
+
+
+class Task(relay.Task):
+    global_batch_size, learning_rate = 16, 0.01
+
+    def datasets(self, folder):
+        return Points(1000, TRAIN), Points(40, TEST)
+    MORE
+    def model(self):
+        return nn.Linear(4, 3)
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+NAN = "point[2] = float('nan')"
+BROKEN = "raise ValueError('broken file')"
+SHORT = "point = point[:3]"
+MISSING = "open(f'image-{index}.png')"
+LATE = 77
+FIRST = Chosen(torch.tensor([3, LATE, 5, 1]))
+
+
+def written(folder: Path, late: str, train: int | None = LATE, test: int | None = None, more: str = "") -> Path:
+    """The task's file, with a mistake in these samples."""
+    file = folder / "points.py"
+    text = TASK.replace("LATE", late).replace("TRAIN", str(train)).replace("TEST", str(test))
+    file.write_text(text.replace("    MORE\n", more + "\n"))
+    return file
+
+
+def split_of(file: Path) -> Split:
+    return BoundTask(spec(str(file)), 5, "fp32", 10, 5, folder=file.parent).split("train")
+
+
+def line_of(file: Path, text: str) -> int:
+    """The number of the line with this text."""
+    return next(number for number, line in enumerate(file.read_text().splitlines(), 1) if text in line)
+
+
+# What the sample does, what is told of it, and in which line of the file.
+MISTAKES = {
+    "an error": (BROKEN, "sample 77 of the training set: ValueError: broken file", BROKEN),
+    "a missing file": (MISSING, "sample 77 of the training set: FileNotFoundError: [Errno 2] No such file", MISSING),
+    "another shape": (
+        SHORT,
+        "the samples make no batch (sample 77 of the training set has the shape [3], sample 3 [4]); allowed: tensors",
+        "def datasets",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_late_sample_is_told_with_its_number_file_and_line(mistake: str, workers: int, tmp_path: Path) -> None:
+    """Wherever it is read: for proofs, and by the loader's processes."""
+    late, told, line = MISTAKES[mistake]
+    split = split_of(written(tmp_path, late))
+    ways = [Streamed(split, CPU, workers)] if workers else [Mapped(split, CPU), Streamed(split, CPU, 0)]
+    for way in ways:
+        with pytest.raises(UserError) as raised:
+            list(way.batches(iter([FIRST])))
+        place = f"{tmp_path}/points.py:{line_of(tmp_path / 'points.py', line)}: "
+        assert str(raised.value).startswith(place + told)
+        assert "\n" not in str(raised.value)
+
+
+def test_a_copy_in_memory_tells_the_sample_too(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"points\.py:19: sample 77 of the training set: ValueError: broken file"):
+        Resident(split_of(written(tmp_path, BROKEN)), CPU)
+
+
+COLLATES = "\n    def collate_fn(self, samples):\n        return torch.stack([each for each, _ in samples])\n"
+
+
+def test_what_joins_samples_is_told_with_their_numbers(tmp_path: Path) -> None:
+    split = split_of(written(tmp_path, SHORT, more=COLLATES))
+    with pytest.raises(UserError, match="samples 3, 77, 5 and 1 more of the training set: RuntimeError: "):
+        split.read(FIRST)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "OSError(5, 'Input/output error')"])
+def test_what_the_machine_is_to_blame_for_stays_as_it_is(error: str, tmp_path: Path) -> None:
+    """A full memory and a failing disk have remedies of their own."""
+    with pytest.raises((MemoryError, OSError)) as raised:
+        split_of(written(tmp_path, f"raise {error}")).read(FIRST)
+    assert not isinstance(raised.value, UserError)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "told"),
+    [(999, None, "sample 999 of the training set: ValueError"), (None, 31, "sample 31 of the test set: ValueError")],
+)
+def test_the_card_reads_samples_from_all_over_the_set(
+    train: int | None, test: int | None, told: str, tmp_path: Path
+) -> None:
+    """The last one of a large set, and each of a small one."""
+    with pytest.raises(UserError, match=told):
+        look("points", str(written(tmp_path, BROKEN, train, test)), {}, Data(datasets=tmp_path))
+
+
+def samples(**parts: torch.Tensor) -> Any:
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (samples(x=torch.tensor([1.0, torch.nan]), y=torch.tensor([1, 2])), "batch['x'] is nan in sample 9 "),
+        (samples(x=torch.tensor([[1, torch.inf], [1, 2.0]])), "batch['x'] is infinite in sample 4 "),
+        (samples(x=torch.full((2, 3), -torch.inf)), ""),  # a mask
+        (
+            samples(x=torch.full((2, 3), -torch.inf), y=torch.ones(2) / 0 * 0),
+            "batch['y'] is nan in samples 4, 9 ",
+        ),
+        (samples(x=torch.tensor([1.0, 2.0])), ""),
+    ],
+)
+def test_what_is_not_finite_in_a_batch_is_named(batch: Any, told: str) -> None:
+    split = Split(relay.Task(), TensorDataset(torch.zeros(10)), 5, torch.float32)
+    found = finite.reason(batch, torch.tensor([9, 4] if "samples" in told else [4, 9]), split)
+    assert told in found
+    assert bool(told) == bool(found)
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [{"loader": "dataloader", "data_workers": 1}, {"launcher": "torchrun", "devices_per_node": 2, "strategy": "ddp"}],
+    ids=["one", "two"],
+)
+def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, processes: dict[str, Any], tmp_path: Path) -> None:
+    chain = bench.chain("results", spec(str(written(tmp_path, NAN))), total_steps=62, **processes)
+    ended = chain.segment() if "data_workers" in processes else chain.forked()  # a fork has no workers of its own
+    assert ended.status == 1
+    told = chain.fault()["error"]
+    assert told.startswith("the training loss of step ")
+    assert " is nan, because batch[0] is nan in sample 77 of the training set; mend the data" in told
+    assert "diverged" not in told
+    assert chain.fault()["mistake"] is True
+
+
+def test_a_run_names_the_test_sample_that_made_its_loss_nan(bench: Bench, tmp_path: Path) -> None:
+    chain = bench.chain("results", spec(str(written(tmp_path, NAN, None, 33))), total_steps=4)
+    assert chain.forked().status == 1
+    assert chain.fault()["error"].startswith(
+        "the test loss of step 4 is nan, because batch[0] is nan in sample 33 of the test set; "
+    )
+
+
+def test_a_run_with_a_broken_sample_names_it(bench: Bench, tmp_path: Path) -> None:
+    chain = bench.chain("results", spec(str(written(tmp_path, BROKEN))), total_steps=62, loader="dataloader")
+    assert chain.forked().status == 1
+    fault = chain.fault()
+    assert fault["error"].endswith("points.py:19: sample 77 of the training set: ValueError: broken file")
+    assert fault["mistake"] is True, "a traceback, and 'the log has the traceback'"
+
+
+def test_a_run_that_diverges_is_called_so(bench: Bench, tmp_path: Path) -> None:
+    chain = bench.chain("results", spec(str(written(tmp_path, "pass")), learning_rate=1e38))
+    assert chain.forked().status == 1
+    assert ": the training diverged; try a smaller `learning_rate`" in chain.fault()["error"]
+
+
+@pytest.mark.parametrize(("step", "told"), [(0, "loss of the first batch is nan"), (3, "loss of step 4 is not finite")])
+def test_a_reference_blames_neither_the_loss_nor_its_learning_rate(step: int, told: str, tmp_path: Path) -> None:
+    late = int(chosen(1000, 16, 1, step).positions[2])
+    task = spec_of("points", str(written(tmp_path, NAN, late)))
+    run = gate_of(task, tmp_path / "data", "ddp", 2, steps=5)
+    with pytest.raises(UserError) as raised:
+        reference_of(run, tmp_path / "data", tmp_path)
+    assert told in str(raised.value)
+    assert f"because batch[0] is nan in sample {late} of the training set" in str(raised.value)
+    assert "mean" not in str(raised.value)
+    assert "learning_rate" not in str(raised.value)
+
+
+def test_a_loss_that_is_nan_by_itself_is_no_proof_that_it_is_no_mean(tmp_path: Path) -> None:
+    file = written(tmp_path, "pass")
+    file.write_text(file.read_text().replace("F.cross_entropy(outputs, batch[1])", "(outputs.sum() - 1e9).log()"))
+    run = gate_of(spec_of("points", str(file)), tmp_path / "data", "ddp", 2)
+    with pytest.raises(UserError) as raised:
+        unprovable(TrialData(run, tmp_path / "data", CPU))
+    place = f"{file}:{line_of(file, 'def loss')}"
+    assert str(raised.value) == f"{place}: the loss of the first batch is nan; allowed: a finite number"

@@ -1,0 +1,227 @@
+"""Ordinary models of science with something odd: no strategy that computes them rightly is blamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import debian_packages
+from relay.base.errors import UserError
+from relay.equivalence.trial_task import TrialData
+from relay.equivalence.unprovable import unprovable
+from relay.task import batches
+from relay.task.bound import BoundTask
+from relay.task.still import still
+from stacks import provide
+from test_any_model import HEAD
+from trial_runs import CPU, gate_of, spec_of, verdict_of
+
+IMAGES = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (64, 16)]
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
+SPECTRAL = (
+    IMAGES
+    + """
+    def model(self):
+        norm = nn.utils.parametrizations.spectral_norm
+        return nn.Sequential(norm(nn.Linear(12, 8)), nn.Tanh(), norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 3))
+"""
+)
+# Nearly all parameters are in a first layer that is not trained.
+FIXED = (
+    IMAGES
+    + """
+    def model(self):
+        first = nn.Linear(12, 400).requires_grad_(False)
+        return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(400, 1), nn.ReLU(), nn.Linear(1, 3))
+"""
+)
+# An embedding computes no products, and may be a stage.
+BAGS = """
+    def datasets(self, folder):
+        return [TensorDataset(torch.arange(6 * n).view(n, 6) % 50, numbers(n, 2)) for n in (64, 16)]
+
+    def model(self):
+        return nn.Sequential(nn.EmbeddingBag(50, 6, mode="mean"), nn.Linear(6, 2))
+
+    def loss(self, outputs, batch):
+        return F.mse_loss(outputs, batch[1])
+"""
+PRICES = """
+    learning_rate = 1e-3
+
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 6), 1e5 * (2 + numbers(n, 1))) for n in (64, 16)]
+
+    def model(self):
+        return nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def loss(self, outputs, batch):
+        return F.mse_loss(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.Adam(parameters, self.learning_rate)
+"""
+CODEBOOK = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12)) for n in (64, 16)]
+
+    def inputs(self, batch):
+        return batch[0]
+
+    def model(self):
+        class Codes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.into, self.out = nn.Linear(12, 4), nn.Linear(4, 12)
+                self.register_buffer("book", torch.randn(6, 4))
+
+            def forward(self, x):
+                found = self.into(x)
+                nearest = torch.cdist(found, self.book).argmin(-1)
+                code = self.book[nearest]
+                if self.training:
+                    with torch.no_grad():
+                        one = F.one_hot(nearest, 6).to(found.dtype)
+                        self.book.mul_(0.9).add_(0.1 * (one.T @ found) / (one.sum(0)[:, None] + 1))
+                return self.out(found + (code - found).detach()), (found - code.detach()).square().mean(-1)
+
+        return Codes()
+
+    def loss(self, outputs, batch):
+        return F.mse_loss(outputs[0], batch[0]) + outputs[1].mean()
+"""
+
+
+def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any]:
+    """The verdict on a strategy of two processes, of a task with this text."""
+    file = folder / "odd.py"
+    file.write_text(HEAD + text)
+    task = spec_of("odd", str(file))
+    task = replace(task, card=replace(task.card, **card))
+    return verdict_of(gate_of(task, folder / "data", strategy, 2, batch=8), folder / "data", folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "card"),
+    [
+        pytest.param(SPECTRAL, "ddp", {}, id="spectral norm, ddp"),
+        pytest.param(SPECTRAL, "pipeline", {}, id="spectral norm, pipeline"),
+        pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline"),
+        pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel"),
+        pytest.param(BAGS, "pipeline", {}, id="a stage without products"),
+        pytest.param(PRICES, "ddp", {}, id="losses of 1e10"),
+        pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
+        pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
+    ],
+)
+def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], tmp_path: Path) -> None:
+    verdict = judged(tmp_path, text, strategy, **card)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["zero1", "zero3"])
+def test_deepspeed_leaves_alone_what_is_not_trained(strategy: str, tmp_path: Path) -> None:
+    debian_packages.require()
+    provide("deepspeed")
+    verdict = judged(tmp_path, FIXED, strategy)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+
+
+class Moved(nn.Module):
+    """A module that changes a buffer of its child's after the child was called, or within it."""
+
+    class Child(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if isinstance(self.seen, torch.Tensor) and not self.outside:
+                self.seen += x.mean()
+            return x + self.seen
+
+        outside = False
+
+    def __init__(self, outside: bool) -> None:
+        super().__init__()
+        self.child = self.Child()
+        self.child.outside = self.outside = outside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.child(x)
+        if self.outside:
+            self.child.seen += x.mean()
+        return found
+
+
+def test_a_buffer_that_a_module_changes_is_frozen() -> None:
+    model, batch = Moved(outside=False), torch.ones(3, 2)
+    stilled = still(model, lambda whole: whole(batch))
+    assert (stilled.buffers, stilled.moving) == (("child.seen",), ())
+    assert torch.equal(model(batch), model(batch))
+
+
+def test_a_buffer_that_another_module_changes_cannot_be_frozen() -> None:
+    batch = torch.ones(3, 2)
+    stilled = still(Moved(outside=True), lambda whole: whole(batch))
+    assert stilled.moving == ("child.seen",)
+
+
+def test_imaginary_parts_of_buffers_are_kept() -> None:
+    """As of rotary embeddings; `nn.Module.to` drops them with a warning."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("turns", torch.polar(torch.ones(3), torch.arange(3.0)))
+    made = batches.model_of_type(model, torch.float64)
+    assert made.get_buffer("turns").dtype == torch.complex128
+    assert made.weight.dtype == torch.float64
+    assert float(made.get_buffer("turns").imag.abs().max()) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("nn.LazyLinear(3)", r"leaves the size of 'weight' open; allowed: modules that know"),
+        ("nn.Linear(12, 3, dtype=torch.complex64)", r"has a complex parameter 'weight'; allowed: real ones"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_refused(made: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / f"odd_{abs(hash(made))}.py"
+    file.write_text(f"{HEAD}{IMAGES}\n    def model(self):\n        return {made}\n")
+    with pytest.raises(UserError, match=says):
+        BoundTask(spec_of(file.stem, str(file)), 1, "fp32", 1, 1, folder=tmp_path).model()
+
+
+def test_what_moves_between_modules_is_named_as_unprovable(tmp_path: Path) -> None:
+    file = tmp_path / "moving.py"
+    parent = """
+    def model(self):
+        class Parent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm, self.last = nn.Identity(), nn.Linear(12, 3)
+                self.norm.register_buffer("mean", torch.zeros(12))
+
+            def forward(self, x):
+                self.norm.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+                return self.last(self.norm(x) - self.norm.mean)
+
+        return Parent()
+"""
+    file.write_text(HEAD + IMAGES + parent)
+    run = gate_of(spec_of("moving", str(file)), tmp_path / "data", "ddp", 2, batch=8)
+    reason = unprovable(TrialData(run, tmp_path / "data", CPU))
+    assert reason is not None
+    assert "changes buffers of another one (norm.mean)" in reason

@@ -1,0 +1,216 @@
+"""What a step reads: the same samples for a seed, an epoch and a position, whatever reads them."""
+
+from __future__ import annotations
+
+import random
+from collections import UserDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils._pytree import tree_leaves, tree_structure
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import relay
+from relay.base.errors import UserError
+from relay.task import batches
+from relay.task.data import Mapped, Resident, Streamed
+from relay.task.split import Chosen, Split
+
+CPU = torch.device("cpu")
+STEPS = [Chosen(torch.tensor([3, 0, 5, 1]), 0), Chosen(torch.tensor([3, 6, 2, 4]), 1)]
+WORKERS = [0, pytest.param(2, marks=pytest.mark.slow)]
+
+
+class Drawn(Dataset[Any]):
+    """Samples that torch, numpy and Python draw: what they have in common with the usual augmentations."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "place": index,
+            "torch": torch.randn(2),
+            "numpy": np.random.standard_normal(2),
+            "python": (random.random(), random.gauss(0, 1)),
+        }
+
+
+class Lengths(Dataset[Any]):
+    """Sequences of differing lengths."""
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((index + 1, 2), float(index))
+
+
+class Padded(relay.Task):
+    """Sequences as a batch: padded to the longest, with noise that the joining draws."""
+
+    def collate_fn(self, samples: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        padded = pad_sequence(list(samples), batch_first=True)
+        return {"padded": padded + torch.rand(()), "lengths": torch.tensor([len(each) for each in samples])}
+
+
+def split(dataset: Any, task: relay.Task | None = None, seed: int = 5, dtype: torch.dtype = torch.float32) -> Split:
+    return Split(task or relay.Task(), dataset, seed, dtype)
+
+
+def same(one: Any, other: Any) -> None:
+    """Equal bits and types in an equal structure."""
+    assert tree_structure(one) == tree_structure(other)
+    for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize(("dataset", "task"), [(Drawn(), relay.Task()), (Lengths(), Padded())], ids=["drawn", "padded"])
+def test_all_ways_read_the_same_random_samples(dataset: Any, task: relay.Task, workers: int) -> None:
+    streamed = list(Streamed(split(dataset, task), CPU, workers).batches(iter(STEPS)))
+    mapped = list(Mapped(split(dataset, task), CPU).batches(iter(STEPS)))
+    for one, other in zip(streamed, mapped, strict=True):
+        same(one, other)
+
+
+def test_a_sample_depends_on_seed_epoch_and_position_alone() -> None:
+    """Not on its neighbours, nor on what the process has drawn: a resumed run, or one of more ranks, reads it alike."""
+    torch.manual_seed(1)
+    whole = split(Drawn()).read(STEPS[0])
+    torch.manual_seed(2)
+    for place, position in enumerate(STEPS[0].positions.tolist()):
+        same(split(Drawn()).read(Chosen(torch.tensor([position]))), batches.taken(whole, slice(place, place + 1)))
+    for other in (split(Drawn()).read(Chosen(STEPS[0].positions, 1)), split(Drawn(), seed=6).read(STEPS[0])):
+        assert not any(torch.equal(other[name], whole[name]) for name in ("torch", "numpy"))
+        assert torch.equal(other["place"], whole["place"])
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_reading_leaves_the_generators_where_they_were(workers: int) -> None:
+    """Dropout draws from them: it would part from that of a run with other workers."""
+    torch.manual_seed(1)
+    np.random.seed(1)
+    random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    for dataset, task in ((Drawn(), relay.Task()), (Lengths(), Padded())):
+        assert len(list(Streamed(split(dataset, task), CPU, workers).batches(iter(STEPS)))) == 2
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("workers", WORKERS)
+def test_tensors_in_memory_give_the_bits_of_single_samples(dtype: torch.dtype, workers: int) -> None:
+    """A TensorDataset is indexed as a whole. Tokens stay whole numbers; scalars keep their shape."""
+    stored = TensorDataset(torch.rand(7, 3, dtype=torch.float32), torch.arange(7) % 3, torch.rand(7))
+    its = split(stored, dtype=dtype)
+    resident = list(Resident(its, CPU).batches(iter(STEPS)))
+    plain = DataLoader(stored, batch_sampler=[step.positions.tolist() for step in STEPS])
+    for one, two, three, by_torch in zip(
+        resident,
+        Mapped(its, CPU).batches(iter(STEPS)),
+        Streamed(its, CPU, workers).batches(iter(STEPS)),
+        plain,
+        strict=True,
+    ):
+        same(one, two)
+        same(one, three)
+        same(one, batches.cast(tuple(by_torch), dtype))
+        assert [leaf.dtype for leaf in one] == [dtype, torch.int64, dtype]
+
+
+class Twice(TensorDataset):
+    """A user's own way to read a TensorDataset."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return tuple(2 * tensor for tensor in super().__getitem__(index))
+
+
+class AsDict(relay.Task):
+    def collate_fn(self, samples: Sequence[Any]) -> dict[str, torch.Tensor]:
+        return {"numbers": torch.stack([sample[0] for sample in samples])}
+
+
+def test_what_users_do_with_a_tensor_dataset_is_done() -> None:
+    """A class of their own and their `collate_fn` count, also where tensors could be indexed as a whole."""
+    stored = torch.arange(7.0)
+    assert Mapped(split(Twice(stored)), CPU).fetch(STEPS[0])[0].tolist() == [6, 0, 10, 2]
+    joined = split(TensorDataset(stored), AsDict())
+    for feed in (Mapped(joined, CPU), Resident(joined, CPU)):
+        assert feed.fetch(STEPS[0])["numbers"].tolist() == [3, 0, 5, 1]
+
+
+class Encoded(relay.Task):
+    """A mapping of a class of its own, as tokenizers return them."""
+
+    def collate_fn(self, samples: Sequence[Any]) -> UserDict[str, torch.Tensor]:
+        return UserDict(ids=torch.stack([sample[0] for sample in samples]), mask=torch.ones(len(samples)))
+
+
+def test_a_batch_of_another_mapping_is_divided_too() -> None:
+    batch = Mapped(split(TensorDataset(torch.arange(7)), Encoded(), dtype=torch.float64), CPU).fetch(STEPS[0])
+    assert batch["mask"].dtype == torch.float64
+    assert [part["ids"].tolist() for part in batches.chunks(batch, 2)] == [[3, 0], [5, 1]]
+
+
+def test_what_the_transform_makes_has_the_trainings_type() -> None:
+    class Pixels(relay.Task):
+        def transform(self, batch: Any) -> Any:
+            return batch[0].float() / 255, batch[1]
+
+    stored = TensorDataset(torch.full((7, 2), 51, dtype=torch.uint8), torch.arange(7))
+    resident = Resident(split(stored, Pixels(), dtype=torch.float64), CPU)
+    assert resident.stored[0].dtype == torch.uint8, "memory for floating-point copies of all images"
+    images, labels = resident.fetch(STEPS[0])
+    assert images.dtype == torch.float64
+    assert images.tolist() == [[pytest.approx(0.2)] * 2] * 4
+    assert labels.tolist() == [3, 0, 5, 1]
+
+
+class Endless(IterableDataset[Any]):
+    """A stream, which says how long it is."""
+
+    def __iter__(self) -> Any:
+        return iter(range(7))
+
+    def __len__(self) -> int:
+        return 7
+
+
+class NoLength(Dataset[Any]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        (Endless(), "Endless is an IterableDataset; allowed: map-style datasets, with __len__ and __getitem__"),
+        (NoLength(), "NoLength has no length; allowed: map-style datasets, with __len__ and __getitem__"),
+        (iter(range(3)), "range_iterator has no length; allowed: map-style"),
+        (TensorDataset(torch.zeros(0, 3)), "TensorDataset has no samples; allowed: at least one"),
+    ],
+)
+def test_a_dataset_that_cannot_be_read_by_numbers_is_one_line(dataset: Any, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        split(dataset)
+    assert str(error.value).startswith(f"datasets(): {said}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_samples_of_differing_shapes_want_a_collate_fn(workers: int) -> None:
+    """One line, also from a process that loads samples."""
+    with pytest.raises(UserError) as error:
+        list(Streamed(split(Lengths()), CPU, workers).batches(iter(STEPS)))
+    assert "\n" not in str(error.value)
+    differing = "sample 0 of the training set has the shape [1, 2], sample 3 [4, 2]"
+    assert f"the samples make no batch ({differing}); allowed: tensors" in str(error.value)
+    assert "collate_fn(self, samples)" in str(error.value)

@@ -1,0 +1,139 @@
+"""Any model stilled: no dropout, whatever has it; BatchNorm of any kind frozen; and what is left is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from relay.task.mean_loss import mean_over_samples
+from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, still
+
+N = 6
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True), 2)
+
+
+class Functional(nn.Module):
+    """Dropout and BatchNorm as functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("variance", torch.ones(8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = F.dropout(self.first(inputs), 0.3, self.training)
+        return F.batch_norm(hidden, self.mean, self.variance, training=self.training)
+
+
+MODELS = {
+    "a model of layers": (lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), (N, 8), [DROPOUT_OFF]),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (N, 5, 8), [DROPOUT_OFF]),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(8), (N, 8), [NORMS_FROZEN]),
+    "BatchNorm3d": (lambda: nn.BatchNorm3d(2), (N, 2, 3, 3, 3), [NORMS_FROZEN]),
+    "BatchNorm without statistics": (
+        lambda: nn.BatchNorm2d(2, track_running_stats=False),
+        (N, 2, 3, 3),
+        [NORMS_FROZEN],
+    ),
+    "SyncBatchNorm": (lambda: nn.SyncBatchNorm(2), (N, 2, 3, 3), [NORMS_FROZEN]),
+    "neither": (lambda: nn.Linear(8, 8), (N, 8), []),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_sample_is_computed_by_itself(name: str) -> None:
+    build, shape, notes = MODELS[name]
+    torch.manual_seed(1)
+    model, inputs = build().double(), 3 + 2 * torch.randn(shape, dtype=torch.float64)
+    names, parameters = list(model.state_dict()), [p.clone() for p in model.parameters()]
+    done = still(model, lambda each: each(inputs))
+    assert done.notes == notes
+    assert not done.draws
+    assert model.training
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    whole = model(inputs)
+    assert torch.allclose(whole[:2], model(inputs[:2]), rtol=0, atol=1e-12)
+    assert torch.allclose(whole, model.eval()(inputs), rtol=0, atol=1e-12)
+    assert list(before) == names
+    assert all(torch.equal(before[key], tensor) for key, tensor in model.state_dict().items())
+    assert all(torch.equal(one, other) for one, other in zip(parameters, model.parameters(), strict=True))
+
+
+def test_frozen_statistics_are_those_of_the_batch() -> None:
+    model, inputs = nn.BatchNorm2d(3).double(), 5 + 3 * torch.randn(N, 3, 4, 4, dtype=torch.float64)
+    still(model, lambda each: each(inputs))
+    normalised = model(inputs)
+    assert float(normalised.mean().detach()) == pytest.approx(0, abs=1e-12)
+    assert float(normalised.var(correction=0).detach()) == pytest.approx(1, abs=1e-4)
+    assert isinstance(model, nn.BatchNorm2d)
+
+
+def test_what_functions_do_is_told_and_stilled_by_modes() -> None:
+    from relay.task.draws import Draws
+    from relay.task.still import FrozenNorms
+
+    torch.manual_seed(1)
+    model, inputs = Functional().double(), torch.randn(N, 8, dtype=torch.float64)
+    done = still(model, lambda each: each(inputs))
+    assert (done.draws, done.functional_norms) == (True, True)
+    assert done.notes == [NORMS_FROZEN, DRAWS_FIXED]
+    kept = model.mean.clone()
+    assert not torch.equal(kept, torch.zeros(8))
+    with Draws().fixed(), FrozenNorms():
+        whole, part = model(inputs), model(inputs[:2])
+    assert torch.allclose(whole[:2], part, rtol=0, atol=1e-12)
+    assert torch.equal(model.mean, kept)
+
+
+def test_what_no_proof_can_repeat_is_named() -> None:
+    class Poisson(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.poisson(inputs.exp())
+
+    done = still(Poisson(), lambda each: each(torch.ones(3, 2)))
+    assert done.unknown == {"poisson"}
+    assert done.notes == ["it draws random numbers by poisson, which no proof can repeat"]
+
+
+class Means:
+    """A task whose loss is given."""
+
+    def __init__(self, loss: object) -> None:
+        self.loss = loss
+
+    def outputs(self, module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return module(batch[0])
+
+
+def dice(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Over the whole batch."""
+    p, truth = outputs.sigmoid(), (batch[1] > 0).double()
+    return 1 - 2 * (p * truth).sum() / (p.sum() + truth.sum())
+
+
+LOSSES = {
+    "squared error": (lambda outputs, batch: F.mse_loss(outputs, batch[1]), True),
+    "dice of each sample": (
+        lambda o, b: torch.stack([dice(o[i], (b[0], b[1][i])) for i in range(len(o))]).mean(),
+        True,
+    ),
+    "dice of the batch": (dice, False),
+    "a sum": (lambda outputs, batch: F.mse_loss(outputs, batch[1], reduction="sum"), False),
+    "contrastive": (lambda o, b: F.cross_entropy(o @ b[1].T, torch.arange(len(o))), False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_mean_over_samples_is_told_from_what_is_none(name: str) -> None:
+    loss, mean = LOSSES[name]
+    generator = torch.Generator().manual_seed(1)
+    batch = tuple(torch.randn(11, 4, dtype=torch.float64, generator=generator) for _ in range(2))
+    model = nn.Linear(4, 4).double()
+    figure = mean_over_samples(Means(loss), model, batch)
+    assert figure < 1e-12 if mean else figure > 1e-4
