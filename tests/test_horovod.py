@@ -15,6 +15,7 @@ import gate_runs
 from chain_results import assert_same, difference, result
 from chain_runs import Bench, Chain, finish, interrupt, wait_until
 from gate_runs import FEW_STEPS, Gates
+from living import words
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
@@ -248,7 +249,7 @@ def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
     long = begun(bench, "long", total_steps=4000, pause=0.02, launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)
-    (runner,) = [p for p in bench.processes() if p.cmdline()[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
+    (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.horovodrun", "2"]]
     runner.kill()
     assert finish(job).status == 75
     deadline = time.monotonic() + 60

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from living import words
 from local_driver import LocalDriver, until
 
 STRATEGY = '''
@@ -140,12 +141,12 @@ def test_a_run_whose_processes_still_save_is_not_given_up(driver: LocalDriver) -
 
 def jobs(driver: LocalDriver) -> list[psutil.Process]:
     """The jobs' own processes, which start those that train."""
-    return [p for p in driver.processes() if any(word.endswith("scripts/train.py") for word in p.cmdline())]
+    return [p for p in driver.processes() if any(word.endswith("scripts/train.py") for word in words(p))]
 
 
 def attempt_of(driver: LocalDriver) -> list[str]:
     """The last words of the jobs' command lines."""
-    return [process.cmdline()[-1] for process in jobs(driver)]
+    return [its[-1] for process in jobs(driver) if (its := words(process))]
 
 
 @pytest.mark.slow

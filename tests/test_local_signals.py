@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from living import words
 from local_driver import LocalDriver, until
 
 CPU = {"comparisons": [{"strategy": "cpu"}]}
@@ -111,7 +112,7 @@ def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> 
     """A rank is stopped, so that the training cannot end before the next call has seen it."""
     driver = place(DDP)
     process = training(driver)
-    rank = next(p for p in driver.processes() if "relay.launch.worker" in p.cmdline() and "-u" in p.cmdline())
+    rank = next(p for p in driver.processes() if {"relay.launch.worker", "-u"} <= set(words(p)))
     rank.suspend()
     process.kill()
     process.communicate()

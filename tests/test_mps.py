@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from gate_runs import FEW_STEPS, Gates, planned
+from living import words
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.strategies import mps
@@ -81,14 +82,7 @@ class Node:
 
     def processes(self) -> list[psutil.Process]:
         """Whatever is alive and works in this folder: replicas, the daemon and its keeper."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(process.cmdline()):
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                continue
-        return found
+        return [p for p in psutil.process_iter() if str(self.folder) in " ".join(words(p))]
 
 
 @pytest.fixture

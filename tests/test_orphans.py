@@ -13,6 +13,7 @@ import pytest
 from chain_runs import DDP, Bench, finish, wait_until
 from checkpointed import Training, filled, names
 from hooked import Hook, interpreter
+from living import words
 from relay.base.errors import PeerFailed
 from relay.process.ranks import TIMEOUT
 from relay.run_folder import attempt_name, faults
@@ -52,7 +53,7 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
     wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, job)
     above = stopped.parent()
     assert above is not None
-    ranks = [child for child in above.children() if "resource_tracker" not in " ".join(child.cmdline())]
+    ranks = [child for child in above.children() if "resource_tracker" not in " ".join(words(child))]
     assert len(ranks) == (2 if values else 1)
     above.kill()
     stopped.send_signal(signal.SIGCONT)

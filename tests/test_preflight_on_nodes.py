@@ -305,7 +305,8 @@ def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
             assert entry.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.02)
         for child in psutil.Process(entry.pid).children(recursive=True):
-            if "relay.launch.worker" in child.cmdline() and "relay.launch.torchrun" not in child.cmdline():
+            its = words(child)
+            if "relay.launch.worker" in its and "relay.launch.torchrun" not in its:
                 child.send_signal(signal.SIGKILL)
         assert entry.wait(preflight_runs.TIMEOUT_SECONDS) == INTERRUPTED, (tmp_path / "log").read_text()
     finally:

@@ -23,6 +23,7 @@ import psutil
 from chain_results import assert_same, result
 from chain_runs import DROPOUT, Bench, Chain, finish
 from hooked import Hook, interpreter
+from living import words
 from own_tasks import spec
 from relay.run_folder.measured import read_measured
 from relay.spec.tasks import TaskSpec
@@ -197,7 +198,7 @@ class Campaign:
         """The victims as far as they have been started; else what there is of the run."""
         with suppress(psutil.NoSuchProcess):
             whole = psutil.Process(job.pid)
-            launchers = [p for p in whole.children() if str(self.bench.folder) in " ".join(p.cmdline())]
+            launchers = [p for p in whole.children() if str(self.bench.folder) in " ".join(words(p))]
             ranks = [p for launcher in launchers for p in launcher.children()] or launchers
             every = [*ranks, *launchers, whole]
             if kill.victim == "all":

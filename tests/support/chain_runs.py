@@ -23,6 +23,7 @@ from unittest import mock
 import psutil
 import pytest
 
+from living import words
 from own_tasks import OWN, data_of, spec
 from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
@@ -109,15 +110,12 @@ class Bench:
 
     def processes(self) -> list[psutil.Process]:
         """Everything alive that works in this test's folder: jobs, launchers, trainers, and loaders' workers."""
-        return [p for p in psutil.process_iter() if p.pid != os.getpid() and str(self.folder) in _words(p)]
+        return [p for p in psutil.process_iter() if p.pid != os.getpid() and str(self.folder) in " ".join(words(p))]
 
     def trainers(self) -> list[psutil.Process]:
         """The processes that train, whichever launcher started them."""
-        return [
-            p
-            for p in self.processes()
-            if "relay.launch.torchrun" not in _words(p) and "relay.launch.worker" in _words(p)
-        ]
+        told = [(process, words(process)) for process in self.processes()]
+        return [p for p, its in told if "relay.launch.torchrun" not in its and "relay.launch.worker" in its]
 
     def kill(self) -> None:
         """SIGKILL for all of them, as when a job's time is over or its node is lost."""
@@ -126,13 +124,6 @@ class Bench:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             time.sleep(0.05)  # not psutil's waiting: it would take a job's exit status from its Popen
-
-
-def _words(process: psutil.Process) -> str:
-    try:
-        return "" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def short_run(its: TaskSpec, **values: Any) -> Run:
