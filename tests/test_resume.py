@@ -87,13 +87,12 @@ def test_interrupted_and_resumed_it_ends_bit_for_bit_as_uncut(bench: Bench, case
     ended = cut.forked()
     assert ended.status == 75, ended.errors
     assert f"stopped at step {CUT} of {STEPS} (SIGTERM)" in ended.errors
-    measured = read_json(cut.declared / "run.json").get("measured")
+    measured = read_measured(cut.declared)
     ended = cut.forked(attempt=2)
     assert ended.status == 0, ended.errors
     assert cut.started_at() == [0, CUT]
-    assert read_json(cut.declared / "run.json").get("measured") == measured
-    if measured:  # where stages are cut follows from what was measured: the same for both
-        uncut.measured(measured)
+    assert read_measured(cut.declared) == measured
+    uncut.measured(measured)  # where stages are cut follows from what was measured: the same for both
     assert_same(result(cut), result(uncut.train(forked=True)))
 
 
