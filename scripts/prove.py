@@ -93,6 +93,8 @@ def main() -> int:
     for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
         rows.append(row)
         found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
+        if why := row["not proven because"]:
+            found = f"not proven, because {why}"
         words = (row[name] for name in ("task", "strategy", "options", "precision"))
         what = f"{', '.join(filter(None, words))} on {row['processes']}"
         print(f"{len(rows)}/{count} {what}: {found}, {row['seconds']} s", flush=True)

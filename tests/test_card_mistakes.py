@@ -143,7 +143,7 @@ MISTAKES = {
             MORE
             + "    def collate_fn(self, samples):\n        return torch.zeros(len(samples), 4), torch.tensor(2)\n\n",
         ),
-        "batch[1] of 5 samples has the shape []; allowed: 5, the samples, as the first dimension",
+        "batch[1] of 8 samples has the shape []; allowed: 8, the samples, as the first dimension",
         "def collate_fn",
     ),
     "another device": (
@@ -172,8 +172,8 @@ MISTAKES = {
         "def datasets",
     ),
     "nan in the first samples": (
-        changed(ITEM, ITEM.replace("float(index)", "float('nan' if index == 3 else index)")),
-        "the loss of the first batch is nan, because batch[0] is nan in sample 3 of the training set; mend the data",
+        changed(ITEM, ITEM.replace("float(index)", "float('nan' if index == 4 else index)")),
+        "the loss of the first batch is nan, because batch[0] is nan in sample 4 of the training set; mend the data",
         "def loss",
     ),
     "a drawing transform": (
@@ -207,7 +207,7 @@ MISTAKES = {
     ),
     "no scalar": (
         changed(LOSS, "        return F.cross_entropy(outputs, batch[1], reduction='none')\n"),
-        "loss() returned a tensor of shape [5]",
+        "loss() returned a tensor of shape [8]",
         "def loss",
     ),
     "no loss": (changed("    def loss(self, outputs, batch):\n" + LOSS, ""), "loss is missing", "class Task"),
@@ -231,8 +231,67 @@ MISTAKES = {
             MORE,
             MORE + "    def metrics(self, outputs, batch):\n        return {'hit': outputs.argmax(-1) == batch[1]}\n\n",
         ),
-        "metrics(): hit is a tensor of shape [5]; allowed: a single number",
+        "metrics(): hit is a tensor of shape [8]; allowed: a single number",
         "def metrics",
+    ),
+    "metrics without a name": (
+        changed(MORE, MORE + "    def metrics(self, outputs, batch):\n        return {1: 0.5}\n\n"),
+        "metrics(): 1 is no name; allowed: a text",
+        "def metrics",
+    ),
+    "a metric that is there": (
+        changed(MORE, MORE + "    def metrics(self, outputs, batch):\n        return {'loss': 0.5}\n\n"),
+        "metrics(): 'loss' is measured in any case; allowed: other names",
+        "def metrics",
+    ),
+    "epochs of no length": (
+        changed(MORE, MORE + "    schedule = {'kind': 'step', 'every_epochs': 0, 'gamma': 0.5}\n"),
+        "schedule: every_epochs is 0; allowed: a whole number of at least 1",
+        "schedule =",
+    ),
+    "an endless warm-up": (
+        changed(MORE, MORE + "    schedule = {'kind': 'cosine', 'warmup_epochs': float('nan')}\n"),
+        "schedule: warmup_epochs is NaN; allowed: a number of at least 0",
+        "schedule =",
+    ),
+    "several kinds": (
+        changed(MORE, MORE + "    schedule = {'kind': ['cosine']}\n"),
+        "allowed: a dict whose 'kind' is one of constant, step, cosine",
+        "schedule =",
+    ),
+    "small without options": (
+        changed(MORE, MORE + "    small = None\n"),
+        "small is null; allowed: a dict of options",
+        "small =",
+    ),
+    "a rate that is computed": (
+        changed(MORE, MORE + "    @property\n    def learning_rate(self):\n        return 0.1\n\n"),
+        "learning_rate is a property; allowed: a plain value of the class",
+        "def learning_rate",
+    ),
+    "a task with arguments": (
+        changed(MORE, MORE + "    def __init__(self, width):\n        self.width = width\n\n"),
+        "missing 1 required positional argument: 'width'",
+        "def __init__",
+    ),
+    "a plan that is a list": (
+        changed(MORE, MORE + "    def tensor_plan(self, model):\n        return ['first']\n\n"),
+        "tensor_plan() returned list; allowed: a dict of names of modules, or None",
+        "def tensor_plan",
+    ),
+    "nothing to train": (
+        changed(MODEL, "        return Network().requires_grad_(False)\n"),
+        "all parameters have requires_grad=False",
+        "def model",
+    ),
+    "parameters of the loss": (
+        changed(
+            OPTIMIZER,
+            "        more = nn.Parameter(torch.ones(1))\n"
+            "        return torch.optim.SGD([*parameters, more], self.learning_rate)\n",
+        ),
+        "optimizer() holds 1 parameters that are none of the model's",
+        "def optimizer",
     ),
     "prepare that fails": (
         changed(
@@ -304,6 +363,15 @@ WARNINGS = {
     "a method of another library": (
         changed(MORE, MORE + "\n    def training_step(self, batch):\n        return 0\n\n"),
         "training_step is no method of relay.Task, and nothing in the file calls it; relay.Task has prepare, datasets,",
+    ),
+    "samples that are joined": (
+        changed(
+            MORE,
+            MORE + "    def collate_fn(self, samples):\n"
+            "        made = torch.utils.data.default_collate(samples)\n"
+            "        return made[0] + made[0].flip(0), made[1]\n\n",
+        ),
+        "collate_fn() makes other samples of a part of a batch",
     ),
     "tensors of the CPU": (
         changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] - torch.ones(4), batch[1]\n\n"),

@@ -233,6 +233,107 @@ class Task(relay.Task):
 """
 
 
+NUMBERS = """\
+import functools
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import relay
+
+
+@functools.lru_cache
+def places(count, device=None):
+    return torch.arange(count, device=device) / count
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", 1 + places(4))
+        self.first, self.out = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.first(x * self.scale + places(4, x.device))))
+
+
+class Task(relay.Task):
+    calls = 0
+
+    def datasets(self, folder):
+        x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+        data = TensorDataset(x, torch.arange(64) // 32)
+        return data, data
+
+    def model(self):
+        if not hasattr(self, "mean"):
+            self.mean = torch.ones(4)
+        return Network()
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, self.learning_rate)
+"""
+
+
+def seen_of(folder: Path, text: str) -> Looked:
+    """The card of a task with this text."""
+    (folder / "numbers_task.py").write_text(text)
+    return look("numbers-task", str(folder / "numbers_task.py"), {}, Data(datasets=folder))
+
+
+def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Path) -> None:
+    """Whoever caches a table of positions would get that of the meta device, or torch's fake one."""
+    found = seen_of(tmp_path, NUMBERS)
+    assert found.warnings == ()
+    assert found.task.card.mean_difference == 0
+
+
+def test_a_sorted_set_shows_a_loss_that_weighs_its_classes(tmp_path: Path) -> None:
+    """The first samples of a folder of images are all of one class."""
+    loss = "F.cross_entropy(outputs, batch[1])"
+    text = NUMBERS.replace(loss, f"{loss[:-1]}, weight=torch.tensor([1.0, 5.0]))")
+    difference = seen_of(tmp_path, text).task.card.mean_difference
+    assert difference is not None
+    assert difference > 1e-3
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        NUMBERS.replace("        return F.cross", "        self.calls += 1\n        return self.calls * F.cross"),
+        NUMBERS.replace(
+            "        return self.out", "        self.first.bias.data += 0.1 * self.training\n        return self.out"
+        ),
+    ],
+    ids=["a counter", "parameters"],
+)
+def test_a_state_that_is_no_buffer_is_told_as_such(state: str, tmp_path: Path) -> None:
+    found = seen_of(tmp_path, state)
+    assert found.task.card.changing
+    assert "is another one when it is computed again" in found.task.card.unrepeatable
+    told = in_words(found)
+    assert "The loss of one batch is another one when it is computed again" in told
+    assert "mean over samples" not in told
+
+
+def test_gradients_within_a_forward_pass_are_looked_at(tmp_path: Path) -> None:
+    """As networks take them that have to fulfil a differential equation."""
+    text = NUMBERS.replace(
+        "        return self.out(torch",
+        "        x = x.detach().requires_grad_()\n"
+        "        with torch.enable_grad():\n"
+        "            (slope,) = torch.autograd.grad(self.first(x).square().sum(), x, create_graph=True)\n"
+        "        return slope[:, :2] + self.out(torch",
+    )
+    card = seen_of(tmp_path, text).task.card
+    assert card.mean_difference == 0
+    assert card.forward_flops
+
+
 def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> None:
     file = tmp_path / "present.py"
     file.write_text(OF_PRESENT)

@@ -100,6 +100,70 @@ CODEBOOK = """
     def loss(self, outputs, batch):
         return F.mse_loss(outputs[0], batch[0]) + outputs[1].mean()
 """
+# Constants without a type are float32; nothing but float64 goes with float64.
+CONSTANTS = (
+    IMAGES
+    + """
+    def model(self):
+        class Recurrent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.cells, self.out = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 3)
+                self.turned = torch.eye(3).flip(0)
+
+            def forward(self, x):
+                begin = torch.zeros(1, len(x), 8)
+                found, _ = self.cells(x.view(-1, 4, 3) @ self.turned, (begin, begin + 1))
+                return self.out(found[:, -1]) @ torch.eye(3)
+
+        return Recurrent()
+"""
+)
+# The usual way to keep a backbone's statistics.
+BACKBONE = (
+    IMAGES
+    + """
+    def model(self):
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.backbone = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout())
+                self.head = nn.Linear(8, 3)
+
+            def train(self, mode=True):
+                super().train(mode)
+                self.backbone.eval()
+                return self
+
+            def forward(self, x):
+                return self.head(self.backbone(x))
+
+        return Whole()
+"""
+)
+# As libraries return a model that they have read from a file.
+EVALUATING = BACKBONE.replace("return Whole()", "return Whole().eval()").replace("self.backbone.eval()", "pass")
+# Computed again in the backward pass, by torch's own two ways.
+AGAIN = (
+    IMAGES
+    + """
+    def model(self):
+        from torch.utils.checkpoint import checkpoint
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16))
+                self.second = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+                self.out = nn.Linear(16, 3)
+
+            def forward(self, x):
+                x = checkpoint(self.first, x, use_reentrant=False)
+                return self.out(checkpoint(self.second, x, use_reentrant=True))
+
+        return Whole()
+"""
+)
 
 
 def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any]:
@@ -120,6 +184,10 @@ def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any
         pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel"),
         pytest.param(BAGS, "pipeline", {}, id="a stage without products"),
         pytest.param(PRICES, "ddp", {}, id="losses of 1e10"),
+        pytest.param(CONSTANTS, "ddp", {}, id="constants in float32"),
+        pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
+        pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode"),
+        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
     ],

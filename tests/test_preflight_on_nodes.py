@@ -21,6 +21,7 @@ import torch
 
 import debian_packages
 import preflight_runs
+from living import words
 from mini_slurm import NODE_DISK, MiniSlurm
 from preflight_runs import ROOT, Rank, Seen, collect, hosts, job_of, preflight, run_of, says, without_locks
 from relay.base.ending import INTERRUPTED
@@ -295,9 +296,9 @@ def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "preflight" / run.id
     spec = folder / "preflight.json"
     run.write(spec)
-    words = [sys.executable, preflight_runs.ENTRY, "--spec", spec, "--output", folder / "facts.json"]
+    command = [sys.executable, preflight_runs.ENTRY, "--spec", spec, "--output", folder / "facts.json"]
     with (tmp_path / "log").open("w") as log:
-        entry = subprocess.Popen(words, cwd=tmp_path, env=preflight_runs.environment(), stdout=log, stderr=log)
+        entry = subprocess.Popen(command, cwd=tmp_path, env=preflight_runs.environment(), stdout=log, stderr=log)
     try:
         end = time.monotonic() + preflight_runs.TIMEOUT_SECONDS
         while not (folder / "rank-0.json").exists():

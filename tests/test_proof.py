@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -20,6 +21,7 @@ SAID = {
         {"trial": "algorithm", "compared": "outputs", "figure": 0.0},
     ],
     "problems": [],
+    "equivalent": True,
     "bytes_held_share": {"parameters": [1.0, 1.0]},
     "samples_per_rank": [32.0, 32.0],
     "bytes_sent_per_step": [500, 400],
@@ -42,6 +44,15 @@ def test_the_table_has_a_line_for_each_cell_and_no_empty_column() -> None:
     assert len(lines) == 4
     assert "smooth_update" not in lines[0]
     assert "| yes | 2.0e-15 | 0 | 1 | 32 32 | 400 |" in lines[2]
+
+
+def test_what_cannot_be_proven_is_not_called_equivalent() -> None:
+    """Its verdict has no problem, for no strategy is to blame."""
+    gate, _ = planned("ddp")
+    found = row(gate, {**SAID, "equivalent": False, "unprovable": "the loss is a sum"})
+    assert (found["equivalent"], found["problems"]) == (False, "")
+    assert "| NO |" in (table := markdown(pd.DataFrame([found])))
+    assert "the loss is a sum" in table
 
 
 @pytest.mark.slow

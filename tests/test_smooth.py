@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from relay.equivalence.smooth import Smooth, all_experts
+from relay.task.in_float64 import InFloat64
 
 KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
     "relu": (nn.ReLU(), F.relu),
@@ -86,6 +88,22 @@ def test_smooth_functions_stay() -> None:
         known = function(inputs)
         with Smooth():
             assert torch.equal(function(inputs), known)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_is_computed_again_in_a_backward_pass_has_the_same_twin(use_reentrant: bool) -> None:
+    """Modes of torch's are left while `backward` is handed over. The kernels of several stay in their order."""
+    layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)).double()
+    inputs = torch.randn(16, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = []
+    for again in (False, True):
+        layers.zero_grad()
+        with InFloat64(), Smooth():
+            outputs = checkpoint(layers, inputs, use_reentrant=use_reentrant) if again else layers(inputs)
+            outputs.sum().backward()
+        found.append([parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None])
+    assert [len(each) for each in found] == [4, 4]
+    assert all(torch.allclose(*pair, rtol=1e-12, atol=1e-12) for pair in zip(*found, strict=True))
 
 
 def test_a_mixture_of_experts_asks_them_all() -> None:

@@ -18,10 +18,14 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.places import calling, mistake, of_two_devices
-from relay.task.split import Chosen, Shapes, Split, shapes
+from relay.task.split import Chosen, Shapes, Split, shapes, spread
 
-SAMPLES = 5  # of a batch: it can be divided into uneven parts
+SAMPLES = 8  # of a batch, spread over the set: it can be divided into uneven parts, and has targets of several kinds
 EPOCHS = 8  # in which samples are compared, to see whether they are random
+MIXES = (
+    "collate_fn() makes other samples of a part of a batch. Each process joins its own part, so that strategies that "
+    "divide a batch train otherwise; is that meant?"
+)
 SECONDS = 1.0  # for which further samples are read
 
 
@@ -33,7 +37,7 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
     kind = type(bound.own)
     with calling(kind, "datasets"):
         train, test = bound.split("train"), bound.split("test")
-    positions = torch.arange(min(SAMPLES, len(train)))
+    positions = spread(len(train), SAMPLES)
     alike = [_shapes_of_all(split, seen) is not None for split in (train, test)]
     joining = "collate_fn" if bound.own.collate_fn else "datasets"
     with calling(kind, joining):
@@ -44,6 +48,8 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
     seen.card["random_samples"] = _random(train, positions)
     if seen.card["equal_shapes"]:
         seen.card["sample_bytes"] = sum(leaf.nbytes // len(positions) for leaf in batches.leaves(stored))
+    if bound.own.collate_fn and _mixes(train, positions, stored):
+        seen.warnings.append(str(mistake(kind, "collate_fn", MIXES)))
     batch = _transformed(bound, train, stored, seen)
     seen.card["batch"] = tuple(
         Leaf(place=place, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
@@ -88,7 +94,7 @@ def _shapes_of_all(split: Split, seen: Seen) -> Shapes | None:
     """
     found, with_nan = [], []
     end = time.monotonic() + SECONDS
-    for position in np.linspace(0, len(split) - 1, min(len(split), LOOKED_AT)).astype(int).tolist():
+    for position in spread(len(split), LOOKED_AT).tolist():
         with calling(type(split.task), "datasets"):
             sample = split.samples(Chosen(torch.tensor([position])))[0]
         found.append((position, shapes(sample)))
@@ -122,6 +128,18 @@ def _rows_alike(split: Split, positions: torch.Tensor) -> bool:
             if not _equal(batches.taken(whole, slice(place, place + 1)), alone):
                 return False
     return True
+
+
+def _mixes(split: Split, positions: torch.Tensor, whole: Batch) -> bool:
+    """Whether a batch's first half is another one when it is joined alone; padding to another length is none."""
+    half = max(1, len(positions) // 2)
+    with calling(type(split.task), "collate_fn"):
+        alone = split.read(Chosen(positions[:half]))
+    for one, other in zip(batches.leaves(whole), batches.leaves(alone), strict=True):
+        common = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=False))
+        if not _equal(one[common], other[common]):
+            return True
+    return False
 
 
 def _equal(one: Any, other: Any) -> bool:

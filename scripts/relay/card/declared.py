@@ -47,7 +47,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 def check(own: Task) -> None:
     """Raise UserError, a line for each mistake, with file and line."""
-    problems = [*_methods(type(own)), *_attributes(own)]
+    problems = [*_methods(type(own)), *(_computed(type(own)) or _attributes(own))]
     if problems:
         raise UserError("\n".join(str(mistake(type(own), name, problem)) for name, problem in problems))
 
@@ -119,6 +119,13 @@ def _takes(kind: type[Task], name: str, count: int) -> bool:
     return True
 
 
+def _computed(kind: type[Task]) -> list[tuple[str, str]]:
+    """Attributes that a run sets, and that are properties."""
+    names = ("global_batch_size", "learning_rate")
+    computed = [name for name in names if isinstance(inspect.getattr_static(kind, name), property)]
+    return [(name, f"{name} is a property; allowed: a plain value of the class") for name in computed]
+
+
 def _attributes(own: Task) -> Iterator[tuple[str, str]]:
     for name, kind in NUMBERS.items():
         value = getattr(own, name)
@@ -135,7 +142,11 @@ def _attributes(own: Task) -> Iterator[tuple[str, str]]:
         yield "generated", f"generated is {show(generated)}; allowed: True, False"
     yield from (("schedule", problem) for problem in _schedule(own.schedule))
     options = options_of(own)
-    for name, value in own.small.items():
+    small: Any = own.small
+    if not isinstance(small, Mapping):
+        yield "small", f"small is {show(small)}; allowed: a dict of options, such as {{'width': 8}}"
+        return
+    for name, value in small.items():
         if name not in options:
             yield (
                 "small",
@@ -147,7 +158,7 @@ def _attributes(own: Task) -> Iterator[tuple[str, str]]:
 
 def _schedule(schedule: Any) -> Iterator[str]:
     kind = schedule.get("kind") if isinstance(schedule, Mapping) else None
-    if kind not in SCHEDULES:
+    if not isinstance(kind, str) or kind not in SCHEDULES:
         yield f"schedule is {show(schedule)}; allowed: a dict whose 'kind' is one of {', '.join(SCHEDULES)}"
         return
     needed, known = SCHEDULES[kind], {"kind", "warmup_epochs", *SCHEDULES[kind]}
@@ -157,5 +168,7 @@ def _schedule(schedule: Any) -> Iterator[str]:
     for name, value in schedule.items():
         if name not in known:
             yield f"schedule: {show(name)} is unknown; {near(name, known)}allowed: {', '.join(sorted(known))}"
-        elif name != "kind" and (type(value) not in (int, float) or value < 0):
+        elif name == "every_epochs" and (type(value) is not int or value < 1):
+            yield f"schedule: {name} is {show(value)}; allowed: a whole number of at least 1"
+        elif name != "kind" and (type(value) not in (int, float) or not 0 <= value < math.inf):
             yield f"schedule: {name} is {show(value)}; allowed: a number of at least 0"

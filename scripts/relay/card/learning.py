@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from relay.base.errors import UserError
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen
 from relay.process.generators import drawn_from
@@ -22,8 +24,9 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
-from relay.task.mean_loss import LIMITS, mean_over_samples
-from relay.task.places import calling, mistake, place
+from relay.task.load import told
+from relay.task.mean_loss import LIMITS, Changing, mean_over_samples
+from relay.task.places import calling, mistake, of_machine, place
 from relay.task.still import FrozenNorms, still
 
 # Cross entropy without these is what strategies can divide by classes.
@@ -40,7 +43,7 @@ def see(task: Computable, seen: Seen) -> None:
         loss = bound.loss(outputs, batch)
     seen.card["cross_entropy"] = entropy.is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
-        why = finite.reason(batch, torch.arange(batches.count(batch)), bound.split("train"))
+        why = finite.reason(batch, task.samples, bound.split("train"))
         told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
         raise mistake(kind, "loss", told)
     _gradients(task, loss, seen)
@@ -56,6 +59,8 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
     if loss.requires_grad:
         with calling(kind, "loss"):
             loss.backward()
+    if not trained:
+        raise mistake(kind, "model", "all parameters have requires_grad=False; allowed: some that are trained")
     left = [name for name, parameter in trained.items() if parameter.grad is None]
     if len(left) == len(trained):
         raise mistake(
@@ -93,35 +98,50 @@ def _evaluated(task: Computable) -> tuple[str, ...]:
                     kind, "metrics", f"metrics() returned {type(found).__name__}; allowed: a dict of names and means"
                 )
             for name, value in found.items():
-                if not isinstance(value, int | float) and not (isinstance(value, torch.Tensor) and value.numel() == 1):
-                    got = (
-                        f"a tensor of shape {list(value.shape)}"
-                        if isinstance(value, torch.Tensor)
-                        else type(value).__name__
-                    )
-                    raise mistake(
-                        kind,
-                        "metrics",
-                        f"metrics(): {name} is {got}; allowed: a single number, the mean over the samples",
-                    )
+                if problem := _of_metric(name, value):
+                    raise mistake(kind, "metrics", f"metrics(): {problem}")
     return tuple(found)
+
+
+def _of_metric(name: Any, value: Any) -> str:
+    """What is wrong with a metric; '' for nothing."""
+    if not isinstance(name, str):
+        return f"{name!r} is no name; allowed: a text"
+    if name == "loss":
+        return "'loss' is measured in any case; allowed: other names"
+    if isinstance(value, torch.Tensor):
+        got = f"a tensor of shape {list(value.shape)}" if value.numel() != 1 else ""
+    else:
+        got = "" if isinstance(value, int | float | np.number) else type(value).__name__
+    return f"{name} is {got}; allowed: a single number, the mean over the samples" if got else ""
 
 
 def _mean_difference(task: Computable, seen: Seen) -> float | None:
     """How far the loss is from a mean over samples; 0 within the limit of rounding, None where that cannot be said.
 
     In float64; in float32 for a model that computes in no other type. The buffers that a forward pass changes come onto
-    the card.
+    the card, and that the loss is another one when it is computed again.
     """
+    why = Exception()
     for precision, dtype in (("fp64", torch.float64), ("fp32", torch.float32)):
         bound = task.bound
         exact = BoundTask(bound.spec, bound.seed, precision, 1, 1, folder=bound.folder)
-        exact._accepted = bound._accepted
+        exact._accepted, exact.__dict__["own"] = bound._accepted, bound.own  # which may keep something of its model
         model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
         try:
             return _difference(exact, model, batch, LIMITS[dtype], seen)
-        except (RuntimeError, TypeError, UserError):
-            continue
+        except Changing:
+            seen.card["changing"] = True
+            return None
+        except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
+            if of_machine(error):
+                raise
+            why = error
+    kind = type(task.bound.own)
+    seen.warnings.append(
+        f"{place(kind, 'loss')}: whether the loss is a mean over samples cannot be seen: "
+        f"{told(why, Path(inspect.getfile(kind)))}"
+    )
     return None
 
 
@@ -167,11 +187,19 @@ def see_optimizer(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         made = bound.optimizer(parameters.values())
     held = {id(each) for group in made.param_groups for each in group["params"]}
     left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
+    strange = held - {id(each) for each in parameters.values()}
     if not held & {id(each) for each in parameters.values()}:
         raise mistake(
             kind,
             "optimizer",
             "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`",
+        )
+    if strange:
+        raise mistake(
+            kind,
+            "optimizer",
+            f"optimizer() holds {len(strange)} parameters that are none of the model's; allowed: those that it was "
+            "given; parameters of the loss can be modules of the model, which then returns its loss",
         )
     if left:
         seen.warnings.append(

@@ -24,7 +24,7 @@ from relay.spec.tasks import TaskSpec
 from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.load import task_class
-from relay.task.places import mistake, needs_gpu
+from relay.task.places import calling, mistake, needs_gpu
 from relay.task.prepared import prepare_data, version_of
 from relay.task.user import Task, options_of
 
@@ -95,7 +95,9 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
 
 
 def _own(name: str, file: str, options: Mapping[str, Any]) -> Task:
-    own = task_class(TaskSpec(name=name, file=file, global_batch_size=1, learning_rate=1.0))()
+    kind = task_class(TaskSpec(name=name, file=file, global_batch_size=1, learning_rate=1.0))
+    with calling(kind, "__init__"):
+        own = kind()
     check_task_options(options, options_of(own), name)
     for option, value in typed(options, options_of(own)).items():
         setattr(own, option, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import random
 from dataclasses import replace
@@ -21,8 +22,10 @@ from relay.process.generators import drawn_from, start_drawing
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
+from relay.task.caches import emptied
 from relay.task.load import told
 from relay.task.places import calling, mistake, of_two_devices
+from relay.task.split import spread
 
 META = torch.device("meta")
 # A look computes a model of at most so many parameters, and so many operations for a sample; a heavy one by its small
@@ -41,6 +44,7 @@ class Computable(NamedTuple):
     model: nn.Module
     again: nn.Module  # built once more
     batch: Batch
+    samples: torch.Tensor  # the numbers of the batch's samples
 
 
 def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computable | None]:
@@ -63,16 +67,20 @@ def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computab
         return model, _small(bound, seen.device)
     first = _built(bound, seen.device) if model is meta else model
     few = batches.taken(batch, slice(0, FEW_SAMPLES)) if flops > HEAVY_FLOPS else batch
-    return first, Computable(bound, first, _built_again(bound, first, seen.device), few)
+    samples = spread(len(bound.split("train")), batches.count(batch))[: batches.count(few)]
+    return first, Computable(bound, first, _built_again(bound, first, seen.device), few, samples)
 
 
 def _on_meta(bound: BoundTask) -> nn.Module | None:
     """The model without values; None where it cannot be built so: it reads values that it has made."""
+    apart = copy.copy(bound)
+    apart.__dict__["own"] = copy.copy(bound.own)  # it may keep what it makes
     try:
-        with META:
-            model = bound.built()
+        with META, emptied():
+            model = apart.built()
     except Exception:  # whatever it is, the CPU tells whether it is a mistake
         return None
+    bound._accepted = apart._accepted
     return model if all(each.device == META for each in model.parameters()) else None
 
 
@@ -92,7 +100,7 @@ def _small(bound: BoundTask, device: torch.device) -> Computable | None:
         return None
     with calling(type(small.own), "datasets"):
         batch = batches.moved(small.example(FEW_SAMPLES), device)
-    return Computable(small, model, _built_again(small, model, device), batch)
+    return Computable(small, model, _built_again(small, model, device), batch, torch.arange(FEW_SAMPLES))
 
 
 def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
@@ -107,7 +115,7 @@ def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: See
     """What a pass on the meta device calls; None where it cannot be computed without values."""
     watch = Watch(model.train())
     try:
-        with watch.watching():
+        with watch.watching(), emptied():
             bound.outputs(model, batches.moved(batch, META))
     except Exception as error:
         if of_two_devices(error):

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 NORMS = ("batch_norm",)
 
@@ -33,17 +33,16 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Watch what is computed within."""
-        counter = FlopCounterMode(display=False)
         with ExitStack() as stack:
             for name, module in self.model.named_modules():
                 stack.callback(module.register_forward_pre_hook(self._begin(name)).remove)
                 stack.callback(module.register_forward_hook(self._end, always_call=True).remove)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused kernels draw where nobody sees it
             stack.enter_context(_Functions(self))
-            stack.enter_context(counter)
             stack.enter_context(_Operations(self))
             yield
-        self.flops = None if self.uncounted else counter.get_total_flops()
+        if self.uncounted:
+            self.flops = None
 
     def _begin(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, _: Any) -> None:
@@ -105,10 +104,15 @@ class _Operations(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        self.watch.uncounted |= "rnn" in func._overloadpacket.__name__
+        packet = func._overloadpacket
+        self.watch.uncounted |= "rnn" in packet.__name__
         if torch.Tag.nondeterministic_seeded in func.tags and torch._C._current_graph_task_id() == -1:
             named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | dict(given)
             chances = [value for name, value in named.items() if name in ("dropout_p", "dropout", "drop_p")]
             if not any(chance == 0 for chance in chances):
-                self.watch.drawn(func._overloadpacket.__name__)
-        return func(*args, **given)
+                self.watch.drawn(packet.__name__)
+        found = func(*args, **given)
+        operations: Callable[..., int] | None = flop_registry.get(packet)
+        if operations is not None and self.watch.flops is not None:
+            self.watch.flops += operations(*args, **given, out_val=found)
+        return found

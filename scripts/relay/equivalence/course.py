@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from relay import strategies
 from relay.equivalence.dtypes import lowered
-from relay.equivalence.figures import leaves_of
+from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.work import Work
@@ -26,8 +26,6 @@ from relay.process.generators import alike, generators, restore_generators, seed
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
-from relay.task import batches
-from relay.task.bound import BoundTask
 from relay.task.draws import Drawn, Draws
 
 # Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
@@ -49,7 +47,7 @@ class AsTrained(TrialTask):
     def built(self) -> nn.Module:
         """The model as the user's file builds it."""
         self.compiled = False
-        return batches.model_of_type(BoundTask.built(self), torch.float64)
+        return self.as_written()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -102,7 +100,8 @@ class Course:
         asked, kind = self.run.strategy, strategies.load(self.run.strategy.name)
         exact = {} if self.lossy else {name: kind.requirements.options[name] for name in asked.lossy}
         options = {**asked.options, **exact}
-        self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
+        with self.task.in_float64():  # it may compute with the model
+            self.strategy = kind(self.task, self.ranks, self.run.batch.global_batch_size, options, measured)
         self.seen, self.losses = Seen(self.strategy.replica), list[torch.Tensor]()
         seed_generators(self.run.seed * 1_000_003 + self.strategy.replica.index, self.ranks.devices)
         return self.strategy
@@ -154,7 +153,7 @@ class Course:
         modes = {name: module.training for name, module in strategy.model.named_modules()}
         yield
         after = strategy.whole_model()
-        changed = [name for name in before if name not in after or not torch.equal(before[name], after[name])]
+        changed = [name for name in before if name not in after or not same(before[name], after[name])]
         if changed and self.ranks.rank == 0:
             told.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
         if not alike(drawn, generators()):

@@ -60,6 +60,11 @@ def scales(tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return found
 
 
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same numbers; NaN is the same as NaN."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def leaves_of(outputs: Any) -> list[torch.Tensor]:
     """What a model gives, whatever its structure: its tensors of numbers, on the CPU."""
     return [leaf.detach().cpu() for leaf in batches.leaves(outputs) if leaf.is_floating_point()]

@@ -110,6 +110,8 @@ def _concluded(output: Path, verdict: dict[str, Any]) -> int:
     write_json(output, verdict)
     (output.parent / ALONG).unlink(missing_ok=True)
     found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
+    if why := verdict.get("unprovable"):
+        found = f"not proven, because {why}"
     print(f"gate {verdict['gate']}: {found}")
     return 0
 

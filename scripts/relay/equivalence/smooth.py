@@ -6,27 +6,26 @@ as a model's own calls, and a traced graph calls torch's operations: all of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
+
+from relay.task.function_mode import FunctionMode
 
 # A bound that is farther away is never reached: it hides places, or keeps a logarithm finite.
 FARTHEST_BOUND = 1e4
 aten = torch.ops.aten
 
 
-class Smooth(TorchFunctionMode):
+class Smooth(FunctionMode):
     """Calls a smooth function in the place of each with kinks."""
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        instead = TWINS.get(func)
-        return instead(*args, **(kwargs or {})) if instead else func(*args, **(kwargs or {}))
+    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the smooth function gives, if there is one."""
+        return TWINS.get(func, func)(*args, **kwargs)
 
 
 def all_experts(model: nn.Module) -> None:

@@ -67,7 +67,7 @@ class TrialTask(BoundTask):
 
     def built(self) -> nn.Module:
         """The model, stilled, and with all experts in the smooth twin."""
-        model = batches.model_of_type(super().built(), torch.float64)
+        model = self.as_written()
         if self.smooth:
             all_experts(model)
         with InFloat64(), Smooth() if self.smooth else nullcontext():
@@ -76,6 +76,11 @@ class TrialTask(BoundTask):
             self.compiled = False  # compiled code draws in ways of its own
             self.stilled.notes.append("it is not compiled in the gate, because it draws random numbers")
         return model
+
+    def as_written(self) -> nn.Module:
+        """The model as the user's file builds it, in float64 with the initial values of float32."""
+        with outside():
+            return batches.model_of_type(BoundTask.built(self), torch.float64)
 
     def _compute(self, model: nn.Module) -> None:
         arguments, keywords = self.arguments(Identified(batches.cast(self.first, torch.float64), torch.empty(0)))

@@ -6,8 +6,9 @@ import math
 
 from relay.equivalence.trial_task import Identified, TrialData
 from relay.equivalence.trials import Trial
+from relay.spec.card import CHANGING
 from relay.task import batches, finite
-from relay.task.mean_loss import LIMITS, NotFinite, mean_over_samples
+from relay.task.mean_loss import LIMITS, Changing, NotFinite, mean_over_samples
 from relay.task.places import mistake
 
 TRIAL = Trial(name="algorithm", precision="fp64", steps=1)
@@ -32,6 +33,8 @@ def unprovable(data: TrialData) -> str | None:
     try:
         with task.computing():
             figure = mean_over_samples(task, model, batch)
+    except Changing:
+        return CHANGING
     except NotFinite as error:
         why = finite.reason(batch.data, batch.ids, task.split("train")) or "; allowed: a finite number"
         raise mistake(type(task.own), "loss", f"{error}{why}") from None

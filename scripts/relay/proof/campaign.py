@@ -66,7 +66,7 @@ class Proof:
         verdict = read_json(place / "verdict.json")
         if verdict is None:
             problem = f"no verdict, status {status}; see {place / 'gate.log'}"
-            verdict = {"parts": [], "problems": [problem]}
+            verdict = {"parts": [], "problems": [problem], "equivalent": False}
         return {**row(gate, verdict), "seconds": round(time.monotonic() - started, 1)}
 
     def _reference(self, run: Reference) -> Path:
@@ -126,12 +126,13 @@ def row(gate: Gate, verdict: dict[str, Any]) -> dict[str, Any]:
         ),
         "processes": gate.shape.world_size,
         "precision": gate.computation.precision,
-        "equivalent": not problems,
+        "equivalent": verdict["equivalent"],
         **{column: parts.get(compared) for column, compared in FIGURES.items()},
         **{f"{kind}_share": max(shares[kind]) if shares.get(kind) else None for kind in SHARES},
         "samples_per_rank": " ".join(f"{count:g}" for count in verdict.get("samples_per_rank", [])),
         "bytes_sent_per_step": min(sent) if sent else None,
         "problems": "; ".join(problems),
+        "not proven because": verdict.get("unprovable") or "",
     }
 
 

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ROUNDING = 1e-9
+CHANGING = (
+    "the loss of one batch is another one when it is computed again: the forward pass or the loss changes parameters, "
+    "or a state that is no buffer and that no checkpoint holds, such as a counter"
+)
 LOOKED_AT = 256  # samples of each set, spread over it, at most
 
 
@@ -38,9 +42,9 @@ class Card:
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters.
 
-    Loss: `mean_difference` is how far a batch's loss is from the weighted losses of its parts, in float64: a mean over
-    samples where it is at most `ROUNDING`.
-    `cross_entropy`: torch's cross entropy of the model's outputs is all of it.
+    Loss: `changing`: the loss of one batch is another one when it is computed again. `mean_difference` is how far a
+    batch's loss is from the weighted losses of its parts, in float64: a mean over samples where it is at most
+    `ROUNDING`. `cross_entropy`: torch's cross entropy of the model's outputs is all of it.
     """
 
     no_options: tuple[str, ...] = ()
@@ -63,12 +67,15 @@ class Card:
     without_gradient: tuple[str, ...] = ()
     forward_flops: int | None = None
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
+    changing: bool = False
     mean_difference: float | None = None
     cross_entropy: bool = False
 
     @property
     def unrepeatable(self) -> str:
         """Why no other process can repeat a step of the training, in a sentence; '' where nothing is known of that."""
+        if self.changing:
+            return CHANGING
         if not self.outside:
             return ""
         return f"the model draws random numbers from {' and '.join(self.outside)}, which no other process repeats"

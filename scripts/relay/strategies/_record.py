@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -98,32 +98,6 @@ def set_item(tensor: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
 def after(value: torch.Tensor, _: Any) -> torch.Tensor:
     """The value, once the other one has been computed, which has changed it in place."""
     return value
-
-
-def opened(value: Any) -> Any:
-    """The value; torch knows the fields of all dataclasses within it from now on."""
-    for leaf in pytree.tree_leaves(value):
-        if is_dataclass(leaf) and not isinstance(leaf, type) and _in_fields(leaf):
-            pytree.register_pytree_node(type(leaf), _closed, _reopened)
-            return opened(value)
-    return value
-
-
-def _in_fields(value: Any) -> bool:
-    return type(value) not in pytree.SUPPORTED_NODES and not isinstance(value, torch.Tensor)
-
-
-def _closed(value: Any) -> tuple[list[Any], Any]:
-    names = [field.name for field in fields(value)]
-    return [getattr(value, name) for name in names], (type(value), names)
-
-
-def _reopened(values: Any, context: Any) -> Any:
-    kind, names = context
-    made = object.__new__(kind)
-    for name, value in zip(names, values, strict=True):
-        object.__setattr__(made, name, value)
-    return made
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

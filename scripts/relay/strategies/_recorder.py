@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from relay.process.devices import generators_kept
 from relay.strategies._record import Like, Record, Untraceable, Whole
 from relay.strategies._trace import Tracer
+from relay.task.caches import emptied
 
 # Modules of torch's that others are put into: their insides are recorded.
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
@@ -64,7 +65,7 @@ class Recorder:
         precision = torch.autocast(self.device.type, autocast) if autocast else nullcontext()
         stale: dict[int, bool] = {}
         tracers = []
-        with self.fakes, precision, torch.set_grad_enabled(training):
+        with emptied(), self.fakes, precision, torch.set_grad_enabled(training):
             for _ in range(1 + training):  # the second time shows what the first one has left behind
                 given = pytree.tree_map_only(torch.Tensor, self._fake, (tuple(arguments), dict(keywords)))
                 tracers.append(Tracer(model, self.device, given, leaves=self.leaves, really=self.really, stale=stale))

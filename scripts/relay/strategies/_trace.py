@@ -30,13 +30,13 @@ from relay.strategies._record import (
     after,
     first_line,
     named,
-    opened,
     printable,
     set_item,
     storage_of,
     tensors_in,
     under,
 )
+from relay.task.batches import opened
 
 CONSTANTS = count()
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import (
+    MappingKey,
     keystr,
     register_pytree_node,
     tree_flatten,
@@ -102,8 +103,14 @@ def _parts(batch: Batch) -> list[Any]:
     found = tree_leaves(batch)
     closed = {type(part) for part in found if _opens(part)}
     for kind in closed:
-        register_pytree_node(kind, _opened, _remade)
+        register_pytree_node(kind, _opened, _remade, flatten_with_keys_fn=_named)
     return _parts(batch) if closed else found
+
+
+def opened(value: Any) -> Any:
+    """The value; torch knows what is in its dataclasses and mappings from now on."""
+    _parts(value)
+    return value
 
 
 def _opens(part: Any) -> bool:
@@ -115,7 +122,17 @@ def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
     return list(held.values()), (type(whole), tuple(held))
 
 
-def _remade(parts: Iterable[Any], known: tuple[type, tuple[str, ...]]) -> Any:
+def _named(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
+    parts, (kind, names) = _opened(whole)
+    return [(MappingKey(name), part) for name, part in zip(names, parts, strict=True)], (kind, names)
+
+
+def _remade(parts: Iterable[Any], known: tuple[Any, tuple[str, ...]]) -> Any:
     kind, names = known
     held = dict(zip(names, parts, strict=True))
-    return kind(**held) if is_dataclass(kind) else kind(held)
+    if issubclass(kind, Mapping):
+        return kind(**held) if hasattr(kind, "__dataclass_fields__") else kind(held)  # Hugging Face's are both
+    made = object.__new__(kind)  # whatever its `__init__` takes
+    for name, part in held.items():
+        object.__setattr__(made, name, part)
+    return made

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import nn
@@ -100,7 +100,10 @@ class BoundTask:
         return model
 
     def built(self) -> nn.Module:
-        """The model as the user's file builds it, with the seed's initial parameters.
+        """The model as the user's file builds it, with the seed's initial parameters, in training mode.
+
+        Its own `train` may leave modules in evaluation mode, such as a backbone that is not trained: then they begin
+        each job, and go on after each evaluation, so.
 
         Raises UserError for what is no module, and for parameters that cannot be trained here.
         """
@@ -111,6 +114,7 @@ class BoundTask:
                 f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
             )
         self._check(model)
+        model.train()
         taken = inspect.signature(model.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
         self._accepted = None if every else frozenset(each.name for each in taken)
@@ -138,7 +142,13 @@ class BoundTask:
 
     def tensor_plan(self, model: nn.Module) -> Mapping[str, str] | None:
         """The user's plan of tensor parallelism; None where it has to be found."""
-        return self.own.tensor_plan(model)
+        plan: Any = self.own.tensor_plan(model)
+        if plan is not None and not isinstance(plan, Mapping):
+            raise UserError(
+                f"task {self.spec.name}: tensor_plan() returned {type(plan).__name__}; allowed: a dict of names of "
+                "modules, or None"
+            )
+        return cast("Mapping[str, str] | None", plan)
 
     def arguments(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments and the keywords with which the model is called for a batch."""

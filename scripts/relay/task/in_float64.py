@@ -1,41 +1,74 @@
-"""A model in float64 throughout: where it asks for float32 by name, it gets float64.
+"""A model in float64 throughout: where it asks for float32, or has constants in it, it computes in float64.
 
 Models compute a loss, a norm or a softmax in float32, because less would not do: `logits.float()`. In float64 the same
-words round. Two trainings then differ by 1e-7, whatever is right, and nothing can be compared within 1e-9.
+words round. Two trainings then differ by 1e-7, whatever is right, and nothing can be compared within 1e-9. And what is
+made without a type, such as `torch.zeros(2, 8)` or the weights of classes, is float32, with which torch refuses to
+multiply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from relay.task.function_mode import FunctionMode
 
 LOW, HIGH = torch.float32, torch.float64
 # They read bytes that are there: another type would read other numbers.
 OF_BYTES = frozenset({torch.Tensor.view, torch.frombuffer, torch.ops.aten.view.dtype})
+# They make float32 where no type is given.
+MAKERS = frozenset({
+    torch.empty, torch.eye, torch.full, torch.linspace, torch.logspace, torch.normal, torch.ones, torch.rand,
+    torch.randn, torch.tensor, torch.zeros, torch.arange, torch.range,
+})  # fmt: skip
 
 
-class InFloat64(TorchFunctionMode):
-    """Reads float32 as float64 in the calls of torch's functions. `seen`: something was asked for in float32."""
+class InFloat64(FunctionMode):
+    """Reads float32 as float64 in the calls of torch's functions. `seen`: something was in float32."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen = False
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
+    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result in float64."""
         if func is torch.Tensor.float:
             self.seen = True
-            return torch.Tensor.double(*args, **given)
-        if func in OF_BYTES or not any(each is LOW for each in (*args, *given.values())):
-            return func(*args, **given)
+            return torch.Tensor.double(*args, **kwargs)
+        if func in MAKERS and kwargs.get("dtype") is None:
+            return self._made(func(*args, **kwargs))
+        if func not in OF_BYTES and any(each is LOW for each in (*args, *kwargs.values())):
+            self.seen = True
+            args, kwargs = tuple(map(_high, args)), {name: _high(each) for name, each in kwargs.items()}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError:
+            if not _of_both(args, kwargs):
+                raise
+            self.seen = True
+        return func(*tree_map(_raised, args), **tree_map(_raised, dict(kwargs)))
+
+    def _made(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A new tensor; a number is left as it is, for it takes the type of what it is joined with."""
+        if tensor.dtype is not LOW or not tensor.dim():
+            return tensor
         self.seen = True
-        return func(*map(_high, args), **{name: _high(each) for name, each in given.items()})
+        return tensor.detach().to(HIGH).requires_grad_(tensor.requires_grad)
 
 
 def _high(argument: Any) -> Any:
     return HIGH if argument is LOW else argument
+
+
+def _of_both(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether tensors of both types meet."""
+    types = {each.dtype for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)}
+    return {LOW, HIGH} <= types
+
+
+def _raised(argument: Any) -> Any:
+    is_low = isinstance(argument, torch.Tensor) and argument.dtype is LOW
+    return argument.to(HIGH) if is_low else argument

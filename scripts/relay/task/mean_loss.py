@@ -21,6 +21,10 @@ class NotFinite(UserError):
     """The loss of a whole batch is no finite number: whether it is a mean cannot be said."""
 
 
+class Changing(UserError):
+    """The loss of a batch is another one when it is computed again."""
+
+
 class Computes(Protocol):
     """A task, as far as this needs it."""
 
@@ -37,7 +41,8 @@ def mean_over_samples(task: Computes, model: nn.Module, batch: Batch) -> float:
 
     In two and in three uneven parts. The model must treat each sample by itself: BatchNorm frozen, draws fixed.
     Where the difference is beyond `LIMITS`, the loss is a sum, or compares the samples of a batch with each other.
-    It is infinite where a part has no finite loss and the batch has one. Raises NotFinite where the batch has none.
+    It is infinite where a part has no finite loss and the batch has one. Raises NotFinite where the batch has none, and
+    Changing where something else than the batch decides on its loss, such as a counter.
     """
 
     def loss_of(part: Batch) -> float:
@@ -46,6 +51,8 @@ def mean_over_samples(task: Computes, model: nn.Module, batch: Batch) -> float:
     samples, whole = batches.count(batch), loss_of(batch)
     if not math.isfinite(whole):
         raise NotFinite(f"the loss of the first batch is {whole:g}")
+    if abs(loss_of(batch) - whole) > 1e-12 * max(1.0, abs(whole)):  # the same operations round alike
+        raise Changing("the loss of the first batch is another one when it is computed again")
     found = [0.0]
     for cuts in ([samples // 3], [samples // 4, samples // 4 + samples // 3]):
         places = [0, *cuts, samples]

@@ -23,6 +23,11 @@ SHOWN = 3  # samples in a line
 Shapes = tuple[tuple[int, ...], ...]  # of a sample's parts
 
 
+def spread(count: int, wanted: int) -> torch.Tensor:
+    """At most so many positions in a set, spread over it: a folder's first samples are often of one class."""
+    return torch.linspace(0, count - 1, min(wanted, count)).long()
+
+
 class Chosen(NamedTuple):
     """Samples of one batch: their positions in the split, (n,) int64, and the epoch, which random samples depend on."""
 

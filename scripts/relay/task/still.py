@@ -7,7 +7,7 @@ training on several replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.overrides import TorchFunctionMode
 
 from relay.task.draws import Draws
+from relay.task.function_mode import FunctionMode
 
 DROPOUT_OFF = "dropout is switched off in the gate"
 NORMS_FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
@@ -161,25 +161,21 @@ def _statistics(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs.mean(dimensions), inputs.var(dimensions, correction=0)
 
 
-class FrozenNorms(TorchFunctionMode):
+class FrozenNorms(FunctionMode):
     """The same for `F.batch_norm`, where a model calls it: `seen` tells. Its statistics have to be buffers."""
-
-    FUNCTIONS = (F.batch_norm, torch.batch_norm)
 
     def __init__(self) -> None:
         super().__init__()
         self.seen, self.measures = False, False
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
+    def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What a normalisation gives by its statistics, and any other function by itself."""
         if func is not F.batch_norm:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-        named = dict(zip(names, args, strict=False)) | given
+        named = dict(zip(names, args, strict=False)) | dict(kwargs)
         if not named.get("training") or named["running_mean"] is None:
-            return func(*args, **given)
+            return func(*args, **kwargs)
         self.seen = True
         if self.measures:
             for kept, measured in zip(

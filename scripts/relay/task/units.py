@@ -51,10 +51,11 @@ class _Search:
     def below(self, place: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         """The units among a module's descendants."""
         repeats = repeated(module)
+        sizes = {id(group): sum(map(size, group)) for group in repeats.values()}
         for name, child in module.named_children():  # torch tells a child with two names once
             path = f"{place}.{name}" if place else name
             is_block = name in repeats and not _is_layer(child)
-            elements = sum(map(size, repeats.get(name, [child])))
+            elements = sizes[id(repeats[name])] if name in repeats else size(child)
             if not elements or (elements < LEAST_SHARE * self.whole and not is_block and not _is_made_of_blocks(child)):
                 continue
             if self._is_whole(path, child) and not self._taken_apart(child, name in repeats):
@@ -101,7 +102,8 @@ def repeated(parent: nn.Module) -> dict[str, list[nn.Module]]:
     for name, child in parent.named_children():
         if size(child) and (is_list or (re.search(r"\d", name) and not _is_layer(child))):
             alike.setdefault((type(child), re.sub(r"\d+", "", name)), {})[name] = child
-    return {name: list(group.values()) for group in alike.values() if len(group) > 1 for name in group}
+    groups = ((group, list(group.values())) for group in alike.values() if len(group) > 1)
+    return {name: members for group, members in groups for name in group}
 
 
 def _is_made_of_blocks(module: nn.Module) -> bool:
