@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.card import data, declared, divided, learning, model
+from relay.card import data, declared, divided, learning, model, outputs
 from relay.card.seen import Seen
 from relay.datasets.verified import MANIFEST
 from relay.process.devices import gpu
@@ -87,6 +87,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
         learning.see_optimizer(bound, whole, seen)
         if computable is not None:
             learning.see(computable, seen)
+            outputs.see(computable, seen)
     return Looked(
         task=replace(spec, card=Card(**seen.card), optimizer=seen.optimizer, metrics=seen.metrics),
         dataset=replace(dataset, train_count=train_count, test_count=test_count),

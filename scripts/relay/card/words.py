@@ -108,6 +108,7 @@ def _dividing(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
         yield f"{CHANGING[0].upper()}{CHANGING[1:]}. So nothing can be proven."
     elif not card.outside:  # its loss is another one each time
         yield _loss(card)
+    yield from _outputs(card)
     if card.cuts:
         places = f"{counted(len(card.cuts), 'place')} ({_several(card.cuts)})"
         yield f"It can be cut at {places}: up to {len(card.cuts) + 1} stages."
@@ -139,6 +140,15 @@ def _loss(card: Card) -> str:
         "over the tokens of padded sequences is none, nor is a weighted one.) Strategies that divide a batch train "
         "something else, and are not proven."
     )
+
+
+def _outputs(card: Card) -> Iterator[str]:
+    """Only what is unusual: the first dimension of nearly all outputs counts the samples."""
+    for place, dimension in {**card.training_outputs_along, **card.outputs_along}.items():
+        if dimension is None:
+            yield f"{place}: no dimension counts the samples. It is not divided, joined or compared in proofs."
+        else:
+            yield f"{place}: dimension {dimension} counts the samples. It is divided and joined along that one."
 
 
 def _training(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:

@@ -140,7 +140,7 @@ class Course:
         replica, strategy = self.seen.replica, self.strategy
         batch = self.data.batch(self.task, step, replica.index, replica.count)
         with self._traceless(), self.task.computing():
-            outputs = leaves_of(strategy.predict(batch))
+            outputs = leaves_of(strategy.predict(batch), self.task.along)
         self.seen.predicting += self.task.draws.taken()
         if replica.reports:
             self.seen.outputs[after] = outputs

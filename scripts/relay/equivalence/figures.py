@@ -65,14 +65,14 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def leaves_of(outputs: Any) -> list[torch.Tensor]:
-    """What a model gives, whatever its structure: its tensors of numbers, on the CPU."""
-    return [leaf.detach().cpu() for leaf in batches.leaves(outputs) if leaf.is_floating_point()]
+def leaves_of(outputs: Any, along: batches.Along) -> list[torch.Tensor]:
+    """What a model gives for samples, whatever its structure: its tensors of numbers, on the CPU, samples first."""
+    return [leaf.detach().cpu() for leaf in batches.of_samples(outputs, along) if leaf.is_floating_point()]
 
 
 def apart(mine: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """The largest difference between outputs, `scaled`; infinite where one has other tensors."""
-    return most(map(scaled, mine, reference)) if len(mine) == len(reference) > 0 else math.inf
+    """The largest difference between outputs, `scaled`; infinite where one has other tensors, 0 where none has any."""
+    return most(map(scaled, mine, reference)) if len(mine) == len(reference) else math.inf
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> float:

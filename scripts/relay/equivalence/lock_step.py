@@ -167,7 +167,7 @@ class LockStep:
         changed in the parameters, `outputs_rounding` how far what it does to them moves the outputs. `ended` says why
         there are fewer steps than the trial wishes for.
         """
-        outputs = leaves_of(self.first.predict(self.data.batch(self.task, 0)))
+        outputs = self._predicted(self.first)
         return {
             "steps": self.steps,
             "ended": self.ended,
@@ -187,7 +187,10 @@ class LockStep:
             return 0.0
         moved = replace(self.first, model=copy.deepcopy(self.first.model))
         _move(moved, self.seed, lambda _: self.rounding.get("parameters", 0.0))
-        return apart(leaves_of(moved.predict(self.data.batch(self.task, 0))), outputs)
+        return apart(self._predicted(moved), outputs)
+
+    def _predicted(self, plain: Plain) -> list[torch.Tensor]:
+        return leaves_of(plain.predict(self.data.batch(self.task, 0)), self.task.along)
 
 
 def _parameters(plain: Plain) -> list[torch.Tensor]:

@@ -113,4 +113,4 @@ def _plainly(data: TrialData, task: TrialTask, pieces: int) -> list[torch.Tensor
     plain = Plain.of(task, data.device)
     for step in range(BEFORE):
         plain.step([batches.chunks(data.batch(task, step), pieces)], task.learning_rate(step))
-    return leaves_of(plain.predict(data.batch(task, PREDICTED)))
+    return leaves_of(plain.predict(data.batch(task, PREDICTED)), task.along)

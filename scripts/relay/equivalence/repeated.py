@@ -82,10 +82,13 @@ class Repeated:
     def _predict(self, after: int) -> None:
         """Outputs of every slice, by the replica's own statistics and by the first one's."""
         self.outputs[after] = [
-            [leaves_of(self.plain.predict(self._slice(PREDICTED, replica), of)) for of in {replica, 0}]
+            [self._predicted(self._slice(PREDICTED, replica), of) for of in {replica, 0}]
             for replica in range(self.replicas)
         ]
         self.predicting[after] = self.task.draws.taken()
+
+    def _predicted(self, batch: Batch, statistics_of: int) -> list[torch.Tensor]:
+        return leaves_of(self.plain.predict(batch, statistics_of), self.task.along)
 
     def statistics_of(self, replica: int) -> list[Statistics]:
         """What buffers may be at the end of a training that no checkpoint has interrupted."""

@@ -39,6 +39,9 @@ class Card:
 
     Options: `no_options` are plain values of the class that are no options, because of their type.
 
+    Outputs: `outputs_along` has, for each tensor whose samples the first dimension does not count, its place and the
+    dimension that counts them; None where none does. `training_outputs_along` is the same in training mode.
+
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters.
 
@@ -66,6 +69,8 @@ class Card:
     outside: tuple[str, ...] = ()
     without_gradient: tuple[str, ...] = ()
     forward_flops: int | None = None
+    outputs_along: Mapping[str, int | None] = field(default_factory=dict)
+    training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
     changing: bool = False
     mean_difference: float | None = None

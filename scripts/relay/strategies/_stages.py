@@ -105,8 +105,11 @@ class Staged(Strategy):
         Every process sends and receives in the same order of micro-batches and stages, so that there is no deadlock.
         """
         pieces = 1 if batches.count(batch) % self.micro_batches else self.micro_batches
-        outputs = [self._walk(part) for part in batches.chunks(batch, pieces)]
-        return batches.joined(outputs) if self.replica.reports else None
+        parts = batches.chunks(batch, pieces)
+        outputs = [self._walk(part) for part in parts]
+        if not self.replica.reports:
+            return None
+        return batches.joined(outputs, [batches.count(part) for part in parts], self.task.along)
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from relay.spec.card import Card
 from relay.strategies.base import Requirements, Strategy
 from relay.task import batches
 
@@ -24,11 +25,15 @@ class DataParallel(Strategy):
 
     def build(self) -> None:
         self.build_whole()
-        self.module = Copies(self.model, list(self.ranks.devices))
+        self.module = Copies(self.model, list(self.ranks.devices), self.task.spec.card)
 
 
 class Copies(nn.DataParallel):
     """torch's, for any outputs: it would refuse a dataclass, and make a vector of a loss that the model computes."""
+
+    def __init__(self, model: nn.Module, devices: Sequence[Any], card: Card) -> None:
+        super().__init__(model, devices)
+        self.card = card
 
     def scatter(self, inputs: Any, kwargs: Any, device_ids: Sequence[Any]) -> Any:
         """The arguments of each copy; notes how many samples each has."""
@@ -38,4 +43,6 @@ class Copies(nn.DataParallel):
 
     def gather(self, outputs: Sequence[Any], _output_device: Any) -> Any:
         """All copies' outputs on the first GPU, as one batch; of what has no dimensions, the mean over samples."""
-        return batches.joined([batches.moved(part, self.src_device_obj) for part in outputs], self.samples)
+        along = self.card.training_outputs_along if self.module.training else self.card.outputs_along
+        parts = [batches.moved(part, self.src_device_obj) for part in outputs]
+        return batches.joined(parts, self.samples, along)

@@ -1,4 +1,7 @@
-"""Batches of any structure: tensors in tuples, lists, dicts and dataclasses; the first dimension counts the samples."""
+"""Batches of any structure: tensors in tuples, lists, dicts and dataclasses; the first dimension counts the samples.
+
+In outputs another dimension may: `Along` says which.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import (
+    GetAttrKey,
     MappingKey,
     keystr,
     register_pytree_node,
@@ -20,6 +24,11 @@ from torch.utils._pytree import (
 )
 
 Batch = Any
+# The dimension that counts the samples, by the place of a tensor in outputs, such as `outputs[1]`; None where none
+# does. Of a tensor that is not named it is the first.
+Along = Mapping[str, int | None]
+FIRST: Along = {}
+OUTPUTS = "outputs"
 
 
 def leaves(batch: Batch) -> list[torch.Tensor]:
@@ -27,10 +36,17 @@ def leaves(batch: Batch) -> list[torch.Tensor]:
     return [leaf for leaf in _parts(batch) if isinstance(leaf, torch.Tensor)]
 
 
-def placed(batch: Batch) -> list[tuple[str, Any]]:
+def placed(batch: Batch, name: str = "batch") -> list[tuple[str, Any]]:
     """The parts of a batch, also those that are no tensors, with their places, such as `batch[0]`."""
-    _parts(batch)  # has torch open what is in it
-    return [(f"batch{keystr(path)}", leaf) for path, leaf in tree_flatten_with_path(batch)[0] if leaf is not None]
+    return [(place, part) for place, part in _placed(batch, name) if part is not None]
+
+
+def _placed(batch: Batch, name: str) -> list[tuple[str, Any]]:
+    parts = _parts(batch)  # has torch open what is in it
+    try:
+        return [(f"{name}{keystr(path)}", part) for path, part in tree_flatten_with_path(batch)[0]]
+    except ValueError:  # a library has taught torch a class of its own without the names of its parts
+        return [(f"{name}, part {number}", part) for number, part in enumerate(parts, 1)]
 
 
 def count(batch: Batch) -> int:
@@ -76,26 +92,61 @@ def _of_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def joined(parts: list[Batch], samples: Sequence[int] | None = None) -> Batch:
+def joined(parts: list[Batch], samples: Sequence[int] | None = None, along: Along = FIRST) -> Batch:
     """Several batches, or outputs, as one. What has no dimensions, such as a loss, is the mean over their samples.
 
-    `samples` are each part's number; None: as the first tensor with dimensions tells. Where there is no such tensor,
+    Of a tensor in which no dimension counts the samples, the first part's stands.
+    `samples` are each part's number; None: as the first tensor that counts them tells. Where there is no such tensor,
     the parts weigh alike.
     """
     columns = list(zip(*(_parts(part) for part in parts), strict=True))
-    structure = tree_flatten(parts[0])[1]
+    counting, structure = _counting(parts[0], along), tree_flatten(parts[0])[1]
     if samples is None:
-        counting = [column for column in columns if isinstance(column[0], torch.Tensor) and column[0].dim()]
-        samples = [len(tensor) for tensor in counting[0]] if counting else [1] * len(parts)
-    return tree_unflatten([_joined(column, samples) for column in columns], structure)
+        counts = (_counts(column, dimension) for column, dimension in zip(columns, counting, strict=True))
+        samples = next(filter(None, counts), [1] * len(parts))
+    made = [_joined(column, samples, dimension) for column, dimension in zip(columns, counting, strict=True)]
+    return tree_unflatten(made, structure)
 
 
-def _joined(column: tuple[Any, ...], samples: Sequence[int]) -> Any:
+def _counts(column: tuple[Any, ...], dimension: int | None) -> list[int]:
+    """How many samples each of these tensors has; empty where they do not tell."""
+    if dimension is None or not isinstance(column[0], torch.Tensor) or not column[0].dim():
+        return []
+    return [tensor.shape[dimension] for tensor in column]
+
+
+def _joined(column: tuple[Any, ...], samples: Sequence[int], dimension: int | None) -> Any:
     if not isinstance(column[0], torch.Tensor):
         return column[0]
     if column[0].dim():
-        return torch.cat(column)
+        return column[0] if dimension is None else torch.cat(column, dimension)
     return torch.stack([value * (weight / sum(samples)) for value, weight in zip(column, samples, strict=True)]).sum()
+
+
+def first(outputs: Batch, wanted: int, samples: int, along: Along = FIRST) -> Batch:
+    """What of the outputs for so many samples belongs to the first ones; a sample may have several rows."""
+    parts, structure = _parts(outputs), tree_flatten(outputs)[1]
+
+    def narrowed(part: Any, dimension: int | None) -> Any:
+        if dimension is None or not isinstance(part, torch.Tensor):
+            return part
+        return part.narrow(dimension, 0, part.shape[dimension] * wanted // samples)
+
+    return tree_unflatten(list(map(narrowed, parts, _counting(outputs, along))), structure)
+
+
+def of_samples(outputs: Batch, along: Along = FIRST) -> list[torch.Tensor]:
+    """The tensors of outputs in which a dimension counts the samples, that one first; and those without dimensions."""
+    pairs = zip(_parts(outputs), _counting(outputs, along), strict=True)
+    tensors = [(part, dimension) for part, dimension in pairs if isinstance(part, torch.Tensor)]
+    return [part.movedim(dimension, 0) if part.dim() else part for part, dimension in tensors if dimension is not None]
+
+
+def _counting(outputs: Batch, along: Along) -> list[int | None]:
+    """For each part of outputs, the dimension that counts the samples."""
+    if not along:
+        return [0] * len(_parts(outputs))
+    return [along.get(place, 0) for place, _ in _placed(outputs, OUTPUTS)]
 
 
 def _parts(batch: Batch) -> list[Any]:
@@ -103,7 +154,7 @@ def _parts(batch: Batch) -> list[Any]:
     found = tree_leaves(batch)
     closed = {type(part) for part in found if _opens(part)}
     for kind in closed:
-        register_pytree_node(kind, _opened, _remade, flatten_with_keys_fn=_named)
+        register_pytree_node(kind, _opened, _remade, flatten_with_keys_fn=_keyed)
     return _parts(batch) if closed else found
 
 
@@ -122,9 +173,10 @@ def _opened(whole: Any) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
     return list(held.values()), (type(whole), tuple(held))
 
 
-def _named(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
-    parts, (kind, names) = _opened(whole)
-    return [(MappingKey(name), part) for name, part in zip(names, parts, strict=True)], (kind, names)
+def _keyed(whole: Any) -> tuple[list[tuple[Any, Any]], tuple[type, tuple[str, ...]]]:
+    parts, known = _opened(whole)
+    key = GetAttrKey if is_dataclass(whole) else MappingKey
+    return [(key(name), part) for name, part in zip(known[1], parts, strict=True)], known
 
 
 def _remade(parts: Iterable[Any], known: tuple[Any, tuple[str, ...]]) -> Any:

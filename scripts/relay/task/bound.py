@@ -22,7 +22,7 @@ from relay.process.generators import drawn_from
 from relay.spec.run import Training
 from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
-from relay.task.batches import Batch
+from relay.task.batches import Along, Batch
 from relay.task.calls import Readings
 from relay.task.load import task_of
 from relay.task.split import Chosen, Split
@@ -149,6 +149,11 @@ class BoundTask:
                 "modules, or None"
             )
         return cast("Mapping[str, str] | None", plan)
+
+    @property
+    def along(self) -> Along:
+        """Where samples are counted in what a prediction gives, as a look has seen it."""
+        return self.spec.card.outputs_along
 
     def arguments(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments and the keywords with which the model is called for a batch."""

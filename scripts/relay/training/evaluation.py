@@ -51,8 +51,8 @@ class Evaluation:
             real, whole = int((positions < self.count).sum()), len(positions)  # the copies come last
             if replica.reports and real:
                 if real < whole and all(leaf.dim() for leaf in batches.leaves(outputs)):
-                    outputs, batch = batches.taken(outputs, slice(real)), batches.taken(batch, slice(real))
-                    whole = real
+                    outputs = batches.first(outputs, real, whole, self.task.along)
+                    batch, whole = batches.taken(batch, slice(real)), real
                 totals.update({name: value * whole for name, value in self._measured(outputs, batch).items()})
                 filled += whole - real
                 counted += real

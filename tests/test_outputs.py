@@ -1,0 +1,201 @@
+"""Outputs whose samples another dimension counts, or none: seen on the card, joined, cut and compared along it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from own_tasks import bound
+from preloaded import spawned
+from relay import strategies
+from relay.card.look import Data, look
+from relay.card.words import in_words
+from relay.equivalence.figures import apart, leaves_of
+from relay.process.ranks import Ranks
+from relay.spec.card import Card
+from relay.spec.tasks import TaskSpec
+from relay.strategies.data_parallel import Copies
+from relay.task import batches
+from relay.task.data import Resident
+from relay.training.evaluation import Evaluation
+from test_any_model import HEAD
+from trial_runs import gate_of, verdict_of
+
+# The state (1, N, 16) of an LSTM, in training (N, 16); and a table that has nothing to do with samples.
+RECURRENT = (
+    HEAD
+    + """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 5, 3), torch.arange(n) % 3) for n in (64, 21)]
+
+    def model(self):
+        class Recurrent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.before, self.lstm, self.head = nn.Linear(3, 3), nn.LSTM(3, 16, batch_first=True), nn.Linear(16, 3)
+                self.register_buffer("book", torch.arange(14.0).view(7, 2))
+
+            def forward(self, x):
+                states, (last, _) = self.lstm(self.before(x))
+                return self.head(states[:, -1]), last[0] if self.training else last, self.book
+
+        return Recurrent()
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs[0], batch[1]) + outputs[1].square().mean()
+
+    def metrics(self, outputs, batch):
+        return {"size": outputs[1].abs().mean(), "table": outputs[2].mean()}
+"""
+)
+SEEN = {"outputs[1]": 1, "outputs[2]": None}
+
+
+def task_in(folder: Path, text: str = RECURRENT) -> TaskSpec:
+    """The task of this text, with what a look has seen."""
+    file = folder / "recurrent.py"
+    file.write_text(text)
+    return look("recurrent", str(file), {}, Data(datasets=folder)).task
+
+
+def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> None:
+    file = tmp_path / "recurrent.py"
+    file.write_text(RECURRENT)
+    found = look("recurrent", str(file), {}, Data(datasets=tmp_path))
+    assert found.task.card.outputs_along == SEEN
+    assert found.task.card.training_outputs_along == {"outputs[2]": None}
+    assert "outputs[1]: dimension 1 counts the samples." in in_words(found)
+    assert "outputs[2]: no dimension counts the samples." in in_words(found)
+
+
+@pytest.mark.parametrize(
+    ("returned", "seen"),
+    [
+        ("x", {}),
+        ("x, x.sum()", {}),
+        ("x.flatten().view(-1, 1)", {}),  # several rows for each sample
+        ("x.T", {"outputs": 1}),
+        ("x, {'book': x[0]}", {"outputs[1]['book']": None}),
+        ("Own(x, x.T)", {"outputs.other": 1}),
+        ("self.kept(x)", {}),
+    ],
+)
+def test_places_are_seen_in_all_structures(returned: str, seen: dict[str, int | None], tmp_path: Path) -> None:
+    """Usual outputs leave nothing on the card; nor does a model that takes batches of one size only."""
+    text = f"""{HEAD}
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 2), numbers(n, 1)) for n in (64, 16)]
+
+    def model(self):
+        from dataclasses import dataclass
+
+        @dataclass
+        class Own:
+            given: torch.Tensor
+            other: torch.Tensor
+
+        class Given(nn.Linear):
+            last = 0
+
+            def kept(self, x):
+                x, self.last = x + self.last, x.detach()
+                return x
+
+            def forward(self, x):
+                x = super().forward(x)
+                return {returned}
+
+        return Given(2, 2)
+
+    def loss(self, outputs, batch):
+        first = outputs if isinstance(outputs, torch.Tensor) else getattr(outputs, "given", None)
+        return (outputs[0] if first is None else first).square().mean()
+"""
+    card = task_in(tmp_path, text).card
+    assert card.outputs_along == card.training_outputs_along == seen
+
+
+@dataclass
+class Found:
+    """Outputs of a class of one's own."""
+
+    logits: torch.Tensor
+    states: list[torch.Tensor]
+    book: torch.Tensor
+    loss: torch.Tensor
+
+
+def outputs_of(ids: torch.Tensor) -> Found:
+    return Found(ids, [ids.expand(3, 1, -1)], torch.arange(7), ids.double().mean())
+
+
+ALONG = {"outputs.states[0]": 2, "outputs.book": None}
+
+
+def test_outputs_are_joined_and_cut_along_their_samples() -> None:
+    ids = torch.arange(6)
+    whole = outputs_of(ids)
+    joined = batches.joined([outputs_of(ids[:4]), outputs_of(ids[4:])], along=ALONG)
+    few = batches.first(Found(ids, whole.states, whole.book, torch.ones(1)), 4, 6, ALONG)
+    for found, wanted in ((joined, whole), (few, outputs_of(ids[:4]))):
+        assert torch.equal(found.logits, wanted.logits)
+        assert torch.equal(found.states[0], wanted.states[0])
+        assert torch.equal(found.book, wanted.book)
+    assert joined.loss == whole.loss
+    compared = batches.of_samples(whole, ALONG)
+    assert [each.shape for each in compared] == [(6,), (6, 3, 1), ()]
+
+
+def test_a_sample_may_have_several_rows() -> None:
+    assert batches.first(torch.arange(12), 2, 4).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_belongs_to_no_sample_is_not_compared() -> None:
+    """Nor is it a fault where nothing else is there; a strategy that predicts nothing has one."""
+    table = leaves_of(torch.ones(7), {"outputs": None})
+    assert batches.joined([table, table]) == table == []
+    assert apart(table, table) == 0
+    assert apart([], [torch.ones(1)]) == float("inf")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_copies_of_the_model_join_along_it_too(training: bool) -> None:
+    """As the mode has it; on GPUs their outputs are gathered."""
+    card = Card(outputs_along={"outputs": 1}, training_outputs_along={})
+    copies = Copies(nn.Linear(1, 1).train(training), [], card)
+    copies.samples, copies.src_device_obj = [2, 2], torch.device("cpu")
+    assert copies.gather([torch.ones(2, 2)] * 2, 0).shape == ((4, 2) if training else (2, 4))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline", "model_parallel"])
+def test_a_right_strategy_is_proven(strategy: str, tmp_path: Path) -> None:
+    run = gate_of(task_in(tmp_path), tmp_path / "data", strategy, 2, batch=8)
+    verdict = verdict_of(run, tmp_path / "data", tmp_path)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+
+
+def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: dict[str, Any]) -> None:
+    """Loss and metrics are those of the whole test set at once."""
+    task = bound(its, folder=Path())
+    made, test = strategies.load(strategy)(task, ranks, batch, options), task.split("test")
+    loss, metrics = Evaluation(Resident(test, ranks.device), made, batch).measure()
+    whole = test.ready(test.dataset.tensors, ranks.device)
+    with torch.no_grad():
+        outputs = task.outputs(task.model().eval(), whole)
+    assert loss == pytest.approx(float(task.loss(outputs, whole)), rel=1e-12)
+    assert metrics == pytest.approx(task.metrics(outputs, whole), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"), [("cpu", {}), ("ddp", {}), ("pipeline", {"micro_batches": 4}), ("model_parallel", {})]
+)
+def test_the_last_batch_may_be_short(strategy: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """21 samples in batches of 8: five in the last one."""
+    processes = 1 if strategy == "cpu" else 2
+    spawned(evaluated, processes, task_in(tmp_path), strategy, 8, options)
