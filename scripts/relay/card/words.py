@@ -133,12 +133,12 @@ def _loss(card: Card) -> str:
     if card.mean_difference == math.inf:
         return (
             "The loss is no mean over samples: that of a part of a batch is not finite. Strategies that divide a batch "
-            "fail, and are not proven."
+            "fail, and none can be proven."
         )
     return (
         f"The loss is no mean over samples: a batch's is {100 * card.mean_difference:.2g} % from its parts'. (A mean "
         "over the tokens of padded sequences is none, nor is a weighted one.) Strategies that divide a batch train "
-        "something else, and are not proven."
+        "something else, and none can be proven."
     )
 
 

@@ -244,9 +244,9 @@ class Config(Block):
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     unproven: Literal["skip", "measure"] = Field(
         default="skip",
-        description="what is done with settings that cannot be proven, because the loss is no mean over samples and "
-        "the strategy divides the batch, or because the model draws random numbers that are not torch's: skip them, or "
-        "measure them and say of each that it is not proven",
+        description="what is done with settings that cannot be proven, because the loss is no mean over samples, "
+        "or because the model draws random numbers that are not torch's: skip them, or measure them and say of each "
+        "that it is not proven",
     )
     spot_checks: SpotChecks = Field(
         default=SpotChecks(), description="steps of the runs themselves that are computed again in one plain process"

@@ -191,10 +191,10 @@ class _Planner:
             reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
             if self.identities.lock(stack) is None:
                 reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
-            if unproven := because(setting, strategy.requirements):
+            if unproven := because(setting.task):
                 if self.config.unproven == "skip":
                     reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
-                # Nothing is computed again that is known to differ.
+                # Nothing is computed again where one plain process need not train the same.
                 setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
             if not reasons:
                 self._add(self._placed(setting), asked.comparison)

@@ -1,25 +1,21 @@
-"""Settings whose equivalence cannot be proven: one process computes something else than several do."""
+"""Tasks of which nothing can be proven: one process computes something else than several do."""
 
 from __future__ import annotations
 
-from relay.planning import batches
 from relay.spec.card import ROUNDING
-from relay.spec.requirements import Requirements
-from relay.spec.run import Setting
+from relay.spec.tasks import TaskSpec
 
 
-def because(setting: Setting, needs: Requirements) -> str:
-    """Why nothing can be proven of a setting; '' where its gate can tell, and where nobody has looked at the loss.
+def because(task: TaskSpec) -> str:
+    """Why nothing can be proven of a task; '' where its gates can tell, and where nobody has looked at the loss.
 
     The random numbers have to be torch's, for no proof can repeat others. And the loss of a batch has to be the mean of
-    its parts' losses, or dividing the batch makes it another training.
+    its parts' losses, or dividing the batch makes it another training. That holds of strategies that divide no batch
+    as well: all gates of a task share its reference, which finds the same and then trains nothing.
     """
-    if reason := setting.task.card.unrepeatable:
+    if reason := task.card.unrepeatable:
         return reason
-    difference, parts = setting.task.card.mean_difference, batches.unit(setting, needs)
-    if parts == 1 or difference is None or difference <= ROUNDING:
+    difference = task.card.mean_difference
+    if difference is None or difference <= ROUNDING:
         return ""
-    return (
-        f"the loss of {setting.task.name} is no mean over samples: {setting.strategy.name}, which computes it of "
-        f"{parts} parts of a batch, trains otherwise than one process"
-    )
+    return f"the loss of {task.name} is no mean over samples, so that a divided batch is another training"
