@@ -348,7 +348,9 @@ def test_an_option_of_another_type_is_refused(options: dict[str, Any], words: st
 
 WARNINGS = {
     "left out": (
-        changed(OPTIMIZER, "        return torch.optim.SGD(parameters[:2], self.learning_rate)\n"),
+        changed(
+            OPTIMIZER, "        return torch.optim.SGD([p for p in parameters if len(p) > 3], self.learning_rate)\n"
+        ),
         "leaves out second.weight, second.bias",
     ),
     "without gradient": (

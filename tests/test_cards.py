@@ -16,7 +16,7 @@ from relay.card.look import Data, look
 from relay.card.words import all_in_words, in_words
 from relay.spec.card import Card
 from relay.spec.looked import Looked
-from relay.spec.tasks import BUILT_IN, built_in
+from relay.spec.tasks import built_in
 from short_tasks import at_hand, prepare_at_hand, shipped
 
 TASKS = Path(__file__).parent / "tasks"
@@ -56,7 +56,7 @@ def test_a_shipped_card_is_what_is_seen_today(name: str, datasets: Path, tmp_pat
     found = look(name, "", {}, Data(datasets=datasets, prepare=made == known.dataset))
     assert found.dataset == replace(made, version=known.dataset.version)
     replace(found, dataset=known.dataset).write(tmp_path / "card.json")
-    assert (tmp_path / "card.json").read_text() == (BUILT_IN / "cards" / f"{name}.json").read_text()
+    assert Looked.read(tmp_path / "card.json") == known  # what a shipped card does not say has its default
 
 
 def test_a_u_net(datasets: Path) -> None:
@@ -340,6 +340,27 @@ def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> N
     found = look("present", str(file), {}, Data(datasets=tmp_path))
     assert found.task.card.mean_difference == math.inf
     assert "that of a part of a batch is not finite" in in_words(found)
+
+
+BY_PLACE = """torch.optim.AdamW([{"params": parameters[:-1]}, {"params": parameters[-1:], "lr": 0.1}])"""
+BY_ONE_PLACE = """torch.optim.SGD([{"params": parameters[:1]}, {"params": [parameters[1]], "momentum": 0.5}], lr=0.1)"""
+BY_KIND = """torch.optim.AdamW([
+            {"params": [each for each in parameters if each.ndim > 1]},
+            {"params": [each for each in parameters if each.ndim < 2], "weight_decay": 0.0},
+        ])"""
+
+
+@pytest.mark.parametrize(
+    ("made", "by_place"), [(BY_PLACE, True), (BY_ONE_PLACE, True), (BY_KIND, False)], ids=["last", "one", "kind"]
+)
+def test_an_optimizer_that_groups_by_place_is_seen_and_told(tmp_path: Path, made: str, by_place: bool) -> None:
+    file = tmp_path / "grouped.py"
+    file.write_text(OF_PRESENT.replace("torch.optim.SGD(parameters, self.learning_rate)", made))
+    found = look("grouped", str(file), {}, Data(datasets=tmp_path))
+    assert found.task.card.grouped_by_place == by_place
+    assert [each.partition(", and")[0] for each in found.warnings] == by_place * [
+        f"{file}:20: optimizer() groups parameters by their place in the list"
+    ]
 
 
 def test_the_cards_of_several_options_tell_what_they_share_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A task's loss, metrics and optimiser, looked at: what one step of the training computes."""
+"""A task's loss and metrics, looked at: what one step of the training computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from relay.card.model import Computable, computed
-from relay.card.seen import Seen
+from relay.card.seen import Seen, several
 from relay.process.generators import drawn_from
 from relay.task import batches, finite
 from relay.task.batches import Batch
@@ -31,8 +31,6 @@ from relay.task.still import FrozenNorms, still
 
 # Cross entropy without these is what strategies can divide by classes.
 USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
-OPTIONS = ("momentum", "weight_decay")
-SHOWN = 3  # names in a line
 
 
 def see(task: Computable, seen: Seen) -> None:
@@ -72,14 +70,8 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
     seen.card["without_gradient"] = tuple(left)
     if left:
         seen.warnings.append(
-            f"{place(kind, 'model')}: {_several(left)} got no gradient in the first step; is that meant?"
+            f"{place(kind, 'model')}: {several(left)} got no gradient in the first step; is that meant?"
         )
-
-
-def _several(names: Sequence[str]) -> str:
-    """'a', 'b', 'c' and 4 more parameters."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 @torch.no_grad()
@@ -178,40 +170,3 @@ class _Entropy(TorchFunctionMode):
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
         held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
         return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.calls)
-
-
-def see_optimizer(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
-    """Look at the optimiser that the task makes for a model. Raises UserError for one that cannot train it."""
-    kind, parameters = type(bound.own), dict(model.named_parameters())
-    with calling(kind, "optimizer"):
-        made = bound.optimizer(parameters.values())
-    held = {id(each) for group in made.param_groups for each in group["params"]}
-    left = [name for name, each in parameters.items() if each.requires_grad and id(each) not in held]
-    strange = held - {id(each) for each in parameters.values()}
-    if not held & {id(each) for each in parameters.values()}:
-        raise mistake(
-            kind,
-            "optimizer",
-            "optimizer() holds none of the parameters that it was given; allowed: an optimiser of `parameters`",
-        )
-    if strange:
-        raise mistake(
-            kind,
-            "optimizer",
-            f"optimizer() holds {len(strange)} parameters that are none of the model's; allowed: those that it was "
-            "given; parameters of the loss can be modules of the model, which then returns its loss",
-        )
-    if left:
-        seen.warnings.append(
-            f"{place(kind, 'optimizer')}: optimizer() leaves out {_several(left)}, which are never trained then"
-        )
-    if type(made).__name__ == "LBFGS":
-        raise mistake(
-            kind,
-            "optimizer",
-            "optimizer() returned LBFGS, which computes several losses in a step; allowed: an optimiser of one loss",
-        )
-    seen.optimizer = type(made).__name__.lower()
-    seen.card["optimizer_options"] = {
-        name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
-    }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.card import data, declared, divided, learning, model, outputs
+from relay.card import data, declared, divided, learning, model, optimizer, outputs
 from relay.card.seen import Seen
 from relay.datasets.verified import MANIFEST
 from relay.process.devices import gpu
@@ -84,7 +84,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
         batch = batches.moved(stored, device)
         whole, computable = model.see(bound, batch, seen)
         divided.see(bound, whole, batch, seen)
-        learning.see_optimizer(bound, whole, seen)
+        optimizer.see(bound, whole, seen)
         if computable is not None:
             learning.see(computable, seen)
             outputs.see(computable, seen)

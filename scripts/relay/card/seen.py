@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+SHOWN = 3  # names in a line
 
 
 @dataclass
@@ -20,3 +23,9 @@ class Seen:
     warnings: list[str] = field(default_factory=list)
     optimizer: str = ""
     metrics: tuple[str, ...] = ()
+
+
+def several(names: Sequence[str]) -> str:
+    """a, b, c and 4 more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

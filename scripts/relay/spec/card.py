@@ -43,7 +43,8 @@ class Card:
     dimension that counts them; None where none does. `training_outputs_along` is the same in training mode.
 
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
-    such options; those of its first group of parameters.
+    such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it
+    gets a part of the parameters, as each stage of a pipeline does.
 
     Loss: `changing`: the loss of one batch is another one when it is computed again. `mean_difference` is how far a
     batch's loss is from the weighted losses of its parts, in float64: a mean over samples where it is at most
@@ -72,6 +73,7 @@ class Card:
     outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
+    grouped_by_place: bool = False
     changing: bool = False
     mean_difference: float | None = None
     cross_entropy: bool = False

@@ -33,6 +33,16 @@ def cuts(setting: Setting, group: int, stages: int) -> str | None:
     return f"{names}, {setting.strategy.name} has {stages} stages here; name {stages - 1}, or none"
 
 
+def groups(setting: Setting, group: int, stages: int) -> str | None:
+    """The optimiser of a part of the parameters is that of the whole model: each process hands over its stages' own."""
+    if not setting.task.card.grouped_by_place:
+        return None
+    return (
+        f"{setting.strategy.name} calls optimizer() with each stage's parameters, and that of {setting.task.name} "
+        "groups them by their place in the list; group them by what they are, such as their number of dimensions"
+    )
+
+
 def heads(setting: Setting, group: int, stages: int) -> str | None:
     """The processes of a replica must divide attention heads, experts, and what else stays split between modules."""
     for name, count in setting.task.card.divisible:
