@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,53 @@ MISTAKES = {
         "def prepare",
     ),
 }
+
+
+READS = changed(MODEL, "        (Path(__file__).parent / 'labels.json').read_text()\n" + MODEL).replace(
+    "import random\n", "import random\nfrom pathlib import Path\n"
+)
+# What the class says of its files; what the line says, and a text in the line of the file that it names.
+FILES = {
+    "not declared": (
+        "",
+        "labels.json is missing in jobs, which have a copy of this file",
+        "'labels.json').read_text()",
+    ),
+    "not there": ("('labels.json', 'gone.json')", "files: 'gone.json' is no file; allowed: a data file", "files ="),
+    "elsewhere": ("('../up.json',)", "files: '../up.json' is not allowed", "files ="),
+    "one text": ("'labels.json'", "files is 'labels.json'; allowed: names of files", "files ="),
+    "computed": ("tuple(['labels.json'])", "files: 'labels.json' has to be computed", "files ="),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_beside_the_tasks_has_to_be_declared(case: str, tmp_path: Path) -> None:
+    (tmp_path / "labels.json").write_text("[]")
+    (tmp_path.parent / "up.json").write_text("[]")
+    value, words, line = FILES[case]
+    with pytest.raises(UserError) as raised:
+        looked(tmp_path, READS.replace(MORE, MORE + (f"    files = {value}\n" if value else "")))
+    (file,) = tmp_path.glob("*.py")
+    place, _, told = str(raised.value).partition(": ")
+    assert told.startswith(words)
+    assert place.startswith(f"{file}:")
+    assert line in file.read_text().splitlines()[int(place.rpartition(":")[2]) - 1]
+
+
+def test_a_declared_file_is_read_and_its_content_makes_the_data(tmp_path: Path) -> None:
+    """The look leaves no copy behind that another one would find."""
+    prepares = "    def prepare(self, folder):\n        (folder / 'made').touch()\n\n"
+    text, versions = READS.replace(MORE, MORE + "    files = ('labels.json',)\n\n" + prepares), set()
+    for content in ("[1]", "[2]"):
+        (tmp_path / "labels.json").write_text(content)
+        known, path = {*sys.modules}, [*sys.path]
+        found = looked(tmp_path, text)
+        assert not [name for name in {*sys.modules} - known if name.startswith("relay_task")]
+        assert sys.path == path
+        assert found.warnings == ()
+        assert found.task.file == str(*tmp_path.glob("*.py"))
+        versions.add(found.dataset.version)
+    assert len(versions) == 2
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

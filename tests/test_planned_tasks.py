@@ -114,6 +114,23 @@ def test_a_module_beside_the_file_changes_the_run_and_is_frozen_with_it(own: Pat
     assert planned(config).runs[0].id == after.id
 
 
+def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> None:
+    (own / "my_task.py").write_text(TASK + '    files = ("labels.json", "more/rates.bin", "gone.json", "../up.json")\n')
+    (own / "more").mkdir()
+    (own / "more/rates.bin").write_bytes(b"\xff")
+    (own / "labels.json").write_text("[1]")
+    config = asked(CPU, task="my_task.py")
+    seen(config)
+    (before,) = planned(config).runs
+    frozen = freeze(None, own / "code", before.task.file) / "relay/own_task"
+    found = sorted(str(path.relative_to(frozen)) for path in frozen.rglob("*") if path.is_file())
+    assert found == ["helper.py", "labels.json", "more/rates.bin", "my_task.py"]  # what is wrong is told by the look
+    assert "files" not in before.task.options
+    (own / "labels.json").write_text("[2]")
+    seen(config)
+    assert planned(config).runs[0].id != before.id
+
+
 def test_random_samples_are_read_one_by_one(own: Path) -> None:
     config = asked(CPU | {"loader": [None, "resident"]}, task="my_task.py")
     seen(config, random_samples=True)

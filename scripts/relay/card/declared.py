@@ -12,8 +12,10 @@ from types import FunctionType, NoneType
 from typing import Any
 
 from relay.base.errors import UserError
+from relay.spec import identity
 from relay.spec.messages import near, show
 from relay.spec.option_values import allowed, fits
+from relay.spec.requirements import unfit
 from relay.task.places import mistake
 from relay.task.user import DESCRIBING, Task, options_of
 
@@ -140,6 +142,7 @@ def _attributes(own: Task) -> Iterator[tuple[str, str]]:
     generated: Any = own.generated  # a user may have written anything
     if not isinstance(generated, bool):
         yield "generated", f"generated is {show(generated)}; allowed: True, False"
+    yield from (("files", problem) for problem in _files(own))
     yield from (("schedule", problem) for problem in _schedule(own.schedule))
     options = options_of(own)
     small: Any = own.small
@@ -154,6 +157,22 @@ def _attributes(own: Task) -> Iterator[tuple[str, str]]:
             )
         elif not fits(value, options[name]):
             yield "small", f"small: {name} is {show(value)}; allowed: {allowed(options[name])}"
+
+
+def _files(own: Task) -> Iterator[str]:
+    names: Any = own.files  # a user may have written anything
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        yield f"files is {show(names)}; allowed: names of files beside this one, such as ('labels.json',)"
+        return
+    file = Path(inspect.getfile(type(own)))
+    for name in names:
+        if name not in identity.named_beside(file):
+            yield (
+                f"files: {show(name)} has to be computed, and the planner reads the text without running it; allowed: "
+                "a tuple of plain texts, in a class of this file or of a module beside it"
+            )
+        elif why := unfit(file.parent, name):
+            yield f"files: {show(name)} {why}; allowed: a data file beside this one, or in a folder below"
 
 
 def _schedule(schedule: Any) -> Iterator[str]:

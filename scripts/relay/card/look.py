@@ -23,7 +23,7 @@ from relay.spec.option_values import check_task_options, typed
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
 from relay.task.bound import BoundTask
-from relay.task.load import task_class
+from relay.task.load import as_in_jobs, task_class
 from relay.task.places import calling, mistake, needs_gpu
 from relay.task.prepared import prepare_data, version_of
 from relay.task.user import Task, options_of
@@ -51,15 +51,17 @@ class Data:
 def look(name: str, file: str, options: Mapping[str, Any], where: Data) -> Looked:
     """The task with its card. `file` is the user's, '' for a built-in task; `options` are some of the task's.
 
-    It is computed on the CPU; on a GPU where the model needs one and one is there. Raises UserError, with file and
-    line, for every mistake that can be seen; Unprepared where data are missing.
+    The task is what jobs have of it. It is computed on the CPU; on a GPU where the model needs one and one is there.
+    Raises UserError, with file and line, for every mistake that can be seen; Unprepared where data are missing.
     """
-    try:
-        return _look(name, file, options, where, torch.device("cpu"))
-    except UserError as error:
-        if not needs_gpu(error) or not torch.cuda.is_available():
-            raise
-        return _look(name, file, options, where, gpu(0))
+    with as_in_jobs(file) as copy:
+        try:
+            found = _look(name, copy, options, where, torch.device("cpu"))
+        except UserError as error:
+            if not needs_gpu(error) or not torch.cuda.is_available():
+                raise
+            found = _look(name, copy, options, where, gpu(0))
+    return replace(found, task=replace(found.task, file=file))
 
 
 def _look(name: str, file: str, options: Mapping[str, Any], where: Data, device: torch.device) -> Looked:

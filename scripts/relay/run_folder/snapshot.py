@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.files import remove, sync_file
-from relay.spec.identity import beside
+from relay.spec.identity import beside, data_beside
 from relay.spec.requirements import declared_files
 
 PACKAGE = Path(__file__).parents[1]
-OWN_TASK = "own_task"  # in a snapshot: a user's task, with the modules beside it that it imports
+OWN_TASK = "own_task"  # in a snapshot: a user's task, with what it imports and declares beside it
 COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
 GIT_SECONDS = 10.0
 
@@ -26,13 +26,17 @@ def _sources(strategy_file: Path | None, task_file: str) -> dict[str, Path]:
     """Every Python file of the package by its relative name. A strategy of a further folder joins its strategies.
 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
-    folder. A user's task comes with what it imports from its folder.
+    folder. A user's task comes with what it imports and declares of its folder.
     """
     found = _package_and_strategy(strategy_file)
     if task_file:
-        folder = Path(task_file).parent
-        found |= {f"{OWN_TASK}/{path.relative_to(folder)}": path for path in sorted(beside(Path(task_file)))}
+        found |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
     return found
+
+
+def own_files(task: Path) -> dict[str, Path]:
+    """What jobs have of the folder of a user's task, by relative name: its file, what it imports, what it declares."""
+    return {str(path.relative_to(task.parent)): path for path in sorted({*beside(task), *data_beside(task)})}
 
 
 def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:

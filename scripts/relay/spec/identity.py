@@ -18,7 +18,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.base.files import sha256
 from relay.spec.declare import bearing
-from relay.spec.requirements import BUILT_IN, declared_files
+from relay.spec.requirements import BUILT_IN, assigned, declared_files, unfit
 from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -56,13 +56,14 @@ def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> st
 
 
 def task_sources(root: Path, name: str, file: str = "") -> list[Path]:
-    """The files whose code defines a task: its own, those beside it that it imports, and what binds it to a training.
+    """The files whose code defines a task: its own, those beside it that it imports or declares, and what binds it.
 
     `file` is a user's; without it, `name` is a built-in task's.
     """
     package = root / "scripts" / "relay"
     own = beside(Path(file)) if file else {package / "tasks" / f"{name.replace('-', '_')}.py"}
-    return sorted(_with_imported({*own, package / "task" / "bound.py", package / "task" / "data.py"}, COMPUTING))
+    code = _with_imported({*own, package / "task" / "bound.py", package / "task" / "data.py"}, COMPUTING)
+    return sorted({*code, *(data_beside(Path(file)) if file else ())})
 
 
 def beside(file: Path) -> set[Path]:
@@ -79,6 +80,33 @@ def beside(file: Path) -> set[Path]:
         unread += sorted(files - found)
         found |= files
     return found
+
+
+def data_beside(file: Path) -> set[Path]:
+    """The data files that a user's task declares. One that is not there is told where the task is looked at."""
+    return {file.parent / name for name in named_beside(file) if not unfit(file.parent, name)}
+
+
+def named_beside(file: Path) -> set[str]:
+    """What the classes of a user's file, and of the modules beside it, name in a literal `files`.
+
+    It is read from the text, because the planner imports no task.
+    """
+    classes = [
+        node for code in beside(file) for node in ast.walk(_parsed(_read(code))) if isinstance(node, ast.ClassDef)
+    ]
+    return {name for owner in classes for node in owner.body for name in _texts(node, "files")}
+
+
+def _texts(node: ast.stmt, name: str) -> list[str]:
+    """The texts of the literal tuple or list that a statement gives this name; none for another statement."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or name not in assigned(node):
+        return []
+    try:
+        value = ast.literal_eval(node.value)
+    except ValueError:  # it has to be computed
+        return []
+    return [each for each in value if isinstance(each, str)] if isinstance(value, tuple | list) else []
 
 
 def _relative(source: str, file: Path) -> list[Path]:

@@ -144,7 +144,7 @@ def _statement(path: Path, tree: ast.Module) -> ast.expr:
         for owner in ast.walk(tree)
         if isinstance(owner, ast.ClassDef)
         for node in owner.body
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and "requirements" in _names(node)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and "requirements" in assigned(node)
     ]
     if not found:
         raise UserError(f"{path}: no literal `requirements = Requirements(...)` in the strategy's class")
@@ -157,7 +157,7 @@ def _statement(path: Path, tree: ast.Module) -> ast.expr:
     return found[0][1]
 
 
-def _names(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
+def assigned(assignment: ast.Assign | ast.AnnAssign) -> set[str]:
     """The names to which a value is assigned."""
     targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
     return {target.id for target in targets if isinstance(target, ast.Name)}
@@ -267,14 +267,18 @@ def declared_files(path: Path) -> list[Path]:
 def _check_files(path: Path, stated: Requirements) -> None:
     """Raises UserError for a file that is not there, or not below the strategy's folder, or is Python code."""
     for name in stated.files:
-        inside = not Path(name).is_absolute() and ".." not in Path(name).parts
-        if inside and not name.endswith(".py") and (path.parent / name).is_file():
-            continue
-        why = "is no file" if inside and not name.endswith(".py") else "is not allowed"
-        raise UserError(
-            f"{path}: requirements.files: '{name}' {why}; allowed: a file in {path.parent} or below, relative to it "
-            "(helper modules _*.py need not be declared)"
-        )
+        if why := unfit(path.parent, name):
+            raise UserError(
+                f"{path}: requirements.files: '{name}' {why}; allowed: a file in {path.parent} or below, relative to "
+                "it (helper modules _*.py need not be declared)"
+            )
+
+
+def unfit(folder: Path, name: str) -> str:
+    """Why a name cannot declare a data file of this folder, as the end of a sentence; '' where it can."""
+    if Path(name).is_absolute() or ".." in Path(name).parts or name.endswith(".py"):
+        return "is not allowed"
+    return "" if (folder / name).is_file() else "is no file"
 
 
 def _check(path: Path, stated: Requirements) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from relay.base.errors import UserError
 from relay.datasets import vision
-from relay.run_folder.snapshot import OWN_TASK
+from relay.run_folder.snapshot import OWN_TASK, own_files
 from relay.spec.tasks import TaskSpec
 from relay.task.user import Task
 
 PACKAGE = Path(__file__).parents[1]
-# In a run's snapshot of the code: the user's file, with the modules beside it that it imports.
+# In a run's snapshot of the code: the user's file, with what it imports and declares beside it.
 FROZEN = PACKAGE / OWN_TASK
+# Folders with such copies, and how a line names the folder that was copied.
+COPIES = {FROZEN: Path()}
 
 
 def task_of(spec: TaskSpec) -> Task:
@@ -62,8 +68,47 @@ def module_of(file: Path) -> ModuleType:
 
 
 def shown(file: str | Path) -> str:
-    """A user's file as a line names it: that of a run's frozen code by its name alone."""
-    return str(Path(file).relative_to(FROZEN) if Path(file).is_relative_to(FROZEN) else file)
+    """A user's file as a line names it: a copy as the file that was copied, that of a run's frozen code by its name."""
+    of = next((each for each in COPIES if Path(file).is_relative_to(each)), None)
+    return str(COPIES[of] / Path(file).relative_to(of) if of else file)
+
+
+@contextmanager
+def as_in_jobs(file: str) -> Iterator[str]:
+    """A copy of a user's file, with what jobs have of its folder: what they lack is missing there, too.
+
+    In a job it is the file itself, because the snapshot has that copy. Raises UserError where the file cannot be read.
+    """
+    if not file or (FROZEN / Path(file).name).is_file():
+        yield file
+        return
+    with TemporaryDirectory() as made:
+        copy = Path(made)
+        for name, path in own_files(Path(file)).items():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / name)
+        COPIES[copy] = Path(file).parent
+        try:
+            yield str(copy / Path(file).name)
+        finally:
+            _forget(copy)
+
+
+def _forget(copy: Path) -> None:
+    """Let no later import find a copy that is gone."""
+    del COPIES[copy]
+    for name, module in [*sys.modules.items()]:
+        if Path(getattr(module, "__file__", None) or "").is_relative_to(copy):
+            del sys.modules[name]
+    sys.path[:] = [each for each in sys.path if each != str(copy)]
+
+
+def undeclared(error: BaseException) -> str:
+    """The file beside a user's that is missing in a copy alone, by its name there; '' for any other error."""
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str | Path):
+        return ""
+    path = Path(error.filename)
+    return next((str(path.relative_to(each)) for each in COPIES if path.is_relative_to(each)), "")
 
 
 def told(error: BaseException, file: Path, of: str = "") -> str:
@@ -81,6 +126,11 @@ def told(error: BaseException, file: Path, of: str = "") -> str:
     if isinstance(error, ModuleNotFoundError):
         allowed = "packages of the stack, those that `packages` of the config adds, and files beside this one"
         return f"{place}: {of}{what}; allowed: {allowed}"
+    if name := undeclared(error):
+        return (
+            f"{place}: {of}{name} is missing in jobs, which have a copy of this file, of what it imports, and of the "
+            f'files that its class declares; declare it, files = ("{name}",), if it is there'
+        )
     return f"{place}: {of}{type(error).__name__}: {what}"
 
 

@@ -15,9 +15,9 @@ from relay.base.errors import UserError
 from relay.datasets.manifest import Manifest
 from relay.datasets.prepare import prepare
 from relay.spec.dataset import DatasetSpec
-from relay.spec.identity import fingerprint, plain_tree
+from relay.spec.identity import fingerprint, plain_tree, source_digest
 from relay.spec.tasks import BUILT_IN, TaskSpec
-from relay.task.load import task_of, told
+from relay.task.load import task_of, told, undeclared
 from relay.task.user import Task, options_of
 
 
@@ -25,12 +25,15 @@ def version_of(task: Task) -> str:
     """8 hex digits of what decides the content of a task's data.
 
     They are `data_version`, the code of `prepare` and of all that it calls of the user's own: methods, functions and
-    classes of the file and of modules beside it; and the options and the constants of modules that these read. What
-    packages make is not seen: `data_version` tells that they make something else.
+    classes of the file and of modules beside it; and the options and the constants of modules that these read; and
+    the files that the task declares, because `prepare` may read any of them. What packages make is not seen:
+    `data_version` tells that they make something else.
     """
     code = _Code(type(task))
     options = {name: value for name, value in options_of(task).items() if name in code.attributes}
-    return fingerprint([task.data_version, code.trees, options, *([code.constants] if code.constants else [])])[:8]
+    more = [code.constants] if code.constants else []
+    more += [{"files": source_digest(code.folder / name for name in task.files)}] if task.files else []
+    return fingerprint([task.data_version, code.trees, options, *more])[:8]
 
 
 class _Code:
@@ -87,9 +90,9 @@ def prepare_data(
 def _made(own: Task, task: TaskSpec, folder: Path) -> Any:
     try:
         own.prepare(folder)
-    except (UserError, OSError):
-        raise
     except Exception as error:
+        if isinstance(error, UserError | OSError) and not undeclared(error):
+            raise
         file = Path(inspect.getfile(type(own)))
         raise UserError(
             f"task {task.name}: prepare() failed, nothing is used of what it made: {told(error, file)}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Attributes that describe a task. Every other plain value of a class is an option of it.
 DESCRIBING = (
     "unit", "units_per_sample", "global_batch_size", "learning_rate", "epochs", "schedule", "small", "data",
-    "data_version", "generated", "dataset_root", "dataset_mirror",
+    "data_version", "generated", "files", "dataset_root", "dataset_mirror",
 )  # fmt: skip
 Option = bool | int | float | str
 
@@ -36,6 +36,8 @@ class Task:
     Change `data_version` when `prepare` makes something else. `generated` says that it takes seconds and no network, so
     that a dry run may call it, too.
 
+    `files` names data files beside the task's own, as plain texts. They are part of the task, and jobs have them.
+
     A batch is a tensor, or a tuple, list or dict of tensors. The first dimension of each counts the samples.
     """
 
@@ -49,6 +51,7 @@ class Task:
     data: str | None = None
     data_version: int = 1
     generated: bool = False
+    files: ClassVar[Sequence[str]] = ()
     # Set by the config while data are prepared: a copy that the user has, and an address in place of the usual ones.
     dataset_root: Path | None = None
     dataset_mirror: str | None = None
