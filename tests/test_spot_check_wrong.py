@@ -23,6 +23,14 @@ FOLDER = Path(__file__).parent / "strategies"
 SHORT = {"total_steps": 12, "evaluate_every_steps": 6}
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
 DIGITS = spec("lenet-digits")
+# A step in two parts, as it stands in the text of a strategy.
+PARTS = """from relay.task import batches
+        self.optimizer.zero_grad()
+        for part in batches.chunks(batch, 2):
+            loss = self.task.loss(self.forward(part), part)
+            (loss / 2).backward()
+        self.update()
+        return loss.detach()"""
 
 
 def of_folder(name: str) -> dict[str, Any]:
@@ -97,6 +105,13 @@ def test_another_momentum_of_batchnorm(bench: Bench) -> None:
     told = problems(bench, NORMALISED, **bench.strategy("momentum", other, base="ddp"), **TWO)
     assert "buffers differ" in told
     assert "update differ" not in told
+
+
+def test_parts_of_a_slice_that_nothing_declares(bench: Bench) -> None:
+    """The check computes in the run's own parts, so that BatchNorm's figures agree. A gate's slice may be one part."""
+    told = problems(bench, NORMALISED, **bench.strategy("parts", PARTS, base="ddp"), **TWO)
+    assert "a slice was worked through in 2 parts in step 11" in told
+    assert "declared are 1 (`whole_batches`)" in told
 
 
 def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -18,6 +19,7 @@ from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.run_folder.spots import Spot, Spots
 from relay.spec import requirements
+from relay.spec.requirements import Requirements
 from relay.spec.run import Run
 from relay.spot_check.streams import WHOLE, Streams
 from relay.task import batches
@@ -56,7 +58,10 @@ class Division:
     def __init__(self, run: Run, spots: Spots) -> None:
         self.run, self.spots = run, spots
         file = Path(run.strategy.file)
-        self.copies = file.is_file() and requirements.read(file).copies_model
+        needs = requirements.read(file) if file.is_file() else Requirements()
+        options = {**needs.options, **run.strategy.options}
+        self.copies = needs.copies_model
+        self.declared = math.prod(int(options[name]) for name in needs.whole_batches if name in options)
         ranks_of: dict[int, list[int]] = {}
         for rank, (index, _) in enumerate(spots.replicas):
             ranks_of.setdefault(index, []).append(rank)
@@ -86,13 +91,20 @@ class Division:
         return whole and (self.copies or self.run.shape.devices_per_process == 1)
 
     def strays(self, spot: Spot) -> str | None:
-        """The first step in which others than the samples of the global batch have reached the loss."""
+        """The first step in which others than the samples of the global batch have reached the loss, or in more parts
+        than the strategy declares, where BatchNorm takes its statistics of each part."""
         expected = self.run.batch.global_batch_size
         for step in range(spot.first + 1, spot.last + 1):
             seen = self.spots.seen.get(step)
             count = sum(sum(seen.parts[rank]) for rank in self.reporting) if seen else expected
             if count != expected:
                 return f"{count} samples reached the task's loss in step {step}; its batch has {expected}"
+            parts = max((len(seen.parts[rank]) for rank in self.reporting), default=1) if seen else 1
+            if parts > self.declared and self.run.task.card.batch_norm:
+                return (
+                    f"a slice was worked through in {parts} parts in step {step}, and BatchNorm takes its statistics "
+                    f"of each; declared are {self.declared} (`whole_batches`)"
+                )
         return None
 
     def owners(self, replica: int, layers: list[str]) -> dict[str, int] | None:
