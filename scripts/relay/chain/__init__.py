@@ -1,0 +1,30 @@
+"""Make a training script a chain of short jobs, by three lines:
+
+    run = resume(model=model, optimizer=optimizer, scheduler=scheduler)
+    for step, batch in run.steps(loader, epochs=10):
+        ...
+        run.after(step)
+
+The folder stands alone: it needs torch, and nothing else of Torch Relay. It is imported as `relay.chain`, or copied
+beside a script and imported by its folder's name. Importing it costs nothing; torch comes with the first call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import ChainError, Stopped
+    from .run import Run, resume
+
+__all__ = ["ChainError", "Run", "Stopped", "resume"]
+_PLACES = {"ChainError": "errors", "Stopped": "errors", "Run": "run", "resume": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    """What the package offers; found when it is asked for."""
+    if name in _PLACES:
+        from importlib import import_module
+
+        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

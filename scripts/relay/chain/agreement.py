@@ -1,0 +1,72 @@
+"""The ranks agree between steps, about once a second: whether to save, and whether to stop."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from .ranks import Ranks
+from .signals import Interruption
+
+AGREE_SECONDS = 1.0
+FIRST_SAVE_SECONDS = 60.0  # before a job ends, it has to be known what a save takes
+
+
+class Decision(NamedTuple):
+    """What all ranks do after this step. `stopped` says why the job ends here; `progress` is that of the save."""
+
+    progress: float
+    save: bool
+    stopped: str | None
+
+
+class Agreement:
+    """What the ranks agree on, from the step on at which this job began.
+
+    Rank 0's clock decides when to save and when to agree again. Any rank's reason stops all of them.
+    """
+
+    def __init__(
+        self, ranks: Ranks, interruption: Interruption, step: int, save_seconds: float, save_steps: int | None
+    ) -> None:
+        self.ranks, self.interruption = ranks, interruption
+        self.save_seconds, self.save_steps = save_seconds, save_steps
+        self._began = self._next = self._agreed_step = self._saved_step = step
+        self._agreed_at = self._saved_at = time.monotonic()
+
+    def due(self, step: int) -> bool:
+        """Whether the ranks agree after this step; the same on all of them."""
+        return step >= self._next or (self.save_steps is not None and step % self.save_steps == 0)
+
+    def reach(self, step: int, progress: float, longest_save_seconds: float) -> Decision:
+        """Decide what is done after this step. Collective.
+
+        `progress` is this rank's part of the save under way; `longest_save_seconds` is 0 where none has ended.
+        """
+        now, reason = time.monotonic(), self.interruption.reason
+        wanted = [progress, float(reason is not None), 0.0, 0.0]
+        if self.ranks.rank == 0:
+            per_step = (now - self._agreed_at) / max(1, step - self._agreed_step)
+            wanted[2:] = [float(self._save_is_due(now, longest_save_seconds)), AGREE_SECONDS // max(per_step, 1e-4)]
+        progress, stop, save, interval = self.ranks.largest(wanted)
+        # The first steps of a process include all that is compiled then: no later step takes as long.
+        longest_step = now - self._agreed_at if self._agreed_step > self._began else 0.0
+        self.interruption.leave_room(longest_save_seconds, longest_step)
+        self._next = step + max(1, int(interval))
+        stopped = next(each for each in self.ranks.gather(reason) if each) if stop else None
+        return Decision(progress, bool(save) or self._save_by_steps(step), stopped)
+
+    def done(self, step: int, *, saved: bool) -> None:
+        """What was decided has been done: the time until the next agreement counts from here."""
+        self._agreed_step, self._agreed_at = step, time.monotonic()
+        if saved:
+            self._saved_step, self._saved_at = step, self._agreed_at
+
+    def _save_is_due(self, now: float, longest_save_seconds: float) -> bool:
+        unknown = self.interruption.end_time is not None and longest_save_seconds == 0
+        seconds = min(self.save_seconds, FIRST_SAVE_SECONDS) if unknown else self.save_seconds
+        return now - self._saved_at >= seconds
+
+    def _save_by_steps(self, step: int) -> bool:
+        """Whether a save by steps is due. While the one before is still being written, it stays due."""
+        return self.save_steps is not None and step // self.save_steps > self._saved_step // self.save_steps

@@ -1,0 +1,100 @@
+"""The command `relay-chain`: runs a script so that its status 75 survives its launcher, and chains batch jobs.
+
+    relay-chain [--time LIMIT] COMMAND …     run it; status 75 where it has stopped and would go on
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from . import note
+from .errors import STOPPED, ChainError, say, tell_in_one_line
+from .time_limit import END_TIME, seconds_of
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
+_SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (`sys.argv` without the program); returns the exit status."""
+    tell_in_one_line()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(str(__doc__).partition("\n\n")[2], end="")
+        return 0
+    environment = dict(os.environ)
+    if words[0].partition("=")[0] == "--time":
+        limit, words = _limit(words)
+        environment[END_TIME] = str(time.time() + limit)
+    if not words or words[0].startswith("-"):
+        raise ChainError(f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] COMMAND …")
+    return run(words, environment)
+
+
+def _limit(words: list[str]) -> tuple[float, list[str]]:
+    """The seconds of `--time LIMIT` or `--time=LIMIT`, and the words after it."""
+    _, equals, value = words[0].partition("=")
+    rest = words[1:]
+    if not equals:
+        value, rest = (rest[0] if rest else ""), rest[1:]
+    return seconds_of(value), rest
+
+
+def run(words: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command; its status, or 75 where the script in it has stopped, or the job had to before it began."""
+    folder = Path(tempfile.mkdtemp(prefix="relay-chain-"))
+    try:
+        environment[note.NOTE] = str(folder / "note.json")
+        environment.setdefault(*_SHUTDOWN)
+        status, signalled = _status(words, environment)
+        told = note.read(folder / "note.json")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if told:
+        if status == 0:
+            say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
+        return STOPPED
+    return STOPPED if signalled and status else status
+
+
+def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, bool]:
+    """A command's status, as a shell tells it, and whether a signal came meanwhile.
+
+    The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
+    The command has a process group of its own, so that Ctrl-C comes to it once.
+    """
+    signalled: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        signalled.append(number)
+        if len(signalled) == 1 and started:
+            started[0].terminate()
+
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, pass_on)
+    try:
+        started.append(subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_end_with_parent))
+    except OSError as error:
+        raise ChainError(f"{words[0]}: {error.strerror}") from None
+    if signalled:  # before there was a command
+        started[0].terminate()
+    status = started[0].wait()
+    return (128 - status if status < 0 else status), bool(signalled)
+
+
+def _end_with_parent() -> None:
+    """Have the command told when this process dies, even by SIGKILL. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,155 @@
+"""The folder of a chain's checkpoints: each is complete or absent, and the last two are kept. Needs no torch.
+
+A checkpoint is the folder `step-{n}`. It is written under another name, and renamed when it is whole. Its manifest
+lists every other file with its size and SHA-256.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from .errors import ChainError
+from .files import described, remove, sync, write_json
+
+KEPT = 2
+MANIFEST = "manifest.json"
+FORMAT = 1
+WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
+LOOK_SECONDS = 0.2
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class Folder:
+    """Where one chain's checkpoints lie."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> TextIO:
+        """Make the folder, keep every other chain out of it, and remove what killed saves have left.
+
+        The lock is the kernel's, and ends with the process that holds the returned file. A file system without locks
+        keeps nobody out. Raises ChainError where another process holds the folder for a minute, and OSError.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        stream = (self.path / "lock").open("a+", encoding="utf-8")
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _locked(stream):
+            if time.monotonic() > deadline:
+                stream.seek(0)
+                holder = stream.read(200).strip() or "another process"
+                raise ChainError(f"{self.path}: {holder} trains in this folder; end it, or give another folder")
+            time.sleep(LOOK_SECONDS)
+        with suppress(OSError):  # a full disk: the lock holds without it
+            stream.truncate(0)
+            job = os.environ.get("SLURM_JOB_ID")
+            stream.write(f"{f'Slurm job {job}' if job else f'process {os.getpid()}'} on {socket.gethostname()}")
+            stream.flush()
+        for left in self.path.glob(".partial-*"):
+            remove(left)
+        return stream
+
+    def steps(self) -> list[int]:
+        """The steps of which a checkpoint is there, damaged or not; the newest first."""
+        found = (place.name.removeprefix("step-") for place in self.path.glob("step-*"))
+        return sorted((int(number) for number in found if number.isdecimal()), reverse=True)
+
+    def place(self, step: int) -> Path:
+        """Where the checkpoint of a step lies."""
+        return self.path / f"step-{step}"
+
+    def partial(self, attempt: str, step: int) -> Path:
+        """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
+        return self.path / f".partial-{attempt}-{step}"
+
+    def complete(self, partial: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Make a checkpoint of what was written, and keep the last two. Raises OSError.
+
+        `files` are those of all ranks, as `described`; `told` is what else the manifest says.
+        """
+        write_json(partial / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
+        for place in [*partial.rglob("*"), partial]:
+            if place.is_dir():
+                sync(place)
+        place = self.place(step)
+        remove(place)  # a damaged one, passed over at the start
+        partial.rename(place)
+        sync(self.path)
+        # One beyond this step was damaged, and passed over: it must not push out a sound one.
+        kept = [found for found in self.steps() if found <= step][:KEPT]
+        for found in self.steps():
+            if found not in kept:
+                remove(self.place(found))
+
+
+def _locked(stream: TextIO) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def manifest(place: Path) -> dict[str, Any]:
+    """What a checkpoint's manifest says. Raises OSError or ValueError where it cannot be read."""
+    told = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(told, dict) or not isinstance(told.get("files"), dict) or not told["files"]:
+        raise ValueError("it is no manifest")
+    if told.get("format") != FORMAT:
+        raise ValueError(f"it has format {told.get('format')}; this version reads format {FORMAT}")
+    return told
+
+
+def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
+    """What is wrong with a checkpoint, in one line; None where it is sound.
+
+    Each of `shares` processes reads the files of its own share. Nothing is parsed but the manifest, which is JSON.
+    """
+    try:
+        told = manifest(place)
+        if place.name != f"step-{told.get('step')}":
+            return f"{place} holds the checkpoint of step {told.get('step')}: it was copied there"
+        if problem := next(_wrong_names(place, told["files"]), None):
+            return problem
+        for name in sorted(told["files"])[share::shares]:
+            if described(place / name) != told["files"][name]:
+                return f"{place / name} does not have the checksum of its manifest"
+    except OSError as error:
+        return f"{error.filename or place} cannot be read ({error.strerror or error})"
+    except (ValueError, RecursionError) as error:
+        return f"{place / MANIFEST} cannot be read ({error})"
+    return None
+
+
+def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
+    """What is missing, what is there and in no manifest, and what others could have written.
+
+    torch's sharded checkpoints are read with pickle, which can run code: whoever writes one acts as its reader.
+    """
+    found = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {MANIFEST}
+    yield from (f"{place / name} is missing" for name in sorted(set(files) - found))
+    yield from (f"{place / name} is not in the manifest" for name in sorted(found - set(files)))
+    for path in [place, *place.rglob("*")]:
+        seen = path.lstat()
+        if stat.S_ISLNK(seen.st_mode):
+            yield f"{path} is a link"
+        elif seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
+            yield f"{path} can be written by other users; chmod o-w it, or remove it"
+
+
+def whole(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The files of all ranks, as one mapping."""
+    return {name: told for each in files for name, told in each.items()}

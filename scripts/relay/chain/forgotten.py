@@ -1,0 +1,39 @@
+"""What the script has made, and has not handed over: it would start anew in each job."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from .state import State, parameters
+
+_KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler: "scaler", AveragedModel: "ema"}
+
+
+def forgotten(things: Mapping[str, Any], state: State) -> Iterator[str]:
+    """Each thing of torch's that keeps a state and was not handed over, in one line."""
+    given = {id(part) for thing in things.values() for part in _parts(thing)}
+    for each in gc.get_objects():
+        # Its type, not isinstance: asking a stranger's proxy for its class may import what it stands for.
+        for kind, name in _KINDS.items():
+            if issubclass(type(each), kind) and id(each) not in given:
+                yield f"a {type(each).__name__} was made and is not saved; give it: resume(…, {name}={name})"
+    held = {id(each) for module in state.modules.values() for each in module.parameters()}
+    for name, optimizer in state.optimizers.items():
+        if missing := sum(id(each) not in held for each in parameters(optimizer)):
+            yield f"{name} trains {missing} parameters that are not saved; give their module: resume(…, module=module)"
+
+
+def _parts(thing: Any) -> Iterator[Any]:
+    """A thing, and what it consists of, such as the schedulers of a SequentialLR."""
+    yield thing
+    for value in list(getattr(thing, "__dict__", {}).values()):
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(each, tuple(_KINDS)):
+                yield from _parts(each) if isinstance(each, LRScheduler) else [each]

@@ -1,0 +1,53 @@
+"""This process's random generators: torch's, also on GPUs, Python's, and numpy's where the script uses it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def generators(further: Sequence[torch.Generator] = ()) -> dict[str, Any]:
+    """The state of every generator, as tensors and plain values, which `weights_only` reads.
+
+    `further` are the user's own, such as a loader's.
+    """
+    version, python, gauss = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "python": [version, list(python), gauss],
+        "numpy": _numpy() if "numpy" in sys.modules else None,
+        "further": [each.get_state() for each in further],
+    }
+
+
+def restore(state: dict[str, Any], further: Sequence[torch.Generator] = ()) -> None:
+    """Set every generator to the state that `generators` told."""
+    torch.set_rng_state(state["torch"])
+    for number, of_device in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(of_device, number)
+    version, python, gauss = state["python"]
+    random.setstate((version, tuple(python), gauss))
+    if state["numpy"] is not None:
+        _restore_numpy(state["numpy"])
+    for each, its_state in zip(further, state["further"], strict=False):
+        each.set_state(its_state)
+
+
+def _numpy() -> dict[str, Any]:
+    import numpy as np
+
+    told: dict[str, Any] = np.random.get_state(legacy=False)  # type: ignore[assignment]
+    key = torch.from_numpy(told["state"]["key"].astype(np.int64))
+    return {**told, "state": {**told["state"], "key": key}}
+
+
+def _restore_numpy(told: dict[str, Any]) -> None:
+    import numpy as np
+
+    key = told["state"]["key"].numpy().astype(np.uint32)
+    np.random.set_state({**told, "state": {**told["state"], "key": key}})

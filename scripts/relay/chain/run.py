@@ -1,0 +1,185 @@
+"""The three lines: `resume`, `Run.steps` and `Run.after`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from . import note
+from .agreement import Agreement
+from .errors import ChainError, Stopped, say, tell_in_one_line
+from .folder import Folder
+from .forgotten import forgotten
+from .place import Place, batches, own_generators
+from .ranks import Ranks
+from .saving import Checkpoints
+from .signals import Interruption
+from .state import State
+from .time_limit import end_time
+
+
+def resume(
+    folder: str | Path = "checkpoints",
+    *,
+    time_limit: float | str | None = None,
+    save_minutes: float = 10.0,
+    save_steps: int | None = None,
+    **things: Any,
+) -> Run:
+    """Load the newest sound checkpoint of `folder`, or begin at step 0. Collective: every rank calls it.
+
+    `things` are all that has a state, by names of your choice: `model=…, optimizer=…, scheduler=…, scaler=…, ema=…`.
+    Give them as they are trained: after DDP, `fully_shard` or `torch.compile`. A checkpoint is saved every
+    `save_minutes`, every `save_steps` steps if that is given, and when the job stops. `time_limit` is the job's, in
+    seconds or as text in Slurm's form; Slurm's own limit and that of `relay-chain --time` are known without it.
+
+    Raises ChainError, which is one line where nobody catches it: no checkpoint is sound; it is of another script,
+    number of processes or shape; another process trains in the folder; a thing that cannot be saved.
+    """
+    tell_in_one_line()
+    if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
+        raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+    ranks = Ranks.join()
+    interruption = Interruption()
+    interruption.watch()
+    # One rank asks: a thousand would be a burden to Slurm. Its reason stops all.
+    interruption.end_time = ranks.alike(lambda: end_time(time_limit) if ranks.rank == 0 else None)
+    state = ranks.alike(lambda: State(things, ranks))
+    place = Folder(Path(folder))
+    lock = ranks.alike(lambda: place.open() if ranks.rank == 0 else None)
+    checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
+    reached = checkpoints.load()
+    agreement = Agreement(ranks, interruption, reached.step, save_minutes * 60, save_steps)
+    return Run(reached, checkpoints, agreement, things, lock)
+
+
+class Run:
+    """A training that goes on where the last job stopped. `step` and `epoch` tell where it is.
+
+    `step` counts the batches since the run's start; `epoch` counts from 0.
+    """
+
+    def __init__(
+        self, place: Place, checkpoints: Checkpoints, agreement: Agreement, things: dict[str, Any], lock: Any
+    ) -> None:
+        self._place, self._checkpoints, self._agreement, self._things = place, checkpoints, agreement, things
+        self._lock = lock  # held as long as the run is
+        self._saved = place.step
+        self._goal: int | None = None  # the epochs of `steps` within `epochs`
+        self._stopped: Stopped | None = None
+        self._asked = False
+
+    @property
+    def step(self) -> int:
+        """How many steps have been taken since the run's start."""
+        return self._place.step
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0."""
+        return self._place.epoch
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The epochs that are left of `count`, for an outer loop around `steps(loader)`. Saves at its end."""
+        while self._place.epoch < count:
+            self._goal = self._place.epoch + 1
+            yield self._place.epoch
+        self._goal = None
+        self.finish()
+
+    def steps(
+        self, loader: Iterable[Any], *, epochs: int | None = None, until: int | None = None, reread: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """The steps that are left, from 1, each with its batch: of `epochs` epochs (1 if not told), or up to `until`.
+
+        Batches that an earlier job trained are passed over without reading them. With `reread` they are read and
+        dropped, for a dataset whose workers draw random numbers. Within `epochs`, it gives the rest of the epoch.
+        Saves at its end. Collective, as every rank takes the same number of steps.
+        """
+        self._go_on()
+        outer = self._goal is not None
+        goal = self._goal or epochs or (None if until else 1)
+        self._checkpoints.use(own_generators(loader))
+        while (goal is None or self.epoch < goal) and (until is None or self.step < until):
+            began = self.step
+            for batch in self._of_epoch(loader, reread):
+                self._place.step += 1
+                self._place.batch += 1
+                yield self.step, batch
+                self._go_on()
+                if until is not None and self.step >= until:
+                    break
+            else:
+                if self.step == began and not self._place.batch:
+                    raise ChainError(f"steps({type(loader).__name__}): it has no batches")
+                self._place.end_epoch()
+        if not outer:
+            self.finish()
+
+    def _of_epoch(self, loader: Iterable[Any], reread: bool) -> Iterator[Any]:
+        if any(loader is each for each in self._things.values()) and hasattr(loader, "load_state_dict"):
+            return iter(loader)  # it keeps its place itself
+        return batches(loader, self._place, reread=reread)
+
+    def after(self, step: int) -> None:
+        """Call it at the end of each step, on every rank: it saves when it is time.
+
+        Raises Stopped, which ends the script with status 75, where the job's time is nearly over or a signal came;
+        and ChainError where a checkpoint could not be written.
+        """
+        self._go_on()
+        self._place.step = step
+        if not self._asked:
+            self._asked = True
+            self._tell_what_is_forgotten()
+        if not self._agreement.due(step):
+            return
+        checkpoints = self._checkpoints
+        decision = self._agreement.reach(step, checkpoints.progress, checkpoints.longest_save_seconds)
+        free = checkpoints.agree(decision.progress)
+        if decision.stopped:
+            self._stop(decision.stopped)
+        if decision.save and free:
+            self._begin()
+        self._agreement.done(step, saved=decision.save and free)
+
+    def finish(self) -> None:
+        """Save what is not saved yet, and wait until it is complete. Collective.
+
+        `steps` and `epochs` do it at their end; call it at the end of a loop of your own.
+        """
+        self._checkpoints.finish()
+        if self.step > self._saved:
+            self._begin()
+            self._checkpoints.finish()
+
+    def _begin(self) -> None:
+        self._checkpoints.begin(self._place)
+        self._saved = self.step
+
+    def _stop(self, reason: str) -> None:
+        """Save, tell it, and end this process. Collective."""
+        self.finish()
+        note.leave(self.step, reason)
+        if self._checkpoints.ranks.rank == 0:
+            say(f"stops after step {self.step}, which is saved: {reason}")
+        self._stopped = Stopped(self.step, reason)
+        raise self._stopped
+
+    def _go_on(self) -> None:
+        """End a script that has caught `Stopped` and goes on: what it trains now would be lost."""
+        if self._stopped:
+            say(
+                f"the script went on after step {self._stopped.step}, where it was stopped: let SystemExit pass "
+                "(write `except Exception` in place of a bare `except`)"
+            )
+            sys.stdout.flush()
+            os._exit(self._stopped.code if isinstance(self._stopped.code, int) else 1)
+
+    def _tell_what_is_forgotten(self) -> None:
+        if self._checkpoints.ranks.rank == 0:
+            for line in dict.fromkeys(forgotten(self._things, self._checkpoints.state)):
+                say(f"warning: {line}")

@@ -1,0 +1,243 @@
+"""Checkpoints: written in the background, completed when all ranks have written, and loaded when a job begins.
+
+The training waits only while its state is copied to host memory. A thread of each rank then writes the rank's files.
+The main threads agree that all have written, and rank 0 makes the checkpoint of them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .errors import ChainError, say
+from .files import described, remove, sync
+from .folder import Folder, damage, manifest, whole
+from .generators import generators, restore
+from .place import Place
+from .ranks import Ranks
+from .state import REPLICATED, State, difference
+
+# How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
+DONE, WRITING, FAILED = 0.0, 1.0, 2.0
+_PROBE_BYTES = 2**20
+Files = dict[str, Any]
+
+
+@dataclass
+class Saving:
+    """A save under way: this rank's part, and when it began (seconds of the monotonic clock)."""
+
+    step: int
+    partial: Path
+    part: Future[Files]
+    began: float
+
+    @property
+    def progress(self) -> float:
+        """DONE, WRITING or FAILED, on this rank."""
+        if not self.part.done():
+            return WRITING
+        return FAILED if self.part.exception() else DONE
+
+
+class Checkpoints:
+    """A chain's checkpoints, as its ranks write and load them together.
+
+    `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an earlier one;
+    0 where none has ended. `script` is the name of the script's file.
+    """
+
+    def __init__(self, folder: Folder, state: State, ranks: Ranks, script: str) -> None:
+        self.folder, self.state, self.ranks, self.script = folder, state, ranks, script
+        self.longest_save_seconds = 0.0
+        self._own: list[torch.Generator] = []  # the loader's, of the user's making
+        self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
+        self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
+        self._saving: Saving | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._sharded = None
+        if state.sharded:
+            from .sharded import Sharded
+
+            self._sharded = Sharded(state)
+
+    def use(self, own: list[torch.Generator]) -> None:
+        """Save these generators, too, and set them to what was loaded."""
+        for each, state in zip(own, self._own_states, strict=False):
+            each.set_state(state)
+        self._own, self._own_states = own, []
+
+    # Saving
+
+    def begin(self, place: Place) -> None:
+        """Begin to save the state after `place.step` steps; returns once it is copied. Collective; one at a time."""
+        assert self._saving is None, "a save is still being written"
+        began, partial = time.monotonic(), self.folder.partial(self._attempt, place.step)
+        self.ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
+        contents = {
+            f"rank-{self.ranks.rank}.pt": {
+                "place": place.state(),
+                "generators": generators(self._own),
+                **self.state.own(),
+            }
+        }
+        if self.ranks.rank == 0:
+            contents[REPLICATED] = self.state.replicated()
+        shards = self._sharded.begin(partial) if self._sharded else None
+        part = self._thread.submit(self._write, partial, contents, shards)
+        self._saving = Saving(place.step, partial, part, began)
+
+    def _write(self, partial: Path, contents: Mapping[str, Any], shards: Future[Any] | None) -> Files:
+        """In the background: write this rank's files and make them durable; what the manifest says of them."""
+        written = []
+        for name, content in contents.items():
+            with (partial / name).open("wb") as stream:
+                torch.save(content, stream)
+            written.append(partial / name)
+        if shards:
+            shards.result()
+            written += partial.glob(f"*/__{self.ranks.rank}_*.distcp")
+            written += partial.glob("*/.metadata") if self.ranks.rank == 0 else []
+        for path in written:
+            sync(path)
+        return {str(path.relative_to(partial)): described(path) for path in written}
+
+    @property
+    def progress(self) -> float:
+        """How far this rank is, for the ranks to agree on; DONE without a save."""
+        return self._saving.progress if self._saving else DONE
+
+    def agree(self, progress: float) -> bool:
+        """Told the largest `progress` of all ranks: complete the save if all have written. Whether another can begin.
+
+        Collective. Raises ChainError on all ranks where one of them could not write.
+        """
+        if self._saving and progress == FAILED:
+            self._fail(self._saving)
+        if self._saving and progress == DONE:
+            self._complete(self._saving)
+            self._saving = None
+        return self._saving is None
+
+    def finish(self) -> None:
+        """Wait until the save that was begun, if any, is complete. Collective; raises as `agree` does."""
+        progress = WRITING
+        while not self.agree(progress):
+            # Often enough that the ranks who wait hear of each other before the group's timeout.
+            wait([self._saving.part] if self._saving else [], timeout=1.0)
+            (progress,) = self.ranks.largest([self.progress])
+
+    def _complete(self, saving: Saving) -> None:
+        files = whole(self.ranks.gather(saving.part.result()))
+        seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
+        told = {
+            "script": self.script,
+            "world_size": self.ranks.world_size,
+            "save_seconds": round(seconds, 3),
+            "things": self.state.shape(),
+        }
+        try:
+            self.ranks.of_first(lambda: self.folder.complete(saving.partial, saving.step, files, told))
+        except ChainError as error:
+            self._give_up(saving, str(error), told=error.told)
+        self.longest_save_seconds = seconds
+
+    def _fail(self, saving: Saving) -> None:
+        error = saving.part.exception() if saving.part.done() else None
+        reasons = self.ranks.gather(error and _reason(error, self.ranks.rank, self.folder.path))
+        rank, reason = next(((rank, each) for rank, each in enumerate(reasons) if each), (0, "no rank says why"))
+        self._give_up(saving, f"{reason} (rank {rank})", told=self.ranks.rank == rank)
+
+    def _give_up(self, saving: Saving, reason: str, *, told: bool) -> None:
+        self._saving = None
+        if self.ranks.rank == 0:
+            remove(saving.partial)  # room for what others write there
+        raise ChainError(
+            f"{self.folder.path}: step {saving.step} could not be saved: {reason}; "
+            "make room there, and start the same job again",
+            told=told,
+        )
+
+    # Loading
+
+    def load(self) -> Place:
+        """Load the newest sound checkpoint, and return the place to go on from; step 0 where there is none. Collective.
+
+        Says what is passed over. Raises ChainError where none is sound, and for one of another script or shape.
+        """
+        steps = self.ranks.of_first(self.folder.steps)
+        for step in steps:
+            place = self.folder.place(step)
+            found = self.ranks.gather(damage(place, self.ranks.rank, self.ranks.world_size))
+            problem = next((each for each in found if each), None)
+            if problem is None:
+                return self._loaded(place)
+            if self.ranks.rank == 0:
+                say(f"the checkpoint of step {step} is passed over: {problem}")
+        if steps:
+            problem = f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0"
+            raise ChainError(problem, told=self.ranks.rank == 0)
+        return Place()
+
+    def _loaded(self, place: Path) -> Place:
+        told = manifest(place)
+        self.ranks.alike(lambda: self._refuse_another(place, told))
+        if self._sharded:
+            self._sharded.load(place)
+        own = torch.load(place / f"rank-{self.ranks.rank}.pt", map_location="cpu", weights_only=True)
+        self.state.load(place, own)
+        restore(own["generators"])
+        self.longest_save_seconds = float(told.get("save_seconds", 0))
+        if self.ranks.rank == 0:
+            say(f"goes on from step {own['place']['step']} ({place})")
+        self._own_states = own["generators"]["further"]
+        return Place(**own["place"])
+
+    def _refuse_another(self, place: Path, told: Mapping[str, Any]) -> None:
+        """Raises ChainError where a checkpoint is of another script, number of processes, or other parameters."""
+        remedy = f"give another folder, or remove {self.folder.path} to start at step 0"
+        if self.script and told["script"] and told["script"] != self.script:
+            raise ChainError(f"{place} belongs to another script: {told['script']}, not {self.script}; {remedy}")
+        if told["world_size"] != self.ranks.world_size:
+            there, here = told["world_size"], self.ranks.world_size
+            raise ChainError(f"{place} is of {there} processes, and here are {here}; start {there}, or {remedy}")
+        if wrong := difference(told["things"], self.state.shape()):
+            raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
+        for name in self.state.shape().keys() - told["things"].keys():
+            if self.ranks.rank == 0:
+                say(f"{place} has no {name}: it starts anew")
+
+
+def _reason(error: BaseException, rank: int, folder: Path) -> str:
+    """Why a part could not be written. torch's own words on a full disk do not name it: a probe does."""
+    failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank
+    if isinstance(failures, dict) and rank in failures:
+        error = failures[rank][0]
+    found = error if isinstance(error, OSError) else (_refused(folder) or error)
+    if isinstance(found, OSError):
+        return found.strerror or str(found)
+    return f"{type(found).__name__}: {found}".splitlines()[0]
+
+
+def _refused(folder: Path) -> OSError | None:
+    """The error with which the folder's disk refuses a small file; None where it takes one."""
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        probe.write_bytes(io.BytesIO(bytes(_PROBE_BYTES)).getvalue())
+        sync(probe)
+    except OSError as error:
+        return error
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return None

@@ -1,0 +1,191 @@
+"""What is saved and loaded: modules and optimizers once for all replicas, and of each rank what is its own."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from .errors import ChainError
+from .ranks import Ranks
+
+REPLICATED = "replicated.pt"
+LARGE_BYTES = 2**20  # a larger state of a thing is a replica, such as EMA's weights: rank 0's is everyone's
+
+
+class State:
+    """The things that the user handed over, by their names.
+
+    `modules` and `optimizers` are alike on all ranks, or sharded by torch's DTensors. `further` is all else that has
+    `state_dict` and `load_state_dict`: schedulers, scalers, averages, loaders. Raises ChainError for what cannot be
+    saved.
+    """
+
+    def __init__(self, things: Mapping[str, Any], ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.modules: dict[str, nn.Module] = {}
+        self.optimizers: dict[str, Optimizer] = {}
+        self.further: dict[str, Any] = {}
+        for name, thing in things.items():
+            if isinstance(thing, nn.Module):
+                self.modules[name] = thing
+            elif isinstance(thing, Optimizer):
+                self.optimizers[name] = thing
+            elif all(callable(getattr(thing, each, None)) for each in ("state_dict", "load_state_dict")):
+                self.further[name] = thing
+            elif not keeps_place(thing):
+                raise ChainError(f"{name}={type(thing).__name__}: it has no state_dict and load_state_dict")
+        if not self.modules:
+            raise ChainError("no model was given; give it as model=…")
+        for name, module in self.modules.items():
+            _refuse_flat(name, module)
+        self.sharded = [name for name, module in self.modules.items() if any(map(is_sharded, module.parameters()))]
+        self.sharded += [name for name, each in self.optimizers.items() if any(map(is_sharded, parameters(each)))]
+        for name, thing in self.further.items():
+            _check_readable(name, thing.state_dict())
+
+    def shape(self) -> dict[str, Any]:
+        """Names and shapes of all that is saved, for the manifest: a checkpoint of another shape is not loaded."""
+        told: dict[str, Any] = {}
+        for name, module in self.modules.items():
+            own = {key: list(value.shape) for key, value in module.state_dict().items() if torch.is_tensor(value)}
+            told[name] = {"kind": "module", "tensors": own}
+        for name, optimizer in self.optimizers.items():
+            shapes = {str(place): list(each.shape) for place, each in enumerate(parameters(optimizer))}
+            told[name] = {"kind": type(optimizer).__name__, "tensors": shapes}
+        return told | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
+
+    def replicated(self) -> dict[str, Any]:
+        """A copy, in host memory, of what rank 0 saves for all."""
+        every = {**self.modules, **self.optimizers}
+        found = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
+        return found | {name: copied(state) for name, state in self._further() if size_bytes(state) > LARGE_BYTES}
+
+    def own(self) -> dict[str, Any]:
+        """A copy, in host memory, of what each rank saves for itself."""
+        return {
+            "further": {name: copied(state) for name, state in self._further() if size_bytes(state) <= LARGE_BYTES},
+            "buffers": {name: copied(own_buffers(module)) for name, module in self._with_own_buffers()},
+            "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
+        }
+
+    def load(self, place: Path, own: Mapping[str, Any]) -> None:
+        """Load a checkpoint's replicated part, and then this rank's own. Sharded tensors are loaded before."""
+        replicated = torch.load(place / REPLICATED, map_location="cpu", weights_only=True)
+        for name, thing in {**self.modules, **self.optimizers}.items():
+            if name in replicated:
+                thing.load_state_dict(replicated[name])
+        for name, saved in own["groups"].items():
+            for group, values in zip(self.optimizers[name].param_groups, saved, strict=True):
+                group |= values
+        for name, thing in self.further.items():
+            state = own["further"].get(name, replicated.get(name))
+            if state is not None:  # None: given for the first time, as was said
+                thing.load_state_dict(state)
+        with torch.no_grad():
+            for name, saved in own["buffers"].items():
+                for key, buffer in own_buffers(self.modules[name]).items():
+                    buffer.copy_(saved[key])
+
+    def _further(self) -> Iterator[tuple[str, Any]]:
+        return ((name, thing.state_dict()) for name, thing in self.further.items())
+
+    def _with_own_buffers(self) -> Iterator[tuple[str, nn.Module]]:
+        """Modules whose buffers may differ between ranks, such as BatchNorm's statistics of each replica's batches."""
+        return iter(self.modules.items() if self.ranks.world_size > 1 else ())
+
+
+def keeps_place(thing: Any) -> bool:
+    """Whether it is a loader or a sampler, whose place `Run.steps` keeps."""
+    return isinstance(thing, (torch.utils.data.DataLoader, torch.utils.data.Sampler)) or hasattr(thing, "set_epoch")
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of torch's DTensors, as FSDP2 makes them."""
+    return hasattr(tensor, "placements")
+
+
+def parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    """What an optimizer trains."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """An optimizer's options by group, such as the learning rate, without its parameters."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's own buffers that are saved and not sharded."""
+    saved = module.state_dict()
+    found = dict(module.named_buffers(remove_duplicate=False))
+    return {name: each for name, each in found.items() if name in saved and not is_sharded(each)}
+
+
+def copied(value: Any) -> Any:
+    """The same value, its tensors copied to host memory: the training may change its own from now on."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(each) for each in value)
+    return copy.deepcopy(value)
+
+
+def size_bytes(value: Any) -> int:
+    """How large the tensors within a state are."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        value = list(value.values())
+    return sum(map(size_bytes, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """How the shape of a checkpoint differs from the script's, in words; None where it does not.
+
+    What is here and not there is no difference: it may have been forgotten until now.
+    """
+    for name, saved in there.items():
+        if name not in here:
+            return f"it has {name} ({saved['kind']}), which is not given"
+        given = here[name]
+        if saved["kind"] != given["kind"]:
+            return f"{name} is {saved['kind']} there, and {given['kind']} here"
+        for key in {**saved["tensors"], **given["tensors"]}:
+            one, other = saved["tensors"].get(key), given["tensors"].get(key)
+            if one != other:
+                return f"{name}: {key} has {_shape(one)} there, and {_shape(other)} here"
+    return None
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "no place" if shape is None else f"shape {tuple(shape)}"
+
+
+def _refuse_flat(name: str, module: nn.Module) -> None:
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    if any(type(each).__name__ == "FullyShardedDataParallel" for each in inner.modules()):
+        raise ChainError(f"{name}: FullyShardedDataParallel is not supported; use fully_shard (FSDP2) in its place")
+
+
+def _check_readable(name: str, state: Any) -> None:
+    """Refuse, before anything is trained, a state that `weights_only` would not read back."""
+    if size_bytes(state) > LARGE_BYTES:
+        return
+    content = io.BytesIO()
+    try:
+        torch.save(state, content)
+        content.seek(0)
+        torch.load(content, weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ChainError(f"{name}: its state_dict holds more than tensors and plain values ({reason})") from None

@@ -1,0 +1,74 @@
+"""When this job's time ends: as Slurm says, as `relay-chain --time` was told, or as the script gives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from .errors import ChainError
+
+END_TIME = "RELAY_CHAIN_END_TIME"  # Unix seconds; `relay-chain --time` sets it
+_FORMS = "minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+_ANSWER_SECONDS = 30.0
+
+
+def seconds_of(limit: float | str) -> float:
+    """A time limit in seconds: a number of seconds, or a text as Slurm's `--time` takes it ("30" is minutes).
+
+    Raises ChainError for any other.
+    """
+    if isinstance(limit, str):
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
+        if not found:
+            raise ChainError(f"time limit: '{limit}' is not allowed; allowed: {_FORMS}")
+        days, *given = found.groups()
+        parts = [int(part) for part in given if part]
+        # Slurm reads one or two numbers from the hours on after days, and from the minutes on without.
+        hours, minutes, seconds = (parts + [0, 0])[:3] if days or len(parts) == 3 else ([0, *parts, 0])[:3]
+        limit = float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    if not limit > 0:
+        raise ChainError(f"time limit: {limit} is not allowed; allowed: more than 0 seconds, or {_FORMS}")
+    return float(limit)
+
+
+def end_time(limit: float | str | None = None) -> float | None:
+    """The earliest end of this process's time that is known, in Unix seconds; None where none is.
+
+    `limit` is the script's own, counted from the start of its process. Raises ChainError for a wrong one.
+    """
+    known = [_slurm_end(), _told(END_TIME), None if limit is None else _process_start() + seconds_of(limit)]
+    return min((end for end in known if end is not None), default=None)
+
+
+def _told(variable: str) -> float | None:
+    with suppress(KeyError, ValueError):
+        return float(os.environ[variable])
+    return None
+
+
+def _slurm_end() -> float | None:
+    """Slurm's end of the job. Versions before 22.05 do not say it in the environment: the controller is asked."""
+    if (end := _told("SLURM_JOB_END_TIME")) is not None:
+        return end
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return None
+    ask = ["squeue", "--noheader", "--jobs", job, "--format", "%e"]
+    with suppress(OSError, ValueError, subprocess.SubprocessError):
+        told = subprocess.run(ask, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True).stdout
+        return datetime.fromisoformat(told.strip()).timestamp()  # "N/A" is no time
+    return None
+
+
+def _process_start() -> float:
+    """When this process was started, in Unix seconds: importing torch is part of its time. Else now."""
+    with suppress(OSError, ValueError, IndexError):
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    return time.time()

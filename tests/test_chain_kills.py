@@ -1,0 +1,42 @@
+"""Scripts that are chains are killed at random, anywhere, and end bit for bit as those that nobody killed.
+
+A few kills with every call of the tests; a long campaign by itself, of as many kills as wanted:
+
+    pytest -m long tests/test_chain_kills.py --kills=100 [--seed=N] -s
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from chain_kills import Kills
+
+FEW = {"plain": 6, "ddp": 3, "fsdp": 3}
+
+
+def campaign(folder: Path, seed: int, kills: dict[str, int]) -> None:
+    """All kinds at once: most of the time a killed chain waits for something."""
+    kinds = [Kills(folder, kind, seed) for kind in kills]
+    with ThreadPoolExecutor(len(kinds)) as threads:
+        ended = [threads.submit(each.run, kills[each.kind]) for each in kinds]
+    for each in ended:
+        each.result()
+    print(f"seed {seed}", *(each.table() for each in kinds), sep="\n")
+    assert {each.kind: each.kills for each in kinds} == kills
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_few_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    campaign(tmp_path, pytestconfig.getoption("seed"), FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    kills = pytestconfig.getoption("kills")
+    third = kills // 3
+    campaign(tmp_path, pytestconfig.getoption("seed"), {"plain": kills - 2 * third, "ddp": third, "fsdp": third})
