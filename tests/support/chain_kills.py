@@ -159,7 +159,8 @@ class Kills:
             try:
                 assert self._train(folder, drawn) == wanted
             except BaseException as error:
-                error.add_note("\n".join([f"seed {self.seed}, {folder}", *map(str, drawn), (folder / "log").read_text()]))
+                told = [f"seed {self.seed}, {folder}", *map(str, drawn), (folder / "log").read_text()]
+                error.add_note("\n".join(told))
                 raise
             self.chains += 1
             print(f"{self.kind}: {self.kills} kills, {self.chains} chains bit for bit", file=sys.stderr, flush=True)

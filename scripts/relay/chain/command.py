@@ -1,7 +1,4 @@
-"""The command `relay-chain`: runs a script so that its status 75 survives its launcher, and chains batch jobs.
-
-    relay-chain [--time LIMIT] COMMAND …     run it; status 75 where it has stopped and would go on
-"""
+"""The command `relay-chain`: runs a script so that its status 75 survives its launcher, and chains batch jobs."""
 
 from __future__ import annotations
 
@@ -21,6 +18,10 @@ from . import note
 from .errors import STOPPED, ChainError, say, tell_in_one_line
 from .time_limit import END_TIME, seconds_of
 
+USAGE = """\
+relay-chain [--time LIMIT] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
+"""
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
 _SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tell_in_one_line()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(str(__doc__).partition("\n\n")[2], end="")
+        print(USAGE, end="")
         return 0
     environment = dict(os.environ)
     if words[0].partition("=")[0] == "--time":
@@ -77,20 +78,24 @@ def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, boo
     signalled: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _: FrameType | None) -> None:
+    def pass_on() -> None:
+        if signalled and started:
+            started.pop().terminate()
+
+    def note_signal(number: int, _: FrameType | None) -> None:
         signalled.append(number)
-        if len(signalled) == 1 and started:
-            started[0].terminate()
+        pass_on()
 
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, pass_on)
+        signal.signal(number, note_signal)
     try:
-        started.append(subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_end_with_parent))
+        # No thread is there, which could hold a lock at the fork.
+        command = subprocess.Popen(words, env=environment, process_group=0, preexec_fn=_end_with_parent)  # noqa: PLW1509
     except OSError as error:
         raise ChainError(f"{words[0]}: {error.strerror}") from None
-    if signalled:  # before there was a command
-        started[0].terminate()
-    status = started[0].wait()
+    started.append(command)
+    pass_on()  # a signal that came before there was a command
+    status = command.wait()
     return (128 - status if status < 0 else status), bool(signalled)
 
 

@@ -41,7 +41,7 @@ def restore(state: dict[str, Any], further: Sequence[torch.Generator] = ()) -> N
 def _numpy() -> dict[str, Any]:
     import numpy as np
 
-    told: dict[str, Any] = np.random.get_state(legacy=False)  # type: ignore[assignment]
+    told: dict[str, Any] = np.random.get_state(legacy=False)
     key = torch.from_numpy(told["state"]["key"].astype(np.int64))
     return {**told, "state": {**told["state"], "key": key}}
 

@@ -23,7 +23,7 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Sharded:
-    """The sharded modules of a state, each with the optimizers that train it. `group` is for writing, on CPUs (gloo)."""
+    """The sharded modules of a state, each with its optimizers. `group` is for writing, on CPUs (gloo)."""
 
     def __init__(self, state: State) -> None:
         self.parts = {

@@ -64,7 +64,7 @@ class State:
 
     def replicated(self) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
-        every = {**self.modules, **self.optimizers}
+        every: dict[str, Any] = {**self.modules, **self.optimizers}
         found = {name: copied(thing.state_dict()) for name, thing in every.items() if name not in self.sharded}
         return found | {name: copied(state) for name, state in self._further() if size_bytes(state) > LARGE_BYTES}
 
@@ -79,7 +79,8 @@ class State:
     def load(self, place: Path, own: Mapping[str, Any]) -> None:
         """Load a checkpoint's replicated part, and then this rank's own. Sharded tensors are loaded before."""
         replicated = torch.load(place / REPLICATED, map_location="cpu", weights_only=True)
-        for name, thing in {**self.modules, **self.optimizers}.items():
+        every: dict[str, Any] = {**self.modules, **self.optimizers}
+        for name, thing in every.items():
             if name in replicated:
                 thing.load_state_dict(replicated[name])
         for name, saved in own["groups"].items():

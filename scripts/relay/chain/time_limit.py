@@ -29,7 +29,7 @@ def seconds_of(limit: float | str) -> float:
         days, *given = found.groups()
         parts = [int(part) for part in given if part]
         # Slurm reads one or two numbers from the hours on after days, and from the minutes on without.
-        hours, minutes, seconds = (parts + [0, 0])[:3] if days or len(parts) == 3 else ([0, *parts, 0])[:3]
+        hours, minutes, seconds = ([*parts, 0, 0] if days or len(parts) == 3 else [0, *parts, 0])[:3]
         limit = float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
     if not limit > 0:
         raise ChainError(f"time limit: {limit} is not allowed; allowed: more than 0 seconds, or {_FORMS}")
