@@ -16,19 +16,24 @@ def layers(text: str) -> list[str]:
     return re.findall(r"(?m)^\| [a-z]+ \| `([a-z_]+)` \|", text)
 
 
-def imported(source: str) -> Iterator[str]:
+ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
+
+
+def imported(source: str, *, alone: bool = False) -> Iterator[str]:
     """The packages below `relay` that a source imports, wherever the import stands."""
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
-            assert not node.level, f"a relative import, in line {node.lineno}"
+            assert node.level == (1 if alone and node.level else 0), f"a relative import, in line {node.lineno}"
             names = [f"{node.module}.{name}" for name in names]
         yield from (name.split(".")[1] for name in names if name.startswith("relay."))
 
 
 def upward(order: list[str], package: str, source: str) -> list[str]:
     """The packages that a file of `package` imports from above."""
-    return [name for name in imported(source) if order.index(name) < order.index(package)]
+    if package == ALONE:
+        return [*imported(source, alone=True)]
+    return [name for name in imported(source) if order.index(name) < order.index(package) or name == ALONE]
 
 
 def test_the_table_names_every_package_once() -> None:
@@ -46,6 +51,8 @@ def test_every_import_runs_downwards() -> None:
 def test_an_import_from_above_is_seen() -> None:
     order = ["planning", "spec", "base"]
     assert upward(order, "spec", "def f():\n    from relay import planning\n") == ["planning"]
+    assert upward(order, ALONE, "from .files import sync\nfrom relay.base import files\n") == ["base"]
+    assert upward([*order, ALONE], "base", "from relay.chain import resume\n") == [ALONE]
     assert upward(order, "base", "import relay.spec.run\nfrom relay.base.files import write_json\n") == ["spec"]
 
 

@@ -166,6 +166,8 @@ class Run:
         note.leave(self.step, reason)
         if self._checkpoints.ranks.rank == 0:
             say(f"stops after step {self.step}, which is saved: {reason}")
+        if self._lock:
+            self._lock.close()  # this process trains no more
         self._stopped = Stopped(self.step, reason)
         raise self._stopped
 

@@ -1,0 +1,492 @@
+"""`relay.chain` in one process: what is saved and restored, where it goes on, and each mistake in one line."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+import relay.chain
+from relay.chain import ChainError, Run, Stopped, folder, resume, time_limit
+from relay.chain.files import described
+from relay.chain.signals import SIGNALS
+from small_disks import fill, mounts, small
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAIN = ROOT / "scripts" / "relay" / "chain"
+
+
+@pytest.fixture(autouse=True)
+def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A script of its own in an empty folder, under no job; handlers of signals and of errors are put back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(folder, "WAIT_SECONDS", 1.0)
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME, "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def model(width: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, width), nn.Linear(width, 1))
+
+
+class Numbers(Dataset[float]):
+    """Samples to which each reading adds random numbers of Python, numpy and torch."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        return index + random.random() / 3 + float(np.random.random()) / 3 + float(torch.rand(())) / 3
+
+
+class Stream(IterableDataset[float]):
+    """The same, one after the other."""
+
+    def __iter__(self) -> Iterator[float]:
+        return (Numbers()[index] for index in range(12))
+
+
+def own_generator() -> DataLoader[float]:
+    return DataLoader(Numbers(), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+
+def own_sampler() -> DataLoader[float]:
+    drawn = torch.Generator().manual_seed(5)
+    return DataLoader(Numbers(), 2, sampler=RandomSampler(Numbers(), replacement=True, generator=drawn))
+
+
+LOADERS = {
+    "shuffled": lambda: DataLoader(Numbers(), 2, shuffle=True),
+    "own generator": own_generator,
+    "own sampler": own_sampler,
+    "without batches": lambda: DataLoader(Numbers(), None, shuffle=True),
+    "stream": lambda: DataLoader(Stream(), 2),
+    "list": lambda: [float(number) for number in range(6)],
+    "workers in order": lambda: DataLoader(list(range(12)), 2, shuffle=True, num_workers=2),
+}
+REREAD = {"workers that draw": lambda: DataLoader(Numbers(), 2, shuffle=True, num_workers=2)}
+
+
+def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
+    """What two epochs see from where the last call stopped; its process is told to end after step `stop`."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    run = resume(model=nn.Linear(1, 1))
+    torch.rand(3) if run.step == 0 else None
+    seen: list[Any] = []
+    for step, batch in run.steps(make(), epochs=2, reread=reread):
+        seen.append((step, torch.as_tensor(batch).tolist(), torch.rand(()).item(), random.random()))
+        if step == stop:
+            signal.raise_signal(signal.SIGTERM)
+        try:
+            run.after(step)
+        except Stopped:
+            break
+    return seen
+
+
+@pytest.mark.parametrize("stop", [1, 4, 6, 9])
+@pytest.mark.parametrize("kind", [*LOADERS, *REREAD])
+def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> None:
+    if "workers" in kind and stop != 4:
+        pytest.skip("workers cost seconds: one place is enough")
+    make = {**LOADERS, **REREAD}[kind]
+    uncut = trained(make, None)
+    shutil.rmtree("checkpoints")
+    parts = trained(make, stop) + trained(make, None, reread=kind in REREAD)
+    assert parts == uncut
+    assert trained(make, None) == []  # all is done
+
+
+def test_batches_that_were_trained_are_not_read_again() -> None:
+    read: list[int] = []
+
+    class Recorded(Numbers):
+        def __getitem__(self, index: int) -> float:
+            read.append(index)
+            return super().__getitem__(index)
+
+    trained(lambda: DataLoader(Recorded(), 2), 4)
+    trained(lambda: DataLoader(Recorded(), 2), None)
+    assert read == [*range(8), *range(8, 12), *range(12)]
+
+
+def test_epochs_with_something_to_do_at_their_end() -> None:
+    seen = []
+    for _ in range(3):
+        run = resume(model=model())
+        with pytest.raises(Stopped) if len(seen) < 4 else pytest.MonkeyPatch.context():
+            for epoch in run.epochs(2):
+                for step, _ in run.steps([10, 20]):
+                    seen.append(step)
+                    if step in (1, 3):
+                        signal.raise_signal(signal.SIGUSR1)
+                    run.after(step)
+                seen.append(f"end of epoch {epoch}")
+    assert seen == [1, 2, "end of epoch 0", 3, 4, "end of epoch 1"]
+
+
+def test_everything_with_a_state_is_restored() -> None:
+    def made() -> dict[str, Any]:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        ema = torch.optim.swa_utils.AveragedModel(net)
+        return {"model": net, "optimizer": optimizer, "scheduler": scheduler, "ema": ema,
+                "scaler": torch.amp.GradScaler("cpu", init_scale=8.0)}  # fmt: skip
+
+    first = made()
+    run = resume(**first)
+    for step, _ in run.steps(range(3)):
+        first["scaler"].scale(first["model"](torch.ones(1, 2)).sum()).backward()
+        first["scaler"].step(first["optimizer"])
+        first["scaler"].update(4.0)
+        first["scheduler"].step()
+        first["ema"].update_parameters(first["model"])
+        run.after(step)
+    second = made()
+    assert resume(**second).step == 3
+    for name, thing in first.items():
+        torch.testing.assert_close(second[name].state_dict(), thing.state_dict(), rtol=0, atol=0)
+
+
+def saved(steps: int = 2, width: int = 4, **given: Any) -> Run:
+    net = model(width)
+    run = resume(model=net, optimizer=torch.optim.SGD(net.parameters(), 0.1), **given)
+    for step, _ in run.steps(range(steps)):
+        run.after(step)
+    return run
+
+
+def test_the_last_two_are_kept_and_nothing_else() -> None:
+    run = resume(model=model())
+    for step in range(1, 6):
+        run.after(step)
+        run.finish()
+    assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["lock", "step-4", "step-5"]
+
+
+# Damage
+
+
+def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    run = resume(model=model())
+    for step in (1, 2):
+        run.after(step)
+        run.finish()
+    path = Path("checkpoints/step-2/replicated.pt")
+    path.write_bytes(bytes(path.stat().st_size))
+    again = resume(model=model())
+    assert again.step == 1
+    told = capsys.readouterr().err
+    assert "the checkpoint of step 2 is passed over: checkpoints/step-2/replicated.pt does not have the" in told
+    assert "goes on from step 1" in told
+    again.after(2)
+    again.finish()
+    assert folder.damage(Path("checkpoints/step-2")) is None
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda place: (place / "rank-0.pt").unlink(), "is missing"),
+        (lambda place: (place / "more").touch(), "is not in the manifest"),
+        (lambda place: (place / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (lambda place: (place / "manifest.json").unlink(), "cannot be read (No such file"),
+        (lambda place: (place / "rank-0.pt").chmod(0o666), "can be written by other users"),
+        (lambda place: (place / "manifest.json").write_text('{"files": {"a": 1}, "format": 9}'), "reads format 1"),
+    ],
+)
+def test_where_none_is_sound_nothing_begins_anew(harm: Any, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    saved()
+    harm(Path("checkpoints/step-2"))
+    with pytest.raises(ChainError, match="checkpoints: no checkpoint is sound; remove the folder"):
+        saved()
+    assert words in capsys.readouterr().err
+
+
+def test_a_checkpoint_in_another_ones_place_is_no_checkpoint() -> None:
+    saved()
+    shutil.copytree("checkpoints/step-2", "checkpoints/step-7")
+    assert "holds the checkpoint of step 2" in str(folder.damage(Path("checkpoints/step-7")))
+    assert saved().step == 2
+
+
+def test_what_a_killed_save_has_left_is_removed() -> None:
+    left = Path("checkpoints/.partial-0123-4/rank-0.pt")
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert saved().step == 2
+    assert not left.parent.exists()
+
+
+# Mistakes: each is one line
+
+
+def test_another_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved()
+    monkeypatch.setattr(sys, "argv", ["/elsewhere/other.py"])
+    with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
+        saved()
+
+
+def test_other_parameters() -> None:
+    saved()
+    with pytest.raises(ChainError, match=r"model: 0.weight has shape \(4, 2\) there, and shape \(5, 2\) here"):
+        saved(width=5)
+
+
+def test_another_number_of_processes() -> None:
+    saved()
+    path = Path("checkpoints/step-2/manifest.json")
+    path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
+    with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4, or give another folder"):
+        saved()
+
+
+def test_less_is_given_than_was_saved() -> None:
+    saved()
+    with pytest.raises(ChainError, match=r"it has optimizer \(SGD\), which is not given"):
+        resume(model=model())
+
+
+def test_more_is_given_than_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    saved()
+    saved(scaler=torch.amp.GradScaler("cpu"))
+    assert "checkpoints/step-2 has no scaler: it starts anew" in capsys.readouterr().err
+
+
+class Strange:
+    """A thing whose state `weights_only` would not read."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"path": Path()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": 3}, "model=int: it has no state_dict"),
+        ({}, "no model was given"),
+        ({"model": nn.Linear(1, 1), "mine": Strange()}, "mine: its state_dict holds more than tensors"),
+        ({"model": nn.Linear(1, 1), "save_steps": 0}, "save_steps=0: each has to be more than 0"),
+        ({"model": nn.Linear(1, 1), "time_limit": "soon"}, "time limit: 'soon' is not allowed; allowed: minutes"),
+    ],
+)
+def test_what_cannot_be_given(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ChainError, match=words):
+        resume(**given)
+
+
+def test_several_processes_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ChainError, match="WORLD_SIZE is 2, and there is no process group; call init_process_group"):
+        saved()
+
+
+def test_a_second_one_in_the_same_folder() -> None:
+    held = saved()
+    with pytest.raises(ChainError, match=r"checkpoints: process \d+ on .* trains in this folder; end it"):
+        saved()
+    assert held.step == 2
+
+
+def test_a_loader_without_batches() -> None:
+    run = resume(model=model())
+    with pytest.raises(ChainError, match=r"steps\(list\): it has no batches"):
+        next(run.steps([]))
+
+
+def test_a_full_disk_is_told_and_the_older_checkpoint_stays() -> None:
+    with mounts() as mount:
+        small(Path("disk"), mount, 400)
+        run = resume("disk/checkpoints", model=model())
+        run.after(1)
+        run.finish()
+        fill(Path("disk"))
+        run.after(2)
+        with pytest.raises(ChainError, match="disk/checkpoints: step 2 could not be saved: No space left on device"):
+            run.finish()
+        assert folder.Folder(Path("disk/checkpoints")).steps() == [1]
+
+
+def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    net, other = model(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], 0.1)
+    inner = [torch.optim.lr_scheduler.ConstantLR(optimizer), torch.optim.lr_scheduler.ConstantLR(optimizer)]
+    given = torch.optim.lr_scheduler.SequentialLR(optimizer, inner, [1])
+    forgotten = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    run = resume(model=net, optimizer=optimizer, scheduler=given)
+    for step, _ in run.steps(range(3)):
+        run.after(step)
+    told = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    about = [line for line in told if "ExponentialLR" in line or "optimizer trains" in line]
+    assert about == [
+        "relay.chain: warning: a ExponentialLR was made and is not saved; give it: resume(…, scheduler=scheduler)",
+        "relay.chain: warning: optimizer trains 2 parameters that are not saved; "
+        "give their module: resume(…, module=module)",
+    ]
+    assert "ConstantLR" not in "".join(told)
+    assert forgotten.last_epoch == 0
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [("30", 1800), ("2:30", 150), ("1:00:01", 3601), ("1-0", 86400), ("1-2:3", 93780), ("1-0:0:1", 86401), (5.5, 5.5)],
+)
+def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
+    assert time_limit.seconds_of(limit) == seconds
+
+
+@pytest.mark.parametrize("limit", ["", "1:2:3:4", "-1", "0", 0.0, -1.0, float("nan")])
+def test_other_limits_are_refused(limit: float | str) -> None:
+    with pytest.raises(ChainError, match="is not allowed; allowed"):
+        time_limit.seconds_of(limit)
+
+
+def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert time_limit.end_time() is None
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1000))
+    monkeypatch.setenv(time_limit.END_TIME, str(time.time() + 500))
+    assert time_limit.end_time("1-0") == pytest.approx(time.time() + 500, abs=5)
+    assert time_limit.end_time(1) < time.time()  # type: ignore[operator]  # counted from the process's start
+
+
+def test_it_stops_before_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Stopped) as stopped:
+        saved(time_limit=1)
+    assert (stopped.value.code, stopped.value.step) == (75, 1)
+    assert "stops after step 1, which is saved: the job's time is nearly over" in capsys.readouterr().err
+
+
+# It stands alone
+
+
+def test_it_imports_nothing_else_and_torch_only_when_needed() -> None:
+    code = "import sys, relay.chain\nprint(*(m for m in sys.modules if m.partition('.')[0] in ('relay', 'torch')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True)
+    assert done.stdout.split() == ["relay", "relay.chain"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["relay_chain", "chain"])
+def test_the_folder_alone_can_be_copied_beside_a_script(name: str, tmp_path: Path) -> None:
+    shutil.copytree(CHAIN, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"import torch\nfrom {name} import resume\nrun = resume(model=torch.nn.Linear(1, 1))\nprint(run.step)"
+    (tmp_path / "script.py").write_text(code)
+    alone = {"env": {"PATH": "/usr/bin:/bin"}, "capture_output": True, "text": True, "cwd": tmp_path}
+    done = subprocess.run([sys.executable, "-m", name, sys.executable, "script.py"], **alone)  # type: ignore[call-overload]
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_every_file_is_small_and_imports_its_neighbours_by_relative_names() -> None:
+    for path in CHAIN.glob("*.py"):
+        text = path.read_text()
+        assert text.count("\n") <= 300, path
+        assert not re.search(r"(?m)^ *(from|import) relay", text), path
+    assert relay.chain.__all__ == sorted(relay.chain.__all__)
+    assert described(CHAIN / "py.typed")["bytes"] == 0
+
+
+# The command
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-m", "relay.chain", *words]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "scripts")}
+    return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_a_commands_own_status_is_passed_on(tmp_path: Path) -> None:
+    assert [command("sh", "-c", f"exit {status}", folder=tmp_path).returncode for status in (0, 3)] == [0, 3]
+    assert command("sh", "-c", "kill -9 $$", folder=tmp_path).returncode == 128 + 9
+
+
+def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(tmp_path: Path) -> None:
+    note = """echo '{"step": 3, "reason": "SIGTERM"}' > $RELAY_CHAIN_NOTE"""
+    told = command("sh", "-c", f"{note}; exit 1", folder=tmp_path)
+    assert (told.returncode, told.stderr) == (75, "")
+    caught = command("sh", "-c", note, folder=tmp_path)
+    assert caught.returncode == 75
+    assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--time", "soon", "true"), "time limit: 'soon' is not allowed"),
+        (("--time",), "time limit: '' is not allowed"),
+        (("--tiem", "3", "true"), "--tiem 3 true: not allowed; allowed: [--time LIMIT] COMMAND"),
+        (("/no/such/program",), "/no/such/program: No such file or directory"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    done = command(*words, folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"relay.chain: {line}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_script_that_catches_system_exit_and_goes_on_ends_with_75(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("""
+import os, signal, torch
+from relay.chain import resume
+run = resume(model=torch.nn.Linear(1, 1))
+for step, _ in run.steps(range(9)):
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        run.after(step)
+    except SystemExit:
+        print("caught")
+print("never")
+""")
+    done = command(sys.executable, "script.py", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (75, "caught\n")
+    assert "the script went on after step 1, where it was stopped: let SystemExit pass" in done.stderr
+
+
+def test_an_uncaught_mistake_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("from relay.chain import resume\nresume(model=3)")
+    done = command(sys.executable, "script.py", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "relay.chain: model=int: it has no state_dict and load_state_dict\n")
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_folder_and_the_command(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(CHAIN)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    if "No matching distribution found for hatchling" in done.stderr:
+        pytest.skip("no package index here")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("torch_relay_chain-*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "in", "zip")
+    assert {path.name for path in (tmp_path / "in/relay/chain").iterdir()} == {
+        path.name for path in CHAIN.iterdir() if path.suffix == ".py" or path.name == "py.typed"
+    }
+    assert "relay-chain = relay.chain.command:main" in next((tmp_path / "in").glob("*/entry_points.txt")).read_text()
+    assert not (tmp_path / "in/relay/__init__.py").exists()  # Torch Relay's own would be hidden
