@@ -165,6 +165,7 @@ def test_everything_with_a_state_is_restored() -> None:
         first["scheduler"].step()
         first["ema"].update_parameters(first["model"])
         run.after(step)
+    del run  # and with it the folder's lock
     second = made()
     assert resume(**second).step == 3
     for name, thing in first.items():
@@ -195,6 +196,7 @@ def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str])
     for step in (1, 2):
         run.after(step)
         run.finish()
+    del run
     path = Path("checkpoints/step-2/replicated.pt")
     path.write_bytes(bytes(path.stat().st_size))
     again = resume(model=model())
