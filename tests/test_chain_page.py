@@ -51,7 +51,7 @@ def typed(folder: Path, text: str, *, stop: bool = False) -> tuple[int, str]:
 def test_the_script_on_the_page_is_a_chain(tmp_path: Path) -> None:
     (script,) = [each.text for each in blocks(PAGE) if each.language == "python"]
     assert script.count("  # 1:") + script.count("  # 2:") + script.count("  # 3:") == 3
-    command = block(PAGE, "relay-chain torchrun").text
+    (command,) = [each.text for each in blocks(PAGE) if each.text.startswith("relay-chain torchrun")]
     for name in ("uncut", "cut"):
         (tmp_path / name).mkdir()
         # A step that a signal can meet; the page's own take less than a millisecond.

@@ -38,7 +38,8 @@ HELD_ELSEWHERE = {
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
     "pip install ./scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
-    "relay-chain": "tests/test_chain_page.py types the commands",
+    "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
+    "relay-chain": "tests/test_chain_page.py types the command",
 }
 # What is printed, by the first words of the block: the test that holds it against the product.
 DRAWN = "tests/test_docs_drawn.py"
@@ -55,6 +56,7 @@ PRINTED = {
     "what runs segments": "test_the_tutorials_plan_is_the_one_on_the_page",
     "ddp (2 procs, 1 thread, resident): 6,570": "test_a_strategys_speed_is_told_as_on_the_page",
     "The virtual cluster is up": "test_the_virtual_cluster_does_what_its_page_says",
+    "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",
     "PARTITION TIMELIMIT": "test_the_virtual_cluster_does_what_its_page_says",

@@ -263,7 +263,7 @@ def test_another_number_of_processes() -> None:
     saved()
     path = Path("checkpoints/step-2/manifest.json")
     path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
-    with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4, or give another folder"):
+    with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4; give another folder"):
         saved()
 
 

@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from . import note
+from . import note, sbatch
 from .errors import STOPPED, ChainError, say, tell_in_one_line
 from .time_limit import END_TIME, seconds_of
 
 USAGE = """\
 relay-chain [--time LIMIT] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
+relay-chain sbatch [--jobs N] job.sh    submit job.sh, which calls relay-chain; each job submits the next one (N: 100)
 """
 
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
 _SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
@@ -34,13 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
+    if words[0] == "sbatch":
+        return sbatch.main(words[1:])
     environment = dict(os.environ)
     if words[0].partition("=")[0] == "--time":
         limit, words = _limit(words)
         environment[END_TIME] = str(time.time() + limit)
     if not words or words[0].startswith("-"):
         raise ChainError(f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] COMMAND …")
-    return run(words, environment)
+    following = sbatch.follow()
+    environment.pop(sbatch.CHAIN, None)
+    status = run(words, environment)
+    if following:
+        following.end(status)
+    return status
 
 
 def _limit(words: list[str]) -> tuple[float, list[str]]:
@@ -66,7 +75,9 @@ def run(words: Sequence[str], environment: dict[str, str]) -> int:
         if status == 0:
             say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
         return STOPPED
-    return STOPPED if signalled and status else status
+    # Slurm signals all of a job's processes: the command may have ended before this process was told.
+    ordered = signalled or status in [128 + number for number in STOPPING]
+    return STOPPED if ordered and status else status
 
 
 def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, bool]:
@@ -86,7 +97,7 @@ def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, boo
         signalled.append(number)
         pass_on()
 
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    for number in STOPPING:
         signal.signal(number, note_signal)
     try:
         # No thread is there, which could hold a lock at the fork.

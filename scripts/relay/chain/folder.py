@@ -72,15 +72,22 @@ class Folder:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
         return self.path / f".partial-{attempt}-{step}"
 
+    @staticmethod
+    def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Make a checkpoint's files durable, and write its manifest. Raises OSError."""
+        for name in files:
+            sync(place / name)
+        write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
+        for each in [*place.rglob("*"), place]:
+            if each.is_dir():
+                sync(each)
+
     def complete(self, partial: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Make a checkpoint of what was written, and keep the last two. Raises OSError.
 
         `files` are those of all ranks, as `described`; `told` is what else the manifest says.
         """
-        write_json(partial / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
-        for place in [*partial.rglob("*"), partial]:
-            if place.is_dir():
-                sync(place)
+        self.seal(partial, step, files, told)
         place = self.place(step)
         remove(place)  # a damaged one, passed over at the start
         partial.rename(place)
@@ -120,7 +127,7 @@ def damage(place: Path, share: int = 0, shares: int = 1) -> str | None:
     """
     try:
         told = manifest(place)
-        if place.name != f"step-{told.get('step')}":
+        if place.name.rpartition("-")[2] != str(told.get("step")):
             return f"{place} holds the checkpoint of step {told.get('step')}: it was copied there"
         if problem := next(_wrong_names(place, told["files"]), None):
             return problem
@@ -148,6 +155,15 @@ def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
             yield f"{path} is a link"
         elif seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
             yield f"{path} can be written by other users; chmod o-w it, or remove it"
+
+
+def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:
+    """Why a checkpoint with this manifest is not this script's, in words; None where it may be."""
+    if script and told["script"] and told["script"] != script:
+        return f"belongs to another script: {told['script']}, not {script}"
+    if told["world_size"] != world_size:
+        return f"is of {told['world_size']} processes, and here are {world_size}; start {told['world_size']}"
+    return None
 
 
 def whole(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

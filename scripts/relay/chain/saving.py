@@ -21,7 +21,7 @@ import torch
 
 from .errors import ChainError, say
 from .files import described, remove, sync
-from .folder import Folder, damage, manifest, whole
+from .folder import Folder, damage, manifest, of_another, whole
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
@@ -206,11 +206,8 @@ class Checkpoints:
     def _refuse_another(self, place: Path, told: Mapping[str, Any]) -> None:
         """Raises ChainError where a checkpoint is of another script, number of processes, or other parameters."""
         remedy = f"give another folder, or remove {self.folder.path} to start at step 0"
-        if self.script and told["script"] and told["script"] != self.script:
-            raise ChainError(f"{place} belongs to another script: {told['script']}, not {self.script}; {remedy}")
-        if told["world_size"] != self.ranks.world_size:
-            there, here = told["world_size"], self.ranks.world_size
-            raise ChainError(f"{place} is of {there} processes, and here are {here}; start {there}, or {remedy}")
+        if wrong := of_another(told, self.script, self.ranks.world_size):
+            raise ChainError(f"{place} {wrong}; {remedy}")
         if wrong := difference(told["things"], self.state.shape()):
             raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
         for name in self.state.shape().keys() - told["things"].keys():

@@ -1,0 +1,147 @@
+"""`relay-chain sbatch job.sh`: each job of Slurm submits the next one, until the training has ended.
+
+The next job is submitted when one begins, and may start when that one has ended, however it ended: also a job that is
+killed goes on. Where the training has ended, or failed by itself, the job cancels the next one. A file beside the
+script tells which job was submitted last. So there are never two chains of it, or two next jobs of one job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import STOPPED, ChainError, say
+from .files import write_json
+from .note import NOTE
+from .time_limit import END_TIME
+
+CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
+MOST_JOBS = 100
+KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
+_ANSWER_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The words for sbatch, the folder to submit from, the file that tells the last job, and how many jobs may come."""
+
+    words: list[str]
+    folder: str
+    record: str
+    left: int
+
+    def submit(self, *options: str) -> str:
+        """Submit a job, which may submit one less than this; its number. Raises ChainError with Slurm's words."""
+        following = Chain(self.words, self.folder, self.record, self.left - 1)
+        # What Slurm told this job is not true of the next one.
+        stale = {name for name in os.environ if name.startswith("SLURM_")} - {"SLURM_CONF"} | {NOTE, END_TIME}
+        own = {name: value for name, value in os.environ.items() if name not in stale}
+        own[CHAIN] = json.dumps(vars(following))
+        return _slurm("sbatch", "--parsable", *options, *self.words, env=own, cwd=self.folder).partition(";")[0]
+
+
+def main(words: Sequence[str]) -> int:
+    """Submit the first job of `[--jobs N] [options of sbatch] job.sh …`; 0. Raises ChainError."""
+    most, words = _most(list(words))
+    script = next((Path(word) for word in words if Path(word).is_file()), None)
+    if script is None:
+        raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
+    if "relay-chain" not in (text := script.read_text(encoding="utf-8", errors="replace")) and ".chain" not in text:
+        raise ChainError(f"{script} does not call relay-chain: write it before the command that trains")
+    record = script.resolve().with_name(f".{script.name}.chain")
+    with _recorded(record) as told:
+        if (last := told.get("job")) and _is_there(last):
+            there = f"job {last} is queued or runs; cancel it first: scancel {last}"
+            raise ChainError(f"{script} is a chain already: {there}")
+        told |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
+    say(f"job {told['job']} is submitted; each job submits the next one, {most} at most")
+    return 0
+
+
+def _most(words: list[str]) -> tuple[int, list[str]]:
+    """The number of `--jobs N`, which comes first, and the other words."""
+    if not words or words[0].partition("=")[0] != "--jobs":
+        return MOST_JOBS, words
+    _, equals, value = words.pop(0).partition("=")
+    if not equals:
+        value = words.pop(0) if words else ""
+    if not value.isdecimal() or int(value) < 1:
+        raise ChainError(f"--jobs: '{value}' is not allowed; allowed: a number from 1 on")
+    return int(value), words
+
+
+@dataclass
+class Following:
+    """The job that comes after this one: its number, or None where no further one is allowed."""
+
+    chain: Chain
+    job: str | None
+
+    def end(self, status: int) -> None:
+        """Say what follows this job's status, and cancel the next job where the training has ended or failed."""
+        if status in (STOPPED, KILLED):
+            what = f"job {self.job} goes on" if self.job else "it was the last job allowed; submit it again to go on"
+            say(what)
+        elif self.job:
+            with _recorded(Path(self.chain.record)) as told:
+                told["after"] = None
+            _slurm("scancel", self.job)
+
+
+def follow() -> Following | None:
+    """Submit the job that comes after this one, once; None outside such a chain. Raises ChainError.
+
+    A job that Slurm starts again finds the one that it has submitted before.
+    """
+    text, own = os.environ.pop(CHAIN, None), os.environ.get("SLURM_JOB_ID")
+    if text is None or own is None or os.environ.get("SLURM_PROCID", "0") != "0":
+        return None
+    chain = Chain(**json.loads(text))
+    with _recorded(Path(chain.record)) as told:
+        if told.get("after") == own:
+            return Following(chain, told["job"])
+        if chain.left < 1:
+            return Following(chain, None)
+        told |= {"job": chain.submit(f"--dependency=afterany:{own}"), "after": own}
+    say(f"job {told['job']} comes after this one; to end the chain: scancel {told['job']} {own}")
+    return Following(chain, told["job"])
+
+
+@contextmanager
+def _recorded(path: Path) -> Iterator[dict[str, Any]]:
+    """What the record tells, for one process at a time; what is changed in it is written."""
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        told: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            told = json.loads(path.read_text(encoding="utf-8"))
+        before = dict(told)
+        yield told
+        if told != before:
+            write_json(path, told)
+
+
+def _is_there(job: str) -> bool:
+    """Whether a job is queued or runs. Slurm forgets a job some minutes after its end, and says so as an error."""
+    with suppress(ChainError):
+        return bool(_slurm("squeue", "--noheader", "--jobs", job, "--format", "%i"))
+    return False
+
+
+def _slurm(*words: str, **options: Any) -> str:
+    """What a command of Slurm's prints. Raises ChainError with its words."""
+    try:
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_ANSWER_SECONDS, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ChainError(f"{words[0]}: {getattr(error, 'strerror', None) or 'no answer'}") from None
+    if done.returncode:
+        raise ChainError(f"{words[0]}: {' '.join(done.stderr.split())}")
+    return done.stdout.strip()

@@ -1,0 +1,145 @@
+"""`relay-chain sbatch` on a real Slurm: one job after the other, a limit, and never two at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mini_slurm import MiniSlurm
+from pages import block
+
+PAGE = "docs/make-your-script-a-chain.md"
+ROOT = Path(__file__).resolve().parents[1]
+TRAINS = """
+import os, signal, torch
+import torch.distributed as dist
+from relay.chain import resume
+dist.init_process_group("gloo")
+net = torch.nn.Linear(1, 1)
+run = resume(model=net, save_steps=1)  # the ranks agree at each step
+if dist.get_rank() == 0:
+    print("from", run.step, flush=True)
+for step, _ in run.steps(range(12)):
+    if step in (4, 8) and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    run.after(step)
+if dist.get_rank() == 0:
+    print("trained", run.step, flush=True)
+dist.destroy_process_group()
+"""
+STOPS = """'echo "{\\"step\\": 1, \\"reason\\": \\"\\"}" > $RELAY_CHAIN_NOTE; exit 1'"""  # as torchrun ends
+
+
+def relay_chain(cluster: MiniSlurm, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Type `relay-chain sbatch` and these words, on the login node."""
+    installed = folder / "bin" / "relay-chain"  # as the wheel's entry point
+    installed.parent.mkdir(exist_ok=True)
+    installed.write_text(f"#!{sys.executable}\nimport sys\nfrom relay.chain.command import main\nsys.exit(main())\n")
+    installed.chmod(0o755)
+    path = f"{installed.parent}:{Path(sys.executable).parent}:{cluster.environment['PATH']}"
+    own = {"PATH": path, "PYTHONPATH": str(ROOT / "scripts")}
+    return cluster.run(installed, "sbatch", *words, cwd=folder, env=own, check=False)
+
+
+def job_script(folder: Path, *commands: str) -> None:
+    head = ["#!/bin/bash", "#SBATCH --job-name=chained --time=5 --output=log-%j --requeue"]
+    (folder / "job.sh").write_text("\n".join([*head, *commands, ""]))
+
+
+def chained(cluster: MiniSlurm, first: str) -> list[dict[str, str]]:
+    """The jobs of the chain that began with this one, when none is queued any more."""
+    deadline = time.monotonic() + 240
+    while True:
+        jobs = [job for job in cluster.jobs() if job["JobName"] == "chained" and int(job["JobId"]) >= int(first)]
+        if all(job["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING") for job in jobs):
+            return jobs
+        assert time.monotonic() < deadline, jobs
+        time.sleep(0.5)
+
+
+def number(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split()[2]
+
+
+@pytest.mark.slow
+def test_jobs_go_on_until_the_training_has_ended(cluster: MiniSlurm, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "job.sh").write_text(block(PAGE, "#!/bin/bash").text)
+    typed = block(PAGE, "relay-chain sbatch --jobs 20 job.sh").text.split()[2:]
+    done = relay_chain(cluster, tmp_path, *typed[:-1], "--job-name=chained", "--output=log-%j", typed[-1])
+    jobs = chained(cluster, number(done))
+    logs = [(tmp_path / f"log-{job['JobId']}").read_text() for job in jobs[:3]]
+    assert [line for log in logs for line in log.splitlines() if line.startswith(("from", "trained"))] == [
+        "from 0", "from 4", "from 8", "trained 12"
+    ], "\n".join(logs)  # fmt: skip
+    assert [job["JobState"] for job in jobs] == ["FAILED", "FAILED", "COMPLETED", "CANCELLED"]
+    assert [job["ExitCode"] for job in jobs[:3]] == ["75:0", "75:0", "0:0"]
+    assert all(one["EndTime"] <= next_one["StartTime"] for one, next_one in pairwise(jobs[:3]))
+
+
+def test_the_limit_is_kept(cluster: MiniSlurm, tmp_path: Path) -> None:
+    job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c {STOPS}")
+    jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "--jobs", "2", "job.sh")))
+    assert [job["ExitCode"] for job in jobs] == ["75:0", "75:0"]
+    assert "it was the last job allowed; submit it again" in (tmp_path / f"log-{jobs[-1]['JobId']}").read_text()
+
+
+def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
+    job_script(tmp_path, f"{sys.executable} -m relay.chain false")
+    jobs = chained(cluster, number(relay_chain(cluster, tmp_path, "job.sh")))
+    assert [job["JobState"] for job in jobs] == ["FAILED", "CANCELLED"]
+
+
+def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(cluster: MiniSlurm, tmp_path: Path) -> None:
+    waits = "until test -e go; do sleep 0.2; done"
+    job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c '{waits}'")
+    first = number(relay_chain(cluster, tmp_path, "job.sh"))
+    second = str(int(first) + 1)
+    running(cluster, tmp_path, first)
+    refused = relay_chain(cluster, tmp_path, "job.sh")
+    assert refused.returncode == 1
+    assert f"job.sh is a chain already: job {second} is queued or runs; cancel it first" in refused.stderr
+    cluster.run("scontrol", "requeue", first)
+    running(cluster, tmp_path, first, starts=1)
+    cluster.run("scancel", "--signal=KILL", "--full", first)
+    (tmp_path / "go").touch()
+    jobs = chained(cluster, first)
+    assert [job["JobId"] for job in jobs] == [first, second, str(int(second) + 1)]
+    assert [job["JobState"] for job in jobs[1:]] == ["COMPLETED", "CANCELLED"]
+
+
+def running(cluster: MiniSlurm, folder: Path, job: str, starts: int = 0) -> None:
+    """Wait until the job runs, after so many restarts, and has submitted the next one."""
+    deadline = time.monotonic() + 120
+    while True:
+        found = cluster.job(job)
+        if (found["JobState"], int(found["Restarts"])) == ("RUNNING", starts) and (folder / ".job.sh.chain").exists():
+            record = (folder / ".job.sh.chain").read_text()
+            if f'"after": "{job}"' in record:
+                return
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--jobs", "many", "job.sh"), "--jobs: 'many' is not allowed; allowed: a number from 1 on"),
+        (("none.sh",), "sbatch none.sh: it names no file; write: relay-chain sbatch [--jobs N] job.sh"),
+        (("job.sh",), "job.sh does not call relay-chain: write it before the command that trains"),
+        (("--no-such-option", "chained.sh"), "sbatch: "),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], line: str, cluster: MiniSlurm, tmp_path: Path) -> None:
+    job_script(tmp_path, "python train.py")
+    (tmp_path / "chained.sh").write_text("#!/bin/sh\nrelay-chain python train.py\n")
+    done = relay_chain(cluster, tmp_path, *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"relay.chain: {line}")
+    assert done.stderr.count("\n") == 1
