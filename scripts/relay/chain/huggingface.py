@@ -1,0 +1,123 @@
+"""Hugging Face's Trainer as a chain of short jobs:
+
+    chain = ChainCallback()
+    trainer = Trainer(…, callbacks=[chain])
+    trainer.train(resume_from_checkpoint=chain.newest(trainer))
+
+The Trainer saves and loads its own checkpoints, `checkpoint-{step}`. The callback seals each one with a manifest when
+it is whole, finds the newest sound one, and has the Trainer save and stop when the job ends.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from . import note
+from .agreement import Agreement
+from .errors import ChainError, Stopped, say, tell_in_one_line
+from .files import described
+from .folder import Folder, damage, manifest, of_another
+from .ranks import Ranks
+from .signals import Interruption
+from .time_limit import end_time
+
+
+class ChainCallback(TrainerCallback):
+    """Stops the Trainer with status 75 when the job's time is nearly over or a signal comes, and seals checkpoints.
+
+    `time_limit` is as for `resume`. How often the Trainer saves, and how many it keeps, its own arguments say;
+    `save_total_limit` has to be 2 or more.
+    """
+
+    def __init__(self, time_limit: float | str | None = None) -> None:
+        tell_in_one_line()
+        self.time_limit = time_limit
+        self._interruption = Interruption()
+        self._script = Path(sys.argv[0]).name
+        self._ranks: Ranks | None = None
+        self._lock: Any = None
+        self._stopped: str | None = None
+        self._step_at, self._save_seconds = time.monotonic(), 0.0
+
+    def newest(self, trainer: Any) -> str | None:
+        """The newest sound checkpoint in the Trainer's `output_dir`; None where there is none at all. Collective.
+
+        Says what is passed over. Raises ChainError where none is sound, for one of another script or number of
+        processes, and where another process trains in the folder.
+        """
+        ranks = self._join()
+        folder = Folder(Path(trainer.args.output_dir))
+        self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
+        return ranks.of_first(lambda: self._newest(folder.path, ranks.world_size))
+
+    def _newest(self, folder: Path, world_size: int) -> str | None:
+        numbers = (place.name.removeprefix("checkpoint-") for place in folder.glob("checkpoint-*"))
+        steps = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+        for step in steps:
+            place = folder / f"checkpoint-{step}"
+            if problem := damage(place):
+                say(f"the checkpoint of step {step} is passed over: {problem}")
+                continue
+            if wrong := of_another(manifest(place), self._script, world_size):
+                raise ChainError(f"{place} {wrong}; give another output_dir")
+            say(f"goes on from step {step} ({place})")
+            return str(place)
+        if steps:
+            raise ChainError(f"{folder}: no checkpoint is sound; remove the folder to start at step 0")
+        return None
+
+    def _join(self) -> Ranks:
+        self._ranks = self._ranks or Ranks.join()
+        return self._ranks
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin to watch for signals and the time."""
+        if args.save_total_limit == 1:
+            raise ChainError("save_total_limit=1: the older checkpoint has to stay until the newer is sealed; give 2")
+        ranks = self._join()
+        self._interruption.watch()
+        self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Have the Trainer save, and stop, where the ranks agree on it."""
+        self._step_at = time.monotonic()
+        if self._agreement.due(state.global_step):
+            decision = self._agreement.reach(state.global_step, 0.0, self._save_seconds)
+            self._agreement.done(state.global_step, saved=decision.save)
+            self._stopped = decision.stopped
+            control.should_save |= decision.save or decision.stopped is not None
+            control.should_training_stop |= decision.stopped is not None
+        return control
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Seal what the Trainer has written, once all ranks have written it. Collective."""
+        ranks = self._join()
+        ranks.gather(None)
+        ranks.alike(lambda: self._seal(args, state) if ranks.rank == 0 else None)
+        self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
+
+    def _seal(self, args: TrainingArguments, state: TrainerState) -> None:
+        place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        files = {str(path.relative_to(place)): described(path) for path in place.rglob("*") if path.is_file()}
+        Folder.seal(place, state.global_step, files, {"script": self._script, "world_size": args.world_size})
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
+        if self._stopped:
+            note.leave(state.global_step, self._stopped)
+            if self._join().rank == 0:
+                say(f"stops after step {state.global_step}, which is saved: {self._stopped}")
+            raise Stopped(state.global_step, self._stopped)
