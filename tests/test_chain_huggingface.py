@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "support" / "huggingface_script.py"
 VERSIONS = ("transformers==5.23.0", "accelerate==1.15.0")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+# It installs packages of hundreds of megabytes.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
