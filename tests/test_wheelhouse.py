@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.environments import wheelhouse
+from relay.environments import pip, wheelhouse
 from tiny_stack import FETCH, ROOT, fetched, offline, project, python, wait_for
 
 
@@ -64,6 +64,24 @@ def test_pips_own_configuration_is_respected(tmp_path: Path, tiny: Path) -> None
     with pytest.raises(UserError, match=r"No matching distribution found for \S+==[^(]*$"):
         fetched(mine, tmp_path, **offline(tmp_path))
     assert wheelhouse.damaged(fetched(mine, tmp_path, **offline(tiny))) == []
+
+
+@pytest.mark.parametrize("constraints", ["", "torchvision<=0.29.1\n"], ids=["free", "constrained"])
+def test_a_build_that_is_not_there_is_known_by_pips_words(tmp_path: Path, constraints: str) -> None:
+    """With a constraints file of the site's, pip calls it a conflict."""
+    (tmp_path / "constraints.txt").write_text(constraints)
+    words = ["download", "--no-deps", "--constraint", str(tmp_path / "constraints.txt"), "torchvision===0.28.0+cpu"]
+    told = subprocess.run(
+        [*pip.program(sys.executable), *words],
+        env=os.environ | offline(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    ).stdout
+    said = pip.complaint(told.splitlines())
+    assert pip.lacks("torchvision", said), said
+    assert not pip.lacks("torch", said)
 
 
 def test_a_stray_wheel_is_not_taken_up(tmp_path: Path, tiny: Path) -> None:

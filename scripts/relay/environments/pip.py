@@ -51,6 +51,14 @@ def complaint(said: Sequence[str]) -> str:
     return re.sub(r"\(from versions: [^)]*\)", "", message)[-500:] if "HASHES" not in message else message[:700]
 
 
+def lacks(name: str, said: str) -> bool:
+    """Whether pip's error says that it finds no such build of a package, whose version was asked for with `===`.
+
+    Where a constraints file of the site's names the package as well, pip calls that a conflict of the two.
+    """
+    return any(f"{words} {name}===" in said for words in ("No matching distribution found for", "Cannot install"))
+
+
 def would_install(
     requirements: Sequence[str], *, python: Path | str, options: Sequence[str] = (), modules: Sequence[str] = ()
 ) -> list[Taken]:

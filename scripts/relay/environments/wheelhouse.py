@@ -210,7 +210,7 @@ def _download(wanted: Order, partial: Path) -> None:
     else:
         words = _pip_download(wanted, CPU_BUILDS, partial)
         where: tuple[str, ...] = ()
-        if "for torch===" in words:
+        if pip.lacks("torch", words):
             torch = re.findall(r"(?m)^torch==([^\s;]+)", wanted.locked)[0] + "+cpu"
             print(f"  no torch {torch} where pip's own configuration looks; asking {CPU_INDEX}", flush=True)
             if not _index_offers(wanted, torch):
@@ -220,7 +220,8 @@ def _download(wanted: Order, partial: Path) -> None:
                 raise UserError(f"no torch {torch} for Python {python} there either, or it cannot be reached; {remedy}")
             where = ("--extra-index-url", CPU_INDEX)
             words = _pip_download(wanted, CPU_BUILDS, partial, *where)
-        if "for torchvision===" in words:  # not every Python has one; the registry's does beside the CPU build of torch
+        # Not every Python has a CPU build of torchvision; the registry's does beside that of torch.
+        if pip.lacks("torchvision", words):
             words = _pip_download(wanted, CPU_BUILDS[:1], partial, *where)
     if words:
         raise UserError(f"the wheels of stack {wanted.stack} could not be fetched: {words}")
