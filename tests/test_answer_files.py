@@ -185,6 +185,7 @@ def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tr
     [
         ({}, ["python your_script.py"]),
         ({"launcher": "torchrun"}, ["torchrun --standalone --nproc-per-node=2 your_script.py"]),
+        ({"launcher": "direct"}, ["torchrun --standalone --nproc-per-node=2 your_script.py"]),
         ({"launcher": "spawn"}, ["# in the script: torch.multiprocessing.spawn(…, nprocs=2)", "python your_script.py"]),
         ({"launcher": "horovodrun"}, ["horovodrun -np 2 python your_script.py"]),
         (

@@ -26,7 +26,7 @@ IMPORTS = "import torch\nimport torch.distributed as dist"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["torchrun", "direct", "spawn"])
 @pytest.mark.parametrize("waiting", [FOR_EACH_OTHER, IN_A_COLLECTIVE], ids=["for each other", "in a collective"])
 def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
     bench: Bench, launcher: str, waiting: str

@@ -13,7 +13,7 @@ import preloaded
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import own_strategy
 from relay.base.files import read_json, write_json
-from relay.equivalence.job import run_gate, settle
+from relay.equivalence.job import run_gate, run_reference, settle
 from relay.equivalence.verdict import ALONG
 from relay.launch.job import Start
 from relay.planning import config
@@ -111,6 +111,32 @@ def test_a_gate_that_fails_beside_others_is_judged_again_by_its_own_job(
     assert verdict is None if status else told in verdict["problems"][0]
 
 
+def test_a_reference_judges_gates_of_one_process_and_stands_where_one_of_them_ends_it(
+    gates: Gates, tmp_path: Path
+) -> None:
+    gate, reference = (shortened(each, FEW_STEPS) for each in planned("cpu"))
+    faulty = replace(gate, id="faulty", strategy=replace(gate.strategy, options={"no": "such option"}))
+    specs = {each.id: tmp_path / "equivalence" / "gates" / each.id / "gate.json" for each in (gate, faulty)}
+    for each in (gate, faulty):
+        each.write(specs[each.id])
+    reference.write(tmp_path / "reference.json")
+    gates.dataset(reference)  # it is there for both
+    (tmp_path / "datasets").symlink_to(gates.results / "datasets")
+    trained = tmp_path / "reference.pt"
+
+    def judged(**more: Any) -> int:
+        return run_reference(tmp_path / "reference.json", tmp_path, trained, start=preloaded.start, **more)
+
+    assert judged(beside=[specs[gate.id], specs["faulty"]]) == 0
+    assert trained.is_file()
+    found = read_json(specs[gate.id].with_name(ALONG))
+    assert (found["gate"], found["equivalent"]) == (gate.id, True)
+    assert specs["faulty"].with_name(ALONG).read_text().strip() == "null"
+    output = specs[gate.id].with_name("verdict.json")
+    assert run_gate(specs[gate.id], trained, tmp_path, output, start=refuse) == 0
+    assert read_json(output)["equivalent"] is True
+
+
 def test_what_a_stopped_call_has_judged_along_is_not_judged_again(tmp_path: Path) -> None:
     gates = {name: tmp_path / "equivalence" / "gates" / name / ALONG for name in ("passed", "failed", "cut", "known")}
     passed = {"gate": "passed", "equivalent": True, "strategy_source": "s"}
@@ -134,5 +160,7 @@ def test_only_gates_of_one_shape_precision_and_snapshot_share_processes() -> Non
     assert not judged_along(gate, own)
     assert not judged_along(gate, planned("ddp", 4)[0])
     assert not judged_along(gate, changed(gate, precision="bf16"))
-    assert not judged_along(gate, changed(gate, threads=2))
+    assert judged_along(gate, changed(gate, threads=2))  # each computes in its own number
+    assert judged_along(planned("cpu")[1], planned("cpu")[0])
+    assert not judged_along(planned("ddp")[1], gate)
     assert not judged_along(gate, replace(gate, strategy=replace(gate.strategy, node_needs=("mps",))))

@@ -15,6 +15,7 @@ from local_driver import LocalDriver, until
 
 CPU = {"comparisons": [{"strategy": "cpu"}]}
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}
+DIRECT = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "direct"}]}
 SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
 
 Place = Callable[[dict[str, Any]], LocalDriver]
@@ -59,8 +60,14 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "number"),
-    [(CPU, signal.SIGINT), (DDP, signal.SIGTERM), (SPAWNED, signal.SIGHUP), (CPU, signal.SIGUSR1)],
-    ids=["int-cpu", "term-torchrun", "hup-spawn", "usr1-cpu"],
+    [
+        (CPU, signal.SIGINT),
+        (DDP, signal.SIGTERM),
+        (SPAWNED, signal.SIGHUP),
+        (DIRECT, signal.SIGTERM),
+        (CPU, signal.SIGUSR1),
+    ],
+    ids=["int-cpu", "term-torchrun", "hup-spawn", "term-direct", "usr1-cpu"],
 )
 def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
     driver = place(config)
@@ -92,8 +99,8 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(CPU, marks=pytest.mark.long), DDP, pytest.param(SPAWNED, marks=pytest.mark.long)],
-    ids=["cpu", "torchrun", "spawn"],
+    [pytest.param(CPU, marks=pytest.mark.long), DDP, DIRECT, pytest.param(SPAWNED, marks=pytest.mark.long)],
+    ids=["cpu", "torchrun", "direct", "spawn"],
 )
 def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
     driver = place(config)

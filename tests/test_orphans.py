@@ -32,6 +32,8 @@ BEFORE_IT_IS_TIED, IMPORTING, JOINING = "relay.process.cpus", "torch.nn", "relay
         ("torchrun", BEFORE_IT_IS_TIED),
         ("torchrun", IMPORTING),
         ("torchrun", JOINING),
+        ("direct", IMPORTING),
+        ("direct", JOINING),
         ("spawn", JOINING),
         ("none", IMPORTING),
     ],
@@ -43,7 +45,8 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
     assert TIMEOUT.total_seconds() >= SOON_SECONDS * 10
     values = DDP | {"launcher": launcher} if launcher != "none" else {}
     chain = bench.chain("results", total_steps=6, **values)
-    anew = {} if at == JOINING else {"OMP_PROC_BIND": "false"}  # torchrun's ranks are new processes, and no forks of it
+    # torchrun's ranks are new processes, and no forks of it
+    anew = {} if at == JOINING or launcher == "direct" else {"OMP_PROC_BIND": "false"}
     rank = 1 if values else None
     hook = Hook(at, str(bench.folder / "stopped"), "SIGSTOP", rank=rank)
     python = interpreter(bench.folder / "python")

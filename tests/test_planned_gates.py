@@ -62,6 +62,8 @@ def test_cpus_and_launchers_make_no_other_gate() -> None:
     both = planned(DDP | {"cpus_per_task": [1, 2], "launcher": ["torchrun", "spawn"]})
     assert set(both.gates) == set(alone.gates)
     assert len(both.runs) == 4
+    (gate,) = both.gates.values()
+    assert gate.shape.launcher == "direct"  # it starts sooner
 
 
 def test_settings_that_differ_in_their_batch_share_a_gate_that_trains_at_each() -> None:

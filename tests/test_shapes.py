@@ -121,6 +121,7 @@ def test_auto_is_settled_by_the_site_and_not_by_this_machine(planned: Any) -> No
         ({"devices_per_node": 8}, "8 GPUs per node of 4"),
         ({"devices_per_node": 2, "cpus_per_task": 30}, "60 CPUs per node of 48"),
         ({"nodes": 16, "devices_per_node": 4}, "16 nodes of 8"),
+        ({"nodes": 2, "launcher": "direct"}, "launcher direct works on one node only, nodes is 2"),
         ({"nodes": 2, "launcher": "spawn"}, "launcher spawn works on one node only, nodes is 2"),
         (
             {"devices_per_node": 2, "processes_per_device": 2},

@@ -140,12 +140,13 @@ def test_slurm_saw_every_shape_as_declared(
         "strategy_folders": [str(ROOT / "tests/strategies")],
         "comparisons": [
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
+            {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"},
             BY_TORCHRUN,
         ],
     }
     site = site_file(tmp_path)
     found, before = planned(config, site), known(cluster)
-    assert len(found.runs) == 2
+    assert len(found.runs) == 3
     targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
     status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
     assert status == 0, printed

@@ -22,7 +22,7 @@ from short_tasks import DOWNLOADED, at_hand, looked, prepare_at_hand
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FOLDER = Path(__file__).resolve().parents[1] / "strategies"
-# Every planted fault shows within so many of the gate's own 200 steps.
+# Every planted fault shows within so many of the gate's own 100 steps.
 FEW_STEPS = 5
 SIDE = 16  # of the random images that ResNets get
 Kind = TypeVar("Kind", bound=Training)

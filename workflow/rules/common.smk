@@ -10,7 +10,7 @@ from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import locks, login_node
 from relay.planning import shapes
-from relay.planning.checks import judged_along
+from relay.planning.checks import checked_along, judged_along
 from relay.slurm import commands as slurm_commands
 from relay.run_folder.places import Places
 from relay.spec import user_limits

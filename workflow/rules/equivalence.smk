@@ -24,18 +24,19 @@ def before_gate(wildcards):
 
 
 class Along:
-    """Further gates that a gate's processes judge: those of this call whose reference and shape are the same.
+    """Gates that the processes of a reference, or of another gate, judge after it: those whose shape is the same.
 
     On this machine alone, where their jobs would wait for each other; on a cluster they run at the same time.
     """
 
-    def __format__(self, gate):
-        mine = PLAN.gates[gate]
+    def __format__(self, id):
+        reference = PLAN.reference_of.get(id, id)
+        mine = PLAN.gates.get(id) or PLAN.references[id]
         return shlex.join(
             other
             for other in still_to_do("gate")
-            if other != gate
-            and PLAN.reference_of[other] == PLAN.reference_of[gate]
+            if other != id
+            and PLAN.reference_of[other] == reference
             and judged_along(mine, PLAN.gates[other])
         )
 
@@ -66,7 +67,7 @@ rule reference:
         "{LOAD:reference {wildcards.reference}}"
         + job("reference.py")
         + " --spec results/equivalence/references/{wildcards.reference:q}/reference.json --output {output:q}"
-        " --attempt {resources.attempt} >> {log:q} 2>&1"
+        " --attempt {resources.attempt} --beside {GATES_ALONG:{wildcards.reference}} >> {log:q} 2>&1"
 
 
 rule gate:

@@ -24,11 +24,11 @@ class RunsAlong:
     """Further runs that a spot check's process checks: those of settings whose runs have ended, too. As for gates."""
 
     def __format__(self, setting):
-        one = PLAN.spot_checks[setting].shape
+        mine = PLAN.spot_checks[setting]
         return shlex.join(
             run.id
             for other in still_to_do("spot_check", ready=True)
-            if other != setting and PLAN.spot_checks[other].shape == one
+            if other != setting and checked_along(mine, PLAN.spot_checks[other])
             for run in PLAN.spot_check_runs(other)
         )
 

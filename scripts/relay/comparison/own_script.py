@@ -37,7 +37,7 @@ def _lines(run: Run, asked: Request) -> Iterator[str]:
     elif shape.launcher == "torchrun" and shape.nodes > 1:
         meeting = f'--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint={FIRST_NODE}:{PORT}"'
         yield (f"{step} torchrun --nnodes={shape.nodes} --nproc-per-node={shape.processes_per_node} {meeting} {SCRIPT}")
-    elif shape.launcher == "torchrun":
+    elif shape.launcher in ("torchrun", "direct"):
         yield f"torchrun --standalone --nproc-per-node={shape.processes_per_node} {SCRIPT}"
     else:
         yield f"python {SCRIPT}"

@@ -80,7 +80,8 @@ class LocalJobs(Jobs):
             known = f"{child.pid} {child.create_time()}"
             if known not in self._asked:
                 self._asked.add(known)
-                child.terminate()
+                with suppress(psutil.NoSuchProcess):  # it has just ended; the others are still to be asked
+                    child.terminate()
 
 
 @dataclass

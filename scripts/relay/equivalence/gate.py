@@ -240,6 +240,13 @@ def judge_along(spec: Path, dataset: Path, reference: Path, ranks: Ranks) -> Non
         write_json(spec.parent / ALONG, found)
 
 
+def judge_beside(specs: Sequence[Path], dataset: Path, reference: Path) -> None:
+    """Judge gates of one process in this one, which has trained their reference. It exits at the end."""
+    with joined(specs[0]) as (_, ranks):
+        for spec in specs:
+            judge_along(spec, dataset, reference, ranks)
+
+
 def _as_in_new_processes(run: Training) -> None:
     """Turn the switches back that a strategy may have turned for its whole process."""
     torch.set_default_dtype(torch.float32)

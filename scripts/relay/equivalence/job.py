@@ -33,15 +33,29 @@ def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, st
     return started(spec, role, results, output, ["--dataset", str(dataset), *extra], strategy_file=file, start=start)
 
 
-def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
+def run_reference(
+    spec: Path,
+    results: Path,
+    output: Path,
+    attempt: int = 1,
+    start: Start = launch,
+    beside: Sequence[Path] = (),
+) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
+    `beside` are the specifications of gates of one process that are compared with it: as `run_gate` has it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    status = _started(spec, "equivalence.reference", results, output)
-    return 0 if status == 0 else faults.concluded(output.parent, "reference", status)
+    others = _unjudged(beside, attempt)
+    status = _started(spec, "equivalence.reference", results, output, "--beside", *map(str, others), start=start)
+    reached = _keep_along(others)
+    if status != 0 and not reached:
+        return faults.concluded(output.parent, "reference", status)
+    if status != 0:
+        _end_in_a_further_gate(output)
+    return 0
 
 
 def run_gate(
@@ -69,14 +83,13 @@ def run_gate(
         return _concluded(output, verdict)
     unfinished = output.parent / UNFINISHED
     unfinished.unlink(missing_ok=True)
-    others = [each for each in beside if not (each.parent / ALONG).exists()] if attempt == 1 else []
+    others = _unjudged(beside, attempt)
     arguments = ["--reference", str(reference), "--beside", *map(str, others)]
     status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
     run = Gate.read(spec)
     if _keep_along(others):  # its own verdict was complete before
         if status != 0:
-            print("its processes ended in a further gate, which its own job judges again", flush=True)
-            faults.forget(output.parent)
+            _end_in_a_further_gate(output)
     elif status != 0:  # what ended badly has proven nothing, whatever it wrote before
         output.unlink(missing_ok=True)
     verdict = read_json(output)
@@ -95,6 +108,17 @@ def run_gate(
 
 def _source(run: Gate) -> dict[str, str]:
     return {"strategy_source": source_digest(strategy_sources(Path(run.strategy.file)))}
+
+
+def _unjudged(beside: Sequence[Path], attempt: int) -> list[Path]:
+    """Those of these gates that no other job has judged along; none in a retry, which is to be short."""
+    return [each for each in beside if not (each.parent / ALONG).exists()] if attempt == 1 else []
+
+
+def _end_in_a_further_gate(output: Path) -> None:
+    """The processes failed after the job's own work, which stands."""
+    print("its processes ended in a further gate, which its own job judges again", flush=True)
+    faults.forget(output.parent)
 
 
 def _keep_along(specs: Sequence[Path]) -> bool:

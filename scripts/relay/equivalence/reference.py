@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial, trials
 from relay.equivalence.unprovable import unprovable
+from relay.launch.imports import imported
 from relay.process import machine
 from relay.process.devices import gpu
 from relay.spec import arithmetic
@@ -56,6 +58,7 @@ def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the reference and write it."""
     parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="specifications of gates of one process")
     given = parser.parse_args(arguments)
 
     run = Reference.read(given.spec)
@@ -75,3 +78,5 @@ def main(arguments: list[str]) -> None:
     for name, found in trained.items():
         told = f"{name}: {found['steps']} steps, last loss {found['losses'][-1]:.4f}, rounding {found['rounding']}"
         print(f"reference {run.id}: {told}", flush=True)
+    if given.beside:  # of strategies nothing is imported before
+        imported("equivalence.gate").judge_beside(given.beside, given.dataset, given.output)

@@ -128,7 +128,7 @@ def _algorithm(run: Training) -> list[Trial]:
             name="scaled",
             what="loss times 2^30, learning rate over 2^30, in float64 (sees hidden gradient clipping)",
             precision="fp64",
-            steps=min(50, run.length.total_steps),
+            steps=min(20, run.length.total_steps),
             limit=EXACT,
             compares=("losses", "parameters"),
             most_rounding=MOST_ROUNDING["fp64"],

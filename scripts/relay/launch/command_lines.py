@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ def command(
     `python` are the words that start the interpreter of the run's environment. `program` are the arguments of
     `relay.launch.worker`: role, work and the role's arguments. `meeting` is needed for torchrun on several nodes.
     """
-    if run.shape.launcher in ("spawn", "horovodrun"):
+    if run.shape.launcher in ("direct", "spawn", "horovodrun"):
         return [*python, "-m", f"relay.launch.{run.shape.launcher}", str(run.shape.processes_per_node), *program]
     worker = ["-m", "relay.launch.worker", *program]
     if run.shape.launcher != "torchrun":
@@ -74,3 +75,17 @@ def rank_variables(run: Specification, environment: Mapping[str, str], meeting: 
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
     }
+
+
+def one_node_variables(rank: int, count: int, port: int) -> dict[str, str]:
+    """The environment variables of one of `count` processes that meet on one node, as torchrun sets them."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
+
+
+def free_port() -> int:
+    """A port of this node that nobody uses just now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

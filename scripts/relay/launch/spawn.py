@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from types import FrameType
 
@@ -17,28 +16,20 @@ import torch.multiprocessing as mp
 
 from relay.base import lifeline
 from relay.launch import worker
+from relay.launch.command_lines import free_port, one_node_variables
 from relay.process.interruption import SIGNALS
 
 
 def _process(local_rank: int, count: int, port: int, program: list[str]) -> None:
     """Run one of the processes, with the environment variables that torchrun would set."""
-    variables = {"RANK": local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-    os.environ.update({name: str(value) for name, value in variables.items()})
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(one_node_variables(local_rank, count, port))
     worker.work(program)
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
-    context = mp.start_processes(_process, (count, _free_port(), program), count, join=False, start_method="spawn")
+    context = mp.start_processes(_process, (count, free_port(), program), count, join=False, start_method="spawn")
     assert context is not None  # it is None only with join=True
 
     def pass_on(number: int, _: FrameType | None) -> None:

@@ -32,7 +32,7 @@ def variables(run: Specification, job: Job, disk: Path) -> dict[str, str]:
     openmp = {"stack": "OMP_STACKSIZE"}
     if job.confined:
         # Without confinement, all processes of a node would be bound to the same CPUs.
-        together = run.shape.launcher in ("torchrun", "spawn", "horovodrun")
+        together = run.shape.launcher in ("torchrun", "direct", "spawn", "horovodrun")
         openmp |= dict(zip(("places", "bind"), (VEILED * together + name for name in BINDING), strict=True))
         values[SHARE] = str(run.shape.cpus_per_task)
     values |= {name: job.openmp[key] for key, name in openmp.items() if job.openmp.get(key)}

@@ -11,7 +11,7 @@ from relay.planning.settings import BACKENDS
 from relay.process.cpus import useful_threads
 from relay.spec.declare import bearing, reset
 from relay.spec.requirements import BUILT_IN, NodeNeed
-from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, Training
+from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, SpotCheck, Training
 from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
 
 Kind = TypeVar("Kind", bound=Training)
@@ -50,9 +50,13 @@ def own_batches(settings: Iterable[Setting]) -> tuple[OwnBatch, ...]:
 
 
 def started_as(gate: Kind, setting: Setting) -> Kind:
-    """The gate with the setting's CPUs, threads and launcher, which do not change what it computes."""
+    """The gate with the setting's CPUs, threads and launcher, which do not change what it computes.
+
+    On one node nothing needs torch's own launchers, which take seconds to begin.
+    """
     shape = setting.shape
-    launched = replace(gate.shape, cpus_per_task=shape.cpus_per_task, threads=shape.threads, launcher=shape.launcher)
+    launcher = "direct" if shape.nodes == 1 and shape.launcher in ("torchrun", "spawn") else shape.launcher
+    launched = replace(gate.shape, cpus_per_task=shape.cpus_per_task, threads=shape.threads, launcher=launcher)
     return replace(gate, shape=launched)
 
 
@@ -93,19 +97,25 @@ def spot_checked(setting: Setting, cpus: int | None) -> Setting:
     return replace(setting, shape=one)
 
 
-def judged_along(gate: Gate, other: Gate) -> bool:
-    """Whether the processes that judge a gate may judge another one of the same reference afterwards.
+def checked_along(check: SpotCheck, other: SpotCheck) -> bool:
+    """Whether the process of a spot check may check the runs of another setting: each in the threads that it had."""
+    return (check.stack, check.shape.device) == (other.stack, other.shape.device)
 
-    A strategy with a service or a disk on its node has processes of its own. One's own file has to be in the snapshot
-    that the processes run; the built-in strategies are in each.
+
+def judged_along(proof: Gate | Reference, other: Gate) -> bool:
+    """Whether the processes of a gate, or of its reference, may judge another gate of that reference afterwards.
+
+    They need the same places in the same software; each proof computes in threads of its own number. A strategy with
+    a service or a disk on its node has processes of its own. One's own file has to be in the snapshot that the
+    processes run; the built-in strategies are in each.
     """
     built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
-    own_node = {*gate.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
-    return (
-        (gate.stack, gate.shape, gate.computation.precision) == (other.stack, other.shape, other.computation.precision)
-        and (built_in or gate.strategy.file == other.strategy.file)
-        and not own_node
-    )
+    own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
+
+    def places(each: Gate | Reference) -> tuple[str, Shape, str]:
+        return each.stack, replace(each.shape, cpus_per_task=1, threads=1), each.computation.precision
+
+    return places(proof) == places(other) and (built_in or proof.strategy.file == other.strategy.file) and not own_node
 
 
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Gate(Block):
 
     seed: Seed = Field(default=20260, description="the gate's own seed, so that repeats share a gate")
     steps: Annotated[int, Field(ge=20)] = Field(
-        default=200,
+        default=100,
         description="steps of the training in float64, as far as rounding allows them; fewer are for trying things out",
     )
 

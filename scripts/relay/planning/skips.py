@@ -70,8 +70,8 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
         yield f"launcher none starts one process, {world_size} are needed; use launcher torchrun"
     if launcher == "srun" and here.site is None:
         yield "launcher srun needs a cluster profile; use launcher torchrun"
-    if launcher == "spawn" and shape.nodes > 1:
-        yield f"launcher spawn works on one node only, nodes is {shape.nodes}; use launcher torchrun"
+    if launcher in ("direct", "spawn") and shape.nodes > 1:
+        yield f"launcher {launcher} works on one node only, nodes is {shape.nodes}; use launcher torchrun"
     if launcher == "horovodrun" and shape.nodes > 1:
         yield f"launcher horovodrun needs ssh for {shape.nodes} nodes, which jobs do not have; use launcher srun"
     if launcher == "horovodrun" and needs.stack != "horovod":

@@ -20,7 +20,13 @@ Service = Callable[[Training], AbstractContextManager[None]]
 
 
 @contextmanager
-def joined(specification: Path, service: Service) -> Iterator[tuple[Training, Ranks]]:
+def no_service(_: Training) -> Iterator[None]:
+    """Nothing is needed on the node."""
+    yield
+
+
+@contextmanager
+def joined(specification: Path, service: Service = no_service) -> Iterator[tuple[Training, Ranks]]:
     """Read the run of a specification, join its processes, and check what was granted. Collective.
 
     Yields the run and this process's ranks. At the end, all processes wait for each other; then this process exits.

@@ -30,9 +30,10 @@ _UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no lim
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
-    """Set the sizes of PyTorch's thread pools. Must be called before their first use."""
+    """Set the sizes of PyTorch's thread pools. That of operations at the same time stays as first set."""
     torch.set_num_threads(threads)
-    torch.set_num_interop_threads(interop_threads)
+    if torch.get_num_interop_threads() != interop_threads:
+        torch.set_num_interop_threads(interop_threads)
 
 
 def set_precision(precision: str) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -22,13 +21,14 @@ from relay.datasets.manifest import digest
 from relay.equivalence import statistics
 from relay.equivalence.figures import most
 from relay.equivalence.plain import Plain, State
+from relay.process import cpus
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import chain
 from relay.run_folder.places import Places, dataset_folder
 from relay.run_folder.sealed import damage
 from relay.run_folder.spots import Spot, Spots, states_folder
-from relay.spec.run import Run, Training
+from relay.spec.run import Run
 from relay.spot_check.evaluated import Evaluation, last_of
 from relay.spot_check.figures import (
     DRAWS,
@@ -71,6 +71,8 @@ class Check:
     def findings_of(self) -> Findings:
         """Check all that the run has kept. Raises UserError where the dataset is missing."""
         began = time.monotonic()
+        if self.run.shape.device == "cpu":
+            torch.set_num_threads(min(self.run.shape.cpus_per_node, len(cpus.granted())))
         self.findings.generation = (chain.read(self.places.work) or {}).get("generation")
         known = Spots.read(self.places.work)
         if known is None or not known.replicas:
@@ -251,19 +253,13 @@ class Check:
             )
 
 
-@contextmanager
-def no_service(_: Training) -> Iterator[None]:
-    """Nothing is needed on the node."""
-    yield
-
-
 def main(arguments: list[str]) -> None:
     """Parse the command line, check the runs, and write what was found."""
     parser = options.parser(__doc__, "spec", "output", "results", prog="spot_check.process")
     parser.add_argument("--runs", nargs="+", required=True, help="the runs' ids: folders below results/runs")
     given = parser.parse_args(arguments)
 
-    with joined(given.spec, no_service) as (_, ranks):
+    with joined(given.spec) as (_, ranks):
         torch.use_deterministic_algorithms(True, warn_only=True)
         found = [Check(Places(given.results, run), ranks).findings_of().as_dict() for run in given.runs]
         write_json(given.output, found)
