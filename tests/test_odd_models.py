@@ -164,6 +164,17 @@ AGAIN = (
         return Whole()
 """
 )
+# Rounding grows from layer to layer, because few samples are normalised.
+CHAOTIC = (
+    IMAGES
+    + """
+    learning_rate = 0.5
+
+    def model(self):
+        layers = [nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU()) for _ in range(16)]
+        return nn.Sequential(*layers, nn.Linear(12, 3))
+"""
+)
 
 
 def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any]:
@@ -196,6 +207,16 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     verdict = judged(tmp_path, text, strategy, **card)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
+
+
+def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_path: Path) -> None:
+    """At its own learning rate, another order of the sums moves it by more than the limit."""
+    right = judged(tmp_path, CHAOTIC, "right_parameter_averaging")
+    assert right["problems"] == []
+    assert "as trained: the learning rate is divided by 1000" in right["notes"]
+    wrong = judged(tmp_path, CHAOTIC, "wrong_norm_averaged")
+    assert "as trained: statistics" in " ".join(wrong["problems"])
+    assert [note for note in wrong["notes"] if "as trained: rounding alone moves statistics by" in note]
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def test_a_gate_serves_all_runs_that_it_bears_on() -> None:
     assert len(found.references) == 1
     assert {found.gates[found.gate(run)].strategy.name for run in found.runs_of("ddp")} == {"ddp"}
     for name, gate in found.gates.items():
-        assert (gate.id, gate.seed, gate.length.total_steps) == (name, 20260, 200)
+        assert (gate.id, gate.seed, gate.length.total_steps) == (name, 20260, 100)
         assert gate.feeding.loader == "resident"
         assert gate.batch.global_batch_size == 16
         assert gate.own_batches == (OwnBatch(global_batch_size=64, learning_rate=0.02),)

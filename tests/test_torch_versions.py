@@ -20,7 +20,7 @@ KNOWN = json.loads(torch_versions.OPTIONS.read_text())
 def arguments(nodes: int) -> list[str]:
     """What torchrun gets to read, on one node or on several."""
     gate, _ = planned("ddp")
-    run = replace(gate, shape=replace(gate.shape, nodes=nodes))
+    run = replace(gate, shape=replace(gate.shape, nodes=nodes, launcher="torchrun"))
     words = command(run, ["python"], ["role", "work"], Meeting("10.0.0.1", 20_000, 1))
     first = words.index("relay.launch.torchrun") + 1
     last = next(place for place in range(first, len(words)) if words[place : place + 2] == WORKER)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from relay.equivalence.course import AFTER, BEFORE, Seen
-from relay.equivalence.figures import apart, difference, scaled, scales
+from relay.equivalence.figures import apart, difference, most, scaled, scales
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.repeated import Repeated
 from relay.equivalence.trials import EXACT
@@ -38,6 +38,38 @@ def compare(
     else:
         found, expected = (state.model | state.optimizer for state in (alone, repeated.end))
         _tensors(verdict, "between steps", "state", found, expected, "of a checkpoint in one plain process")
+
+
+def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
+    """How far each kind is from that of a repetition whose parameters begin one unit in the last place away."""
+    other = repeated.moved()
+    other.train()
+
+    def states(kind: str) -> float:
+        pairs = ((repeated.middle, other.middle), (repeated.end, other.end))
+        return most(_farthest(getattr(its, kind), getattr(mine, kind)) for mine, its in pairs)
+
+    losses = scaled(*(torch.tensor(each.losses, dtype=torch.float64) for each in (other, repeated)))
+    outputs = [
+        apart(found, known)
+        for after, slices in repeated.outputs.items()
+        for known_of, found_of in zip(slices, other.outputs[after], strict=True)
+        for known, found in zip(known_of, found_of, strict=True)
+    ]
+    model, optimizer = states("model"), states("optimizer")
+    return {
+        "losses": losses,
+        "outputs": most(outputs),
+        "parameters": model,
+        "statistics": states("buffers"),
+        "state": most((model, optimizer)),
+    }
+
+
+def _farthest(found: Tensors, expected: Tensors) -> float:
+    """The largest difference of tensors with the same names, each relative to its scale."""
+    relative_to = scales(expected)
+    return most(difference(found[name], tensor) / relative_to[name] for name, tensor in expected.items())
 
 
 def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,

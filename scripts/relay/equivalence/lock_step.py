@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from relay.equivalence.figures import apart, largest, leaves_of, most, norm, scaled
-from relay.equivalence.plain import Plain
+from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import Trial
 from relay.task import batches, finite
@@ -111,7 +111,7 @@ class LockStep:
     def _divided(self, pieces: int) -> Plain:
         made = Plain.of(self.task, self.data.device)
         if self.exact or (self.trial.precision == "fp32" and not self.trial.smooth):
-            _move(made, self.seed + pieces, _one_unit)
+            made.move(self.seed + pieces, one_unit)
         return made
 
     def _fault(self, losses: Sequence[torch.Tensor], apart: Sequence[float]) -> str:
@@ -186,7 +186,7 @@ class LockStep:
         if not self.exact:
             return 0.0
         moved = replace(self.first, model=copy.deepcopy(self.first.model))
-        _move(moved, self.seed, lambda _: self.rounding.get("parameters", 0.0))
+        moved.move(self.seed, lambda _: self.rounding.get("parameters", 0.0))
         return apart(self._predicted(moved), outputs)
 
     def _predicted(self, plain: Plain) -> list[torch.Tensor]:
@@ -210,17 +210,3 @@ def divisors(samples: int) -> list[int]:
 def _in_pieces(parts: Sequence[Batch], pieces: int) -> list[Batch]:
     """Each part in so many pieces, or in single samples where it has fewer."""
     return [piece for part in parts for piece in batches.chunks(part, pieces)]
-
-
-@torch.no_grad()
-def _move(plain: Plain, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
-    """Move each parameter by what `size` says of it, up or down at random."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in plain.model.parameters():
-        signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
-        parameter.add_(signs.to(parameter.device) * size(parameter))
-
-
-def _one_unit(parameter: torch.Tensor) -> torch.Tensor:
-    """One unit in the last place of each number."""
-    return parameter * torch.finfo(parameter.dtype).eps

@@ -7,7 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,6 +164,14 @@ class Plain:
         self.model.train()
         return outputs
 
+    @torch.no_grad()
+    def move(self, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
+        """Move each parameter by what `size` says of it, up or down at random."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.model.parameters():
+            signs = torch.randint(0, 2, parameter.shape, generator=generator, dtype=parameter.dtype) * 2 - 1
+            parameter.add_(signs.to(parameter.device) * size(parameter))
+
     def use_statistics(self, replica: int) -> None:
         """Let the model compute with a replica's statistics, which it updates in place."""
         if not self.statistics:
@@ -183,3 +191,8 @@ class Plain:
             "gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None),
             "optimizer": sum(t.nbytes for t in state),
         }
+
+
+def one_unit(parameter: torch.Tensor) -> torch.Tensor:
+    """One unit in the last place of each number: how far rounding moves it at least."""
+    return parameter * torch.finfo(parameter.dtype).eps

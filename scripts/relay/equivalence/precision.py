@@ -10,7 +10,7 @@ import torch
 from relay.equivalence.course import BEFORE, PREDICTED, Held, Journey, Seen
 from relay.equivalence.dtypes import fewer_bits
 from relay.equivalence.figures import difference, largest, leaves_of, most, scaled, scales, share, size
-from relay.equivalence.plain import Plain
+from relay.equivalence.plain import Plain, one_unit
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, LOSS_LIMITS
 from relay.equivalence.verdict import Part, Verdict
@@ -48,12 +48,19 @@ def compare(
     lost_of_ranks: Sequence[tuple[bool, float]],
     told: Sequence[tuple[Seen, Seen]],
 ) -> None:
-    """Compare the two objects with each other, and what the first one predicts with a plain training's prediction."""
+    """Compare the two objects with each other, and what the first one predicts with a plain training's prediction.
+
+    Where the plain training is not finite, such as one with frozen statistics at a large learning rate, nothing is.
+    """
+    expected = _plainly(data, task, pieces=1)
+    if not all(bool(leaf.isfinite().all()) for leaf in expected):
+        verdict.notes.append("own precision: the plain training is not finite after these steps: nothing is compared")
+        return
     if any(scale for scale, _ in lost_of_ranks):
         verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
     reporting = sorted((objects for objects in told if objects[0].replica.reports), key=lambda of: of[0].replica.index)
     _resumed(verdict, run, made, [figure for _, figure in lost_of_ranks], reporting)
-    _predicted(verdict, run, data, task, batches.joined([first.outputs[BEFORE] for first, _ in reporting]))
+    _predicted(verdict, run, data, task, expected, batches.joined([first.outputs[BEFORE] for first, _ in reporting]))
 
 
 def _resumed(
@@ -78,10 +85,16 @@ def _resumed(
     verdict.add(Part("own precision", "resumed", what, scaled(resumed, unbroken), limit))
 
 
-def _predicted(verdict: Verdict, run: Training, data: TrialData, task: TrialTask, outputs: list[torch.Tensor]) -> None:
+def _predicted(
+    verdict: Verdict,
+    run: Training,
+    data: TrialData,
+    task: TrialTask,
+    expected: list[torch.Tensor],
+    outputs: list[torch.Tensor],
+) -> None:
     """Compare a prediction with the plain training's, in the same precision."""
     precision = run.computation.precision
-    expected = _plainly(data, task, pieces=1)
     lower = [(mine, its) for mine, its in zip(outputs, expected, strict=False) if fewer_bits(mine.dtype, its.dtype)]
     for mine, its in lower[:1]:
         verdict.problems.append(
@@ -90,8 +103,9 @@ def _predicted(verdict: Verdict, run: Training, data: TrialData, task: TrialTask
         )
     figure = _relative(outputs, expected)
     limit = max(OUTPUT_LIMITS[precision], sum(run.strategy.lossy.values()))
-    if not figure <= limit:  # measured only where it matters: another order of the sums, which is as right
-        rounding = _relative(_plainly(data, task, pieces=2), expected)
+    if not figure <= limit:  # measured only where it matters: trainings that are as right
+        halves, moved = _plainly(data, task, pieces=2), _plainly(data, task, pieces=1, moved=True)
+        rounding = most((_relative(halves, expected), _relative(moved, expected)))
         limit = max(limit, OUTPUTS_MARGIN * rounding)
         if limit > MOST_OF_OUTPUTS:
             told = f"rounding alone moves what it predicts by {rounding:.0e}: not compared"
@@ -108,9 +122,14 @@ def _relative(outputs: list[torch.Tensor], expected: list[torch.Tensor]) -> floa
     return share(most(map(difference, outputs, expected)), most(map(size, expected)))
 
 
-def _plainly(data: TrialData, task: TrialTask, pieces: int) -> list[torch.Tensor]:
-    """What a plain training predicts after these steps, each batch in so many pieces."""
+def _plainly(data: TrialData, task: TrialTask, pieces: int, *, moved: bool = False) -> list[torch.Tensor]:
+    """What a plain training predicts after these steps, each batch in so many pieces.
+
+    With `moved`, its parameters begin one unit in the last place away.
+    """
     plain = Plain.of(task, data.device)
+    if moved:
+        plain.move(data.run.seed, one_unit)
     for step in range(BEFORE):
         plain.step([batches.chunks(data.batch(task, step), pieces)], task.learning_rate(step))
     return leaves_of(plain.predict(data.batch(task, PREDICTED)), task.along)

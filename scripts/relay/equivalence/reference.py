@@ -19,16 +19,13 @@ from relay.equivalence.lock_step import LockStep
 from relay.equivalence.made_with import made_with
 from relay.equivalence.plain import deterministic
 from relay.equivalence.trial_task import TrialData
-from relay.equivalence.trials import Trial, trials
+from relay.equivalence.trials import SLOWDOWNS, Trial, trials
 from relay.equivalence.unprovable import unprovable
 from relay.launch.imports import imported
 from relay.process import machine
 from relay.process.devices import gpu
 from relay.spec import arithmetic
 from relay.spec.run import Reference
-
-# What the learning rate is divided by, one after the other, where rounding or overflow leaves too few steps.
-SLOWDOWNS = (1, 10, 100, 1000)
 
 
 def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int] = ()) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from relay.equivalence.course import AFTER, BEFORE, PREDICTED, AsTrained
 from relay.equivalence.figures import leaves_of
-from relay.equivalence.plain import Plain, State
+from relay.equivalence.plain import Plain, State, one_unit
 from relay.equivalence.statistics import Statistics
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.work import Work
@@ -45,6 +45,7 @@ class Repeated:
         alike: bool = False,
     ) -> None:
         self.run, self.data, self.task, self.replicas = run, data, task, replicas
+        self.requirements = requirements
         options = {**requirements.options, **run.strategy.options}
         self.parts = math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
         if requirements.copies_model:
@@ -56,6 +57,13 @@ class Repeated:
         self.drawn: list[list[Drawn]] = []
         self.predicting: dict[int, list[Drawn]] = {}
         self.outputs: dict[int, list[list[list[torch.Tensor]]]] = {}
+
+    def moved(self) -> Repeated:
+        """Another one, whose parameters begin one unit in the last place away: what is then apart is rounding."""
+        alike = self.plain.alike
+        other = Repeated(self.run, self.data, self.task, self.replicas, self.requirements, alike=alike)
+        other.plain.move(self.run.seed, one_unit)
+        return other
 
     def train(self) -> None:
         """Train all steps, predicting where the strategy does."""

@@ -25,6 +25,8 @@ LOSS_LIMITS = {**dict.fromkeys(TF32, 1e-3), "bf16": 5e-3, "fp16": 1e-3}
 # makes of it what it likes: a right strategy, which rounds otherwise, would soon be over the limit.
 MOST_ROUNDING = {"fp64": EXACT / 100, "own": 1e-3, "smooth": 1e-5}
 
+# What the learning rate is divided by, one after the other, where rounding or overflow leaves too little to compare.
+SLOWDOWNS = (1, 10, 100, 1000)
 
 # What the reference decides of a trial.
 FROM_REFERENCE = ("steps", "slowdown", "scale", "rounding")

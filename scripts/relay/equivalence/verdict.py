@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from relay.spec.run import OwnBatch
@@ -53,6 +54,11 @@ class Part:
             else f"{self.trial}: {self.compared}"
         )
 
+    @property
+    def problem(self) -> str:
+        """What a verdict says of it where it has not passed."""
+        return f"{self.name}: {self.what}: {self.figure:.1e}, allowed is {self.limit:.0e}"
+
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json."""
         return {**asdict(self), "name": self.name, "passed": self.passed}
@@ -84,11 +90,30 @@ class Verdict:
         """Take a comparison in; one that fails is a problem."""
         self.parts.append(part)
         if not part.passed:
-            self.problems.append(f"{part.name}: {part.what}: {part.figure:.1e}, allowed is {part.limit:.0e}")
+            self.problems.append(part.problem)
 
     def tell(self, problems: Iterable[str]) -> None:
         """Add problems, each of them once."""
         self.problems += [problem for problem in dict.fromkeys(problems) if problem not in self.problems]
+
+    def take(self, other: Verdict) -> None:
+        """Take in what another one has found of the same gate."""
+        self.parts += other.parts
+        self.problems += other.problems
+        self.notes += other.notes
+        self.figures |= other.figures
+        self.where, self.per_sample = self.where or other.where, other.per_sample or self.per_sample
+
+    def allow(self, compared: Compared, limit: float, why: str) -> None:
+        """Compare one kind with a larger limit, infinite for not at all; `why` is noted."""
+        kept = [part for part in self.parts if part.compared != compared]
+        relaxed = [replace(part, limit=max(part.limit, limit)) for part in self.parts if part.compared == compared]
+        told = {part.problem for part in self.parts}
+        self.problems = [problem for problem in self.problems if problem not in told]
+        self.parts = []
+        for part in [*kept, *(relaxed if limit < math.inf else ())]:
+            self.add(part)
+        self.notes.append(why)
 
     def of_batch(self, own: OwnBatch) -> Verdict:
         """The verdict of the steps at one of the runs' own batch sizes, which begins empty."""
