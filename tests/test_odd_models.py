@@ -45,6 +45,25 @@ FIXED = (
         return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(400, 1), nn.ReLU(), nn.Linear(1, 3))
 """
 )
+# As the head of a language model.
+TIED = (
+    IMAGES
+    + """
+    def model(self):
+        first, last = nn.Linear(12, 3), nn.Linear(12, 3)
+        last.weight = first.weight
+
+        class Tied(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = first, last
+
+            def forward(self, x):
+                return self.last(torch.tanh(self.first(x)) @ self.first.weight)
+
+        return Tied()
+"""
+)
 # An embedding computes no products, and may be a stage.
 BAGS = """
     def datasets(self, folder):
@@ -209,6 +228,12 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     assert verdict["equivalent"] is True
 
 
+def test_what_rounding_alone_moves_at_any_learning_rate_is_not_called_proven(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, CHAOTIC.replace("range(16)", "range(24)"), "wrong_norm_averaged")
+    assert verdict["equivalent"] is False
+    assert "rounding alone moves" in (verdict["unprovable"] or "") or verdict["problems"]
+
+
 def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_path: Path) -> None:
     """At its own learning rate, another order of the sums moves it by more than the limit."""
     right = judged(tmp_path, CHAOTIC, "right_parameter_averaging")
@@ -221,10 +246,13 @@ def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["zero1", "zero3"])
-def test_deepspeed_leaves_alone_what_is_not_trained(strategy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [FIXED, TIED], ids=["not trained", "tied"])
+def test_deepspeed_leaves_alone_what_is_not_trained_and_knows_all_names(
+    strategy: str, text: str, tmp_path: Path
+) -> None:
     debian_packages.require()
     provide("deepspeed")
-    verdict = judged(tmp_path, FIXED, strategy)
+    verdict = judged(tmp_path, text, strategy)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 

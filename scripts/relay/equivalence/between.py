@@ -5,10 +5,9 @@ The strategy trains first. Then one process repeats it without ever stopping, an
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.equivalence import precision
-from relay.equivalence.compared import apart_by_rounding, compare, compared_draws, curve
+from relay.equivalence.compared import apart_by_rounding, compare, compared_draws, curve, moved_by_training
 from relay.equivalence.course import AFTER, BEFORE, AsTrained, Course, EndedEarlyError, Journey, Seen, journey
 from relay.equivalence.division import computed
 from relay.equivalence.figures import difference
@@ -24,7 +23,7 @@ from relay.equivalence.plain import Plain, State
 from relay.equivalence.repeated import Repeated
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import EXACT, MOST_ROUNDING, SLOWDOWNS, Trial
-from relay.equivalence.verdict import Compared, Verdict
+from relay.equivalence.verdict import Compared, Part, Verdict
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies.base import Strategy
@@ -65,48 +64,85 @@ def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks:
 
 
 def _as_trained(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks) -> None:
-    """At the first learning rate at which rounding leaves something to compare; BatchNorm of few samples is chaotic."""
+    """At the first learning rate at which rounding leaves all to compare; BatchNorm of few samples is chaotic."""
+    wrong = Verdict(run.id)  # what a further try at a smaller learning rate cannot excuse
     for slowdown in SLOWDOWNS:
-        tried = Verdict(run.id)
-        moved = ranks.gather(_tried(tried, run, data, folder / f"{slowdown}", ranks, slowdown))[0]
-        chaotic = {kind: figure for kind, figure in moved.items() if not figure <= MOST_ROUNDING["fp64"]}
-        if not chaotic:
+        tried = Tried(Verdict(run.id))
+        tried.train(run, data, folder / f"{slowdown}", ranks, slowdown)
+        ranks.wait_for_files()  # rank 0 repeats it alone, up to three times
+        if not ranks.gather(bool(tried.chaotic))[0] or slowdown == SLOWDOWNS[-1]:
             break
-    for kind, rounding in chaotic.items():
-        allowed = ROUNDING_MARGIN * rounding if ROUNDING_MARGIN * rounding <= MOST_LIMIT else math.inf
-        told = f"{allowed:.0e} is allowed in place of {EXACT:.0e}" if allowed < math.inf else "they are not compared"
-        tried.allow(kind, allowed, f"as trained: rounding alone moves {kind} by {rounding:.0e}, so that {told}")
+        wrong.tell(tried.verdict.others)
+        wrong.tell(part.problem for part in tried.wrong)
+    tried.judge()
     if slowdown > 1:
-        tried.notes.append(f"as trained: the learning rate is divided by {slowdown}")
-    if tried.problems == []:
-        tried.where = None
-    verdict.take(tried)
+        tried.verdict.notes.append(f"as trained: the learning rate is divided by {slowdown}")
+    verdict.take(tried.verdict)
+    verdict.tell(wrong.problems)
 
 
-def _tried(
-    verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int
-) -> dict[Compared, float]:
-    """Compare it all at that learning rate. On rank 0: how far rounding moves each kind in which something differs."""
-    task = data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
-    first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
-    made = journey(first, second, folder / "middle")
-    second.strategy.save(folder / "end").result()
-    ranks.barrier()
-    alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
-    told = _told(verdict, made, task, ranks)
-    if ranks.rank != 0:
-        return {}
-    repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in told]))
-    compare(verdict, repeated, told, made.trained, made.loaded.model, alone)
-    failed = {part.compared for part in verdict.parts if not part.passed}
-    moved = apart_by_rounding(repeated) if failed else {}
-    verdict.problems += compared_draws(repeated, told)
-    whole = [*repeated.work, *repeated.work[BEFORE:]]
-    done = [replace(second, work=first.work + second.work) for first, second in told]
-    computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()))
-    sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
-    verdict.per_sample = tuple(sizes) if all(total for total, _ in whole) else ()
-    return {kind: moved[kind] for kind in sorted(failed)}
+@dataclass
+class Tried:
+    """The training at one learning rate, with all comparisons; what follows is known on rank 0 alone.
+
+    `rounding` is how far rounding alone moves each kind in which something differs, `moved` how far training moves it.
+    """
+
+    verdict: Verdict
+    rounding: dict[Compared, float] = field(default_factory=dict)
+    moved: dict[Compared, float] = field(default_factory=dict)
+
+    @property
+    def chaotic(self) -> list[Compared]:
+        """The kinds that differ, and that rounding moves as well."""
+        return [kind for kind, figure in self.rounding.items() if not figure <= MOST_ROUNDING["fp64"]]
+
+    @property
+    def wrong(self) -> list[Part]:
+        """What differs and should not."""
+        return [part for part in self.verdict.parts if not part.passed and part.compared not in self.chaotic]
+
+    def train(self, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int) -> None:
+        """Train, and compare. Collective."""
+        verdict, task = self.verdict, data.of_kind(AsTrained, replace(AS_TRAINED, slowdown=slowdown))
+        first, second = (Course(run, data, ranks, task, counted=True) for _ in range(2))
+        made = journey(first, second, folder / "middle")
+        second.strategy.save(folder / "end").result()
+        ranks.barrier()
+        alone = _alone(task, run.batch.global_batch_size, folder / "end", ranks)
+        told = _told(verdict, made, task, ranks)
+        if ranks.rank != 0:
+            return
+        repeated = _repeated(run, data, task, first.strategy, curve([seen for seen, _ in told]))
+        compare(verdict, repeated, told, made.trained, made.loaded.model, alone)
+        if failed := sorted({part.compared for part in verdict.parts if not part.passed}):
+            rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
+            self.rounding = {kind: rounding[kind] for kind in failed}
+        verdict.problems += compared_draws(repeated, told)
+        whole = [*repeated.work, *repeated.work[BEFORE:]]
+        done = [replace(second, work=first.work + second.work) for first, second in told]
+        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()))
+        sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
+        verdict.per_sample = tuple(sizes) if all(total for total, _ in whole) else ()
+
+    def judge(self) -> None:
+        """Allow a hundred times what rounding moves where training moves far more; else it is unprovable."""
+        verdict, chaotic = self.verdict, self.chaotic
+        if not chaotic:
+            return
+        problems, parts, verdict.parts, verdict.where = verdict.others, verdict.parts, [], None
+        verdict.problems = problems
+        for kind in chaotic:
+            rounding = self.rounding[kind]
+            allowed, told = ROUNDING_MARGIN * rounding, f"rounding alone moves {kind} by {rounding:.0e}"
+            if not allowed <= min(MOST_LIMIT, self.moved[kind] / ROUNDING_MARGIN):
+                verdict.unprovable = f"{told} in the training as it is, with BatchNorm and dropout at work"
+                parts = [part for part in parts if part.compared != kind]
+                continue
+            parts = [replace(part, limit=max(part.limit, allowed)) if part.compared == kind else part for part in parts]
+            verdict.notes.append(f"as trained: {told}, so that {allowed:.0e} is allowed in place of {EXACT:.0e}")
+        for part in parts:
+            verdict.add(part)
 
 
 def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
@@ -121,14 +157,19 @@ def _repeated(run: Training, data: TrialData, task: AsTrained, strategy: Strateg
 def _in_own_precision(
     verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, slowdown: int
 ) -> None:
-    trial = replace(AS_TRAINED, name="own precision", precision=run.computation.precision, slowdown=slowdown)
-    task = data.task(trial)
+    named = replace(AS_TRAINED, name="own precision", precision=run.computation.precision)
+    for divisor in SLOWDOWNS:  # the first at which the plain training is finite
+        task = data.task(replace(named, slowdown=slowdown * divisor))
+        expected = precision.predicted(data, task) if ranks.rank == 0 else []
+        if ranks.gather(precision.finite(expected))[0]:
+            break
     first, second = (Course(run, data, ranks, task, lossy=bool(run.strategy.lossy)) for _ in range(2))
     made = journey(first, second, folder / run.computation.precision)
     lost = ranks.collect(precision.lost(made.saved, made.loaded))
     told = _told(verdict, made, task, ranks)
     if ranks.rank == 0:
-        precision.compare(verdict, run, data, task, made, lost, told)
+        precision.compare(verdict, run, data, task, expected, made, lost, told)
+    ranks.wait_for_files()
 
 
 def _told(verdict: Verdict, made: Journey, task: TrialTask, ranks: Ranks) -> Sequence[tuple[Seen, Seen]]:

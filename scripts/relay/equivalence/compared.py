@@ -66,6 +66,21 @@ def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
     }
 
 
+def moved_by_training(repeated: Repeated) -> dict[Compared, float]:
+    """How far the training itself moves each kind of figures, from its begin or its first step to its end."""
+    begin, end = repeated.begin, repeated.end
+    model = _farthest(begin.model, end.model)
+    predicted = [sets[0] for sets in repeated.outputs[BEFORE + AFTER]]
+    outputs = [apart(first[0], last) for first, last in zip(repeated.outputs[1], predicted, strict=True)]
+    return {
+        "losses": max(repeated.losses) - min(repeated.losses),
+        "outputs": most(outputs),
+        "parameters": model,
+        "statistics": _farthest(begin.buffers, end.buffers),
+        "state": model,
+    }
+
+
 def _farthest(found: Tensors, expected: Tensors) -> float:
     """The largest difference of tensors with the same names, each relative to its scale."""
     relative_to = scales(expected)

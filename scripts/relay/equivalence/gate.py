@@ -31,6 +31,7 @@ from relay.process.cpus import useful_threads
 from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
+from relay.spec.job import Job
 from relay.spec.run import Gate, Training
 from relay.task import batches
 from relay.task.data import verify_on_further_nodes
@@ -232,6 +233,7 @@ def judge_along(spec: Path, dataset: Path, reference: Path, ranks: Ranks) -> Non
     if ranks.rank == 0:
         print(f"further gate {run.id}:", flush=True)
         write_json(spec.parent / ALONG, None)
+    machine.check_granted(run, ranks, Job.read(spec))
     _as_in_new_processes(run)
     with strategies.service(run):
         verdict = judge(run, dataset, reference, ranks, spec.parent)

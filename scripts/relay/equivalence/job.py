@@ -43,15 +43,16 @@ def run_reference(
 ) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
-    `beside` are the specifications of gates of one process that are compared with it: as `run_gate` has it.
+    `beside` are the specifications of gates of one process that are compared with it: as `run_gate` has it. The
+    reference stands once it is written, whatever ends its process after it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
     others = _unjudged(beside, attempt)
     status = _started(spec, "equivalence.reference", results, output, "--beside", *map(str, others), start=start)
-    reached = _keep_along(others)
-    if status != 0 and not reached:
+    _keep_along(others)
+    if status != 0 and not output.is_file():
         return faults.concluded(output.parent, "reference", status)
     if status != 0:
         _end_in_a_further_gate(output)

@@ -39,23 +39,29 @@ def lost(saved: Held, loaded: Held) -> tuple[bool, float]:
     return saved.scaler != loaded.scaler, most(figures)
 
 
+def predicted(data: TrialData, task: TrialTask) -> list[torch.Tensor]:
+    """What the plain training predicts when the checkpoint is saved."""
+    return _plainly(data, task, pieces=1)
+
+
+def finite(outputs: list[torch.Tensor]) -> bool:
+    """Whether all of these numbers are finite."""
+    return all(bool(leaf.isfinite().all()) for leaf in outputs)
+
+
 def compare(
     verdict: Verdict,
     run: Training,
     data: TrialData,
     task: TrialTask,
+    expected: list[torch.Tensor],
     made: Journey,
     lost_of_ranks: Sequence[tuple[bool, float]],
     told: Sequence[tuple[Seen, Seen]],
 ) -> None:
-    """Compare the two objects with each other, and what the first one predicts with a plain training's prediction.
-
-    Where the plain training is not finite, such as one with frozen statistics at a large learning rate, nothing is.
-    """
-    expected = _plainly(data, task, pieces=1)
-    if not all(bool(leaf.isfinite().all()) for leaf in expected):
-        verdict.notes.append("own precision: the plain training is not finite after these steps: nothing is compared")
-        return
+    """Compare the two objects with each other, and what the first one predicts with what is `expected`."""
+    if not finite(expected):
+        verdict.unprovable = f"in {run.computation.precision} the plain training is not finite after {BEFORE} steps"
     if any(scale for scale, _ in lost_of_ranks):
         verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
     reporting = sorted((objects for objects in told if objects[0].replica.reports), key=lambda of: of[0].replica.index)

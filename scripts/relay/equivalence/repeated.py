@@ -27,10 +27,11 @@ class Repeated:
     """Rank 0's repetition of what the strategy's two objects trained; what it showed is by step where it is a list.
 
     `outputs` are by the step after which it predicted: of each slice, what they may be, by the replica's own statistics
-    or by the first one's. `middle` is the state when the checkpoint was saved, and `end` the last one. `alike`: that
-    of `Plain`.
+    or by the first one's. `begin` is the first state, `middle` that when the checkpoint was saved, `end` the last one.
+    `alike`: that of `Plain`.
     """
 
+    begin: State
     middle: State
     end: State
 
@@ -67,6 +68,7 @@ class Repeated:
 
     def train(self) -> None:
         """Train all steps, predicting where the strategy does."""
+        self.begin = State.of(self.plain)
         for step in range(BEFORE + AFTER):
             self._step(step)
             if step + 1 in (1, BEFORE, BEFORE + AFTER):

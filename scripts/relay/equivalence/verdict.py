@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from relay.spec.run import OwnBatch
@@ -72,7 +71,8 @@ class Verdict:
     of its own batch.
 
     `where` says in a phrase where a training that failed parts from the plain one: at which step, and in what.
-    `unprovable` says why nothing can be compared; such a training is neither equivalent nor wrong.
+    `unprovable` says why something cannot be compared; such a training is neither equivalent nor wrong, unless there is
+    a problem.
     `per_sample` are the operations that one process computes for a sample, in all and forward; empty where not counted.
     """
 
@@ -103,17 +103,13 @@ class Verdict:
         self.notes += other.notes
         self.figures |= other.figures
         self.where, self.per_sample = self.where or other.where, other.per_sample or self.per_sample
+        self.unprovable = self.unprovable or other.unprovable
 
-    def allow(self, compared: Compared, limit: float, why: str) -> None:
-        """Compare one kind with a larger limit, infinite for not at all; `why` is noted."""
-        kept = [part for part in self.parts if part.compared != compared]
-        relaxed = [replace(part, limit=max(part.limit, limit)) for part in self.parts if part.compared == compared]
+    @property
+    def others(self) -> list[str]:
+        """The problems that are no comparisons."""
         told = {part.problem for part in self.parts}
-        self.problems = [problem for problem in self.problems if problem not in told]
-        self.parts = []
-        for part in [*kept, *(relaxed if limit < math.inf else ())]:
-            self.add(part)
-        self.notes.append(why)
+        return [problem for problem in self.problems if problem not in told]
 
     def of_batch(self, own: OwnBatch) -> Verdict:
         """The verdict of the steps at one of the runs' own batch sizes, which begins empty."""
@@ -122,10 +118,11 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """As it is written to verdict.json. `equivalent`: the shared parts and those of every own batch passed."""
         losses = [part.figure for part in self.parts if (part.trial, part.compared) == ("algorithm", "losses")]
+        wrong = bool(self.problems or any(own.problems for own in self.own.values()))
         return {
             "gate": self.gate,
-            "equivalent": not (self.unprovable or self.problems or any(own.problems for own in self.own.values())),
-            "unprovable": self.unprovable,
+            "equivalent": not (self.unprovable or wrong),
+            "unprovable": None if wrong else self.unprovable,
             "max_loss_difference": losses[0] if losses else None,
             **self._found(),
             "own_batches": [

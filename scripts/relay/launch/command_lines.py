@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from relay.base.errors import UserError
@@ -84,8 +86,14 @@ def one_node_variables(rank: int, count: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of this node that nobody uses just now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of this node that nobody uses just now, and that no outgoing connection may take before it is needed.
+
+    Launchers that look at the same time begin in different places. Raises UserError where all are in use.
+    """
+    for number in range(PORTS):
+        port = FIRST_PORT + (os.getpid() + number) % PORTS
+        with socket.socket() as listener, suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise UserError(f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} of this node are all in use")

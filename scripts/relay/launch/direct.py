@@ -7,11 +7,12 @@ SIGTERM, SIGINT and SIGUSR2 are passed on, so that the processes can save and en
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
 from types import FrameType
 
 from relay.base import lifeline
@@ -19,7 +20,8 @@ from relay.launch.command_lines import free_port, one_node_variables
 from relay.process.interruption import SIGNALS
 
 Processes = dict[int, "subprocess.Popen[bytes]"]  # by rank
-PATIENCE_SECONDS = 600.0  # for processes that save a large model when another one has failed
+PATIENCE_SECONDS = 600.0  # for processes that save a large model after a signal, or when another one has failed
+LOOK_SECONDS = 0.1  # between two looks at the processes
 
 
 def start(count: int, program: list[str]) -> Processes:
@@ -37,33 +39,34 @@ def send(processes: Processes, number: int) -> None:
         process.send_signal(number)  # none to one that has been waited for
 
 
-def first_failure(processes: Processes) -> tuple[int, int] | None:
-    """Wait for the processes, in the order in which they end; rank and status of the first that fails, None if none."""
-    running = dict(processes)
-    while running:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # its status is left for Popen
-        for rank, process in [*running.items()]:
-            if (status := process.poll()) is not None:
-                del running[rank]
-                if status != 0:
-                    return rank, status
-    return None
+def wait(processes: Processes, received: list[int]) -> tuple[int, int] | None:
+    """Wait for all to end; rank and status of the first that fails, None if none does.
+
+    A failure ends the others. Whoever does not heed that, or a signal that was `received`, is killed in the end.
+    """
+    failure, deadline = None, math.inf
+    while running := {rank: process for rank, process in processes.items() if process.poll() is None}:
+        failure = failure or _failure(processes)
+        if (failure or received) and deadline == math.inf:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            if failure:
+                send(processes, signal.SIGTERM)
+        if time.monotonic() > deadline:
+            for process in running.values():
+                process.kill()
+        time.sleep(LOOK_SECONDS)
+    return failure or _failure(processes)
 
 
-def end(processes: Processes) -> None:
-    """End those that still run; by SIGKILL those that do not heed SIGTERM."""
-    send(processes, signal.SIGTERM)
-    for process in processes.values():
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE_SECONDS)
-            continue
-        process.kill()
-        process.wait()
+def _failure(processes: Processes) -> tuple[int, int] | None:
+    ended = ((rank, process.returncode) for rank, process in processes.items())
+    return next(((rank, status) for rank, status in ended if status), None)
 
 
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where a parent ignores it, the kernel keeps no status
     processes: Processes = {}
     received: list[int] = []
 
@@ -76,12 +79,9 @@ def main(count: int, program: list[str]) -> int:
     processes |= start(count, program)
     for early in received:  # before there was somebody to pass it on to
         send(processes, early)
-    failure = first_failure(processes)
-    if failure is None:
-        return 0
-    end(processes)
-    print("rank {} ended with status {}".format(*failure), file=sys.stderr)
-    return 1
+    if failure := wait(processes, received):
+        print("rank {} ended with status {}".format(*failure), file=sys.stderr)
+    return int(failure is not None)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     try:
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)
-        environment |= {LAUNCHER: str(os.getpid())}  # torchrun and spawn name theirs
+        environment |= {LAUNCHER: str(os.getpid())}  # those that start several name theirs
         environment |= {LAUNCHED: str(time.time())}
         python = interpreter(asked(None, run.stack, ROOT), Path())
         return _understood(_wait_for(command(run, python, program), environment), work)

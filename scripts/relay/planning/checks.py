@@ -98,7 +98,7 @@ def spot_checked(setting: Setting, cpus: int | None) -> Setting:
 
 
 def checked_along(check: SpotCheck, other: SpotCheck) -> bool:
-    """Whether the process of a spot check may check the runs of another setting: each in the threads that it had."""
+    """Whether the process of a spot check may check the runs of another setting: each with the CPUs of its node."""
     return (check.stack, check.shape.device) == (other.stack, other.shape.device)
 
 

@@ -98,7 +98,7 @@ TABLE = (
         Kind.BUSY,
         "port",
         "EADDRINUSE|[Aa]ddress already in use",
-        "another program has the port: on one node use torchrun --standalone, on several a port made from the job's id",
+        "another program has the port: start the same call again; on several nodes it follows from the job's id",
     ),
     Known(
         Kind.SETUP,

@@ -68,7 +68,10 @@ class ZeRO(Strategy):
         named = dict(model.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if id(parameter) in updated}
         fixed = {name: parameter for name, parameter in named.items() if id(parameter) not in updated}
-        self.parts = Parts(self.zero, trained, fixed, self.stage, self.ranks)
+        first = {id(parameter): name for name, parameter in named.items()}
+        every = model.named_parameters(remove_duplicate=False)
+        tied = {name: first[id(parameter)] for name, parameter in every if name not in named}
+        self.parts = Parts(self.zero, trained, fixed, tied, self.stage, self.ranks)
         self.gradient_bytes = 0
 
     def configuration(self, parameters: int, **options: Any) -> dict[str, Any]:

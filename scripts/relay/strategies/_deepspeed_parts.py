@@ -39,7 +39,7 @@ class Parts:
     """The parts of all parameters on this rank, by the parameters' names.
 
     `fixed` are those that the optimizer does not update. DeepSpeed leaves them out of its rows: before stage 3 every
-    rank has them whole.
+    rank has them whole. `tied` are further names of parameters, and the names by which they are among these.
     """
 
     def __init__(
@@ -47,10 +47,12 @@ class Parts:
         zero: Any,
         parameters: Mapping[str, nn.Parameter],
         fixed: Mapping[str, nn.Parameter],
+        tied: Mapping[str, str],
         stage: int,
         ranks: Ranks,
     ) -> None:
         self.zero, self.parameters, self.fixed, self.stage, self.ranks = zero, parameters, fixed, stage, ranks
+        self.tied = tied
         find = self._divided if stage == 3 else self._cut
         self.own = {name: find(parameter) for name, parameter in parameters.items()}
         self.shapes = {name: getattr(parameter, "ds_shape", parameter.shape) for name, parameter in parameters.items()}
@@ -124,7 +126,7 @@ class Parts:
             with self._in_memory(number) as piece:
                 for name in names:
                     self._collect(name, piece.detach(), to, whole, name)
-        return whole
+        return self._by_all_names(whole)
 
     def collect(self) -> tuple[Tensors, Tensors]:
         """A share of the whole parameters and of the optimizer's whole state, in main memory. Collective.
@@ -146,7 +148,11 @@ class Parts:
                             self._collect(name, value, owners[name], optimizer, f"state.{name}.{kind}")
                         elif owners[name] == self.ranks.rank and value is not None:
                             optimizer[f"state.{name}.{kind}"] = torch.tensor(float(value))
-        return model, optimizer
+        return self._by_all_names(model), optimizer
+
+    def _by_all_names(self, model: Tensors) -> Tensors:
+        """These parameters, with those that are tied under each of their names, as in a model's state."""
+        return model | {name: model[other] for name, other in self.tied.items() if other in model}
 
     def _collect(self, name: str, flat: torch.Tensor, to: int, whole: Tensors, place: str) -> None:
         """Send this rank's part of one tensor to the rank that gets the whole of it. Collective."""
