@@ -297,6 +297,13 @@ def test_a_buffer_that_another_module_changes_cannot_be_frozen() -> None:
     assert stilled.moving == ("child.seen",)
 
 
+def test_statistics_of_a_sample_that_is_not_finite_are_changed_by_nobody() -> None:
+    """They are NaN, which equals nothing; the sample is told where the loss is computed."""
+    model, batch = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), torch.ones(4, 2)
+    batch[1, 0] = torch.inf
+    assert still(model, lambda whole: whole(batch)).moving == ()
+
+
 def test_imaginary_parts_of_buffers_are_kept() -> None:
     """As of rotary embeddings; `nn.Module.to` drops them with a warning."""
     model = nn.Linear(2, 2)

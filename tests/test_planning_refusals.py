@@ -39,7 +39,7 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
             DDP | {"global_batch_size": 64, "batch_per_device": 16},
             "global_batch_size 64 contradicts batch_per_device 16; give one",
         ),
-        (DDP | {"devices_per_node": 1}, "ddp needs at least 2 devices, has 1"),
+        (DDP | {"devices_per_node": 1}, "ddp needs at least 2 devices, has 1; give devices_per_node: 2"),
         (
             CPU | {"data_workers": 2},
             "data_workers 2 have no work with loader resident; use loader dataloader",

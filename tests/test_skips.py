@@ -37,7 +37,7 @@ def reason(comparison: dict[str, Any], gpus: int = 0, **config: Any) -> str:
             "data_parallel needs a GPU, device is cpu; use ddp instead",
         ),
         ({"strategy": "mps"}, {}, "mps is for several processes on a device; give processes_per_device, such as 2"),
-        ({"strategy": "fsdp"}, {}, "fsdp needs at least 2 devices, has 1"),
+        ({"strategy": "fsdp"}, {}, "fsdp needs at least 2 devices, has 1; give devices_per_node: 2"),
         (
             {"strategy": "pipeline", "devices_per_node": 8},
             {},

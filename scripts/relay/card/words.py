@@ -137,8 +137,8 @@ def _loss(card: Card) -> str:
         )
     return (
         f"The loss is no mean over samples: a batch's is {100 * card.mean_difference:.2g} % from its parts'. (A mean "
-        "over the tokens of padded sequences is none, nor is a weighted one.) Strategies that divide a batch train "
-        "something else, and none can be proven."
+        "over the tokens of padded sequences is none, nor is a weighted one, nor Dice of a batch.) Strategies that "
+        "divide a batch train something else, and none can be proven. Take the mean of a value for each sample."
     )
 
 

@@ -44,7 +44,8 @@ def _device_problems(setting: Setting, needs: Requirements, here: Here) -> Itera
     elif nodes > 1 and here.site is None:
         yield f"{nodes} nodes: needs a cluster profile; on one machine give devices_per_node"
     if shape.devices < needs.least_devices:
-        yield f"{strategy} needs at least {needs.least_devices} devices, has {shape.devices}"
+        least = needs.least_devices
+        yield f"{strategy} needs at least {least} devices, has {shape.devices}; give devices_per_node: {least}"
     if needs.processes == "one" and not needs.divides and per_node > 1:
         remedy = "; give cpus_per_task instead" if shape.device == "cpu" else ""
         yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"

@@ -128,7 +128,8 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     compute(model)
     now = dict(model.named_buffers())
-    names = tuple(name for name, kept in before.items() if not torch.equal(now[name], kept))
+    # Statistics of a sample that is not finite are NaN before and after.
+    names = tuple(name for name, kept in before.items() if not torch.equal(now[name].nan_to_num(), kept.nan_to_num()))
     for name in names:
         now[name].copy_(before[name])
     return names
