@@ -34,7 +34,7 @@ def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> N
     assert {part["name"] for part in verdict["parts"]} == PARTS
     assert all(part["passed"] and part["figure"] <= part["limit"] for part in verdict["parts"])
     assert verdict["max_loss_difference"] <= 1e-9
-    assert "200 steps" in verdict["parts"][0]["what"]
+    assert "100 steps" in verdict["parts"][0]["what"]
     assert verdict["samples_per_rank"] == [16 / devices] * devices
     (own,) = verdict["own_batches"]
     assert (own["global_batch_size"], own["learning_rate"], own["problems"]) == (64, 0.02, [])

@@ -288,7 +288,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         seen = collect(tmp_path, run, [Rank(environment=ports)])
     assert seen.statuses == [1]
     (found,) = job._from_faults(tmp_path / "preflight", seen.facts, 2)
-    assert says(found, "stop", "port: ", "torchrun --standalone")
+    assert says(found, "stop", "port: ", "start the same call again")
 
 
 def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:

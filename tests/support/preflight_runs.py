@@ -61,7 +61,7 @@ def environment(**more: str) -> dict[str, str]:
 def run_of(processes: int = 1, **changes: Any) -> Preflight:
     """A planned run on CPUs with so many processes on each node."""
     gate, _ = planned("ddp", processes) if processes > 1 else planned("cpu")
-    gate = changed(gate, **changes)
+    gate = changed(gate, **{"launcher": "torchrun" if processes > 1 else "none", **changes})  # as of its runs
     compiled, feeding = gate.computation.compile, gate.feeding
     return Preflight(
         id=gate.id, shape=gate.shape, of_stack=gate.stack, place=gate.place, compile=compiled, feeding=feeding
