@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from relay.equivalence.course import AFTER, BEFORE, Seen
-from relay.equivalence.figures import apart, difference, most, scaled, scales
+from relay.equivalence.figures import apart, difference, most, scaled, scales, size
 from relay.equivalence.plain import State, Tensors
 from relay.equivalence.repeated import Repeated
 from relay.equivalence.trials import EXACT
@@ -27,17 +27,17 @@ def compare(
     what one plain process loads from the last checkpoint, or why it cannot."""
     firsts, seconds = zip(*told, strict=True)
     _losses(verdict, "as trained", firsts, repeated, 0, "with dropout and BatchNorm at work")
-    _tensors(verdict, "as trained", "parameters", trained, repeated.end.model, "after these steps")
+    _tensors(verdict, "as trained", "parameters", trained, repeated.end, "after these steps")
     _statistics(verdict, repeated, firsts)
     _outputs(verdict, "as trained", firsts, repeated, (1, BEFORE))
-    _tensors(verdict, "between steps", "parameters", loaded, repeated.middle.model, "after a checkpoint was loaded")
+    _tensors(verdict, "between steps", "parameters", loaded, repeated.middle, "after a checkpoint was loaded")
     _outputs(verdict, "between steps", seconds, repeated, (BEFORE, BEFORE + AFTER))
     _losses(verdict, "between steps", seconds, repeated, BEFORE, "after a checkpoint was loaded")
     if isinstance(alone, str):
         verdict.problems.append(f"between steps: one plain process cannot load the checkpoint: {alone}")
     else:
-        found, expected = (state.model | state.optimizer for state in (alone, repeated.end))
-        _tensors(verdict, "between steps", "state", found, expected, "of a checkpoint in one plain process")
+        when = "of a checkpoint in one plain process"
+        _tensors(verdict, "between steps", "state", alone.model | alone.optimizer, repeated.end, when)
 
 
 def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
@@ -47,7 +47,7 @@ def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
 
     def states(kind: str) -> float:
         pairs = ((repeated.middle, other.middle), (repeated.end, other.end))
-        return most(_farthest(getattr(its, kind), getattr(mine, kind)) for mine, its in pairs)
+        return most(_farthest(its, mine, kind) for mine, its in pairs)
 
     losses = scaled(*(torch.tensor(each.losses, dtype=torch.float64) for each in (other, repeated)))
     outputs = [
@@ -69,22 +69,28 @@ def apart_by_rounding(repeated: Repeated) -> dict[Compared, float]:
 def moved_by_training(repeated: Repeated) -> dict[Compared, float]:
     """How far the training itself moves each kind of figures, from its begin or its first step to its end."""
     begin, end = repeated.begin, repeated.end
-    model = _farthest(begin.model, end.model)
+    model = _farthest(begin, end, "model")
     predicted = [sets[0] for sets in repeated.outputs[BEFORE + AFTER]]
     outputs = [apart(first[0], last) for first, last in zip(repeated.outputs[1], predicted, strict=True)]
     return {
         "losses": max(repeated.losses) - min(repeated.losses),
         "outputs": most(outputs),
         "parameters": model,
-        "statistics": _farthest(begin.buffers, end.buffers),
+        "statistics": _farthest(begin, end, "buffers"),
         "state": model,
     }
 
 
-def _farthest(found: Tensors, expected: Tensors) -> float:
-    """The largest difference of tensors with the same names, each relative to its scale."""
-    relative_to = scales(expected)
-    return most(difference(found[name], tensor) / relative_to[name] for name, tensor in expected.items())
+def _apart(found: Tensors, expected: Tensors, statistics: Tensors) -> dict[str, float]:
+    """The differences by name; statistics are compared relative to their largest value, where that is more than 1."""
+    relative_to = scales(expected) | {name: max(1.0, size(expected[name])) for name in statistics}
+    return {name: difference(found[name], tensor) / relative_to[name] for name, tensor in expected.items()}
+
+
+def _farthest(found: State, expected: State, kind: str) -> float:
+    """The largest difference of what states have of a kind: "model", "optimizer" or "buffers"."""
+    mine, its = getattr(found, kind), getattr(expected, kind)
+    return most(_apart(mine, its, {} if kind == "optimizer" else expected.buffers).values())
 
 
 def _losses(verdict: Verdict, trial: TrialName, seen: Sequence[Seen], repeated: Repeated, begins: int,
@@ -103,15 +109,13 @@ def curve(seen: Sequence[Seen]) -> torch.Tensor:
     return torch.tensor([each.losses for each in seen if each.replica.reports], dtype=torch.float64).mean(0)
 
 
-def _tensors(
-    verdict: Verdict, trial: TrialName, compared: Compared, found: Tensors, expected: Tensors, when: str
-) -> None:
-    """Compare tensors by name."""
+def _tensors(verdict: Verdict, trial: TrialName, compared: Compared, found: Tensors, state: State, when: str) -> None:
+    """Compare tensors by name with those of a state; for "state" the optimizer's, too."""
+    expected = state.model | (state.optimizer if compared == "state" else {})
     if missing := sorted(set(expected) - set(found)):
         verdict.problems.append(f"{trial}: {missing[0]} is missing {when} ({len(missing)} of {len(expected)} are)")
         return
-    relative_to = scales(expected)
-    figures = {name: difference(found[name], tensor) / relative_to[name] for name, tensor in expected.items()}
+    figures = _apart(found, expected, state.buffers)
     worst = _worst(figures)
     verdict.add(Part(trial, compared, f"largest difference {when}, in {worst}", figures[worst], EXACT))
     for name, figure in figures.items():
