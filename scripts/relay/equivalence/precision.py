@@ -60,10 +60,11 @@ def compare(
     told: Sequence[tuple[Seen, Seen]],
 ) -> None:
     """Compare the two objects with each other, and what the first one predicts with what is `expected`."""
-    if not finite(expected):
-        verdict.unprovable = f"in {run.computation.precision} the plain training is not finite after {BEFORE} steps"
     if any(scale for scale, _ in lost_of_ranks):
         verdict.problems.append("between steps: the loss's scale is another one after a checkpoint was loaded")
+    if not finite(expected):
+        verdict.unprovable = f"in {run.computation.precision} the plain training is not finite after {BEFORE} steps"
+        return  # nothing equals what is no number
     reporting = sorted((objects for objects in told if objects[0].replica.reports), key=lambda of: of[0].replica.index)
     _resumed(verdict, run, made, [figure for _, figure in lost_of_ranks], reporting)
     _predicted(verdict, run, data, task, expected, batches.joined([first.outputs[BEFORE] for first, _ in reporting]))
