@@ -37,6 +37,7 @@ from relay.planning import (
     planner,
     probed,
     reading,
+    scripts,
     selftest,
     settings,
     shrink,
@@ -165,6 +166,7 @@ if workflow.is_main_process:
             refused=lambda targets: [
                 *probed.refusals(CONFIG, targets),
                 *largest_models.refusals(PLAN, targets),
+                *scripts.refusals(CONFIG, targets),
             ],
             cluster=SITE_NAME,
             first=[f"results/cards/{card}.json" for card in PLAN.looks],

@@ -145,9 +145,9 @@ def _trained(kind: Any, ranks: Any, held: str, width: int, depth: int) -> tuple[
 
 
 def _resident(name: str) -> int:
-    from relay.process import machine
+    from relay.process import system
 
-    return machine.held_bytes()[name]
+    return system.held_bytes()[name]
 
 
 def _reset_peak() -> None:

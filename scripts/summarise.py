@@ -4,9 +4,10 @@ from relay.base import entry, options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.run_folder import chain, replaced
+from relay.script import summary as of_script
 from relay.spec.run import Run
+from relay.training import summary as of_task
 from relay.training.job import Places
-from relay.training.summary import summarise
 
 
 def main() -> int:
@@ -16,7 +17,8 @@ def main() -> int:
     run = Run.read(places.run / "run.json")
     if problem := chain.of_another_start(places.run, places.work):
         raise UserError(f"run {run.id}: {problem}")
-    summary = summarise(run, places.work)
+    kind = of_script if run.strategy.script else of_task
+    summary = kind.summarise(run, places.work)
     write_json(places.run / "summary.json", summary)
     if summary["status"] == "done":
         replaced.forget(places)

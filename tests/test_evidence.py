@@ -11,7 +11,7 @@ import pytest
 from relay.comparison.evidence import evidence
 from relay.comparison.inputs import read_inputs
 from relay.planning.config import Config, load
-from relay.process.machine import driver
+from relay.process.system import driver
 from relay.run_folder import snapshot
 from results_tree import Tree
 

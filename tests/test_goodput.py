@@ -8,7 +8,7 @@ import pytest
 
 from chain_runs import Bench
 from relay.base.files import read_json
-from relay.process import machine
+from relay.process import system
 from relay.run_folder import chain as chains
 from relay.training.goodput import PARTS, spent, split
 from relay.training.summary import summarise
@@ -85,4 +85,4 @@ def test_a_real_chain_tells_all_of_its_parts(bench: Bench) -> None:
     assert all(entry["job_started"] <= entry["started"] <= entry["ended"] for entry in entries)
     assert read_json(chain.work / "chain.json")["attempts"] == entries
     told = (found["virtual"], found["cpu_quota"], found["shares_nodes"])
-    assert told == (machine.virtual(), machine.cpu_quota(), False)
+    assert told == (system.virtual(), system.cpu_quota(), False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay.comparison import answer_words as words
-from relay.process import machine
+from relay.process import system
 from results_tree import Tree
 from test_answer import answer_of
 
@@ -108,11 +108,11 @@ def groups(tmp_path: Path, line: str, **files: str) -> Path:
     ],
 )
 def test_a_quota_of_cpu_time_is_found(tmp_path: Path, line: str, files: dict[str, str], expected: float | None) -> None:
-    assert machine.cpu_quota(groups(tmp_path, line, **files), tmp_path / "root") == expected
+    assert system.cpu_quota(groups(tmp_path, line, **files), tmp_path / "root") == expected
 
 
 def test_a_virtual_machine_is_told_by_its_processors(tmp_path: Path) -> None:
     (tmp_path / "virtual").write_text("flags\t\t: fpu vme hypervisor lahf_lm\n")
     (tmp_path / "bare").write_text("model name\t: A hypervisorless one\nflags\t\t: fpu vme\n")
-    assert machine.virtual(tmp_path / "virtual")
-    assert not machine.virtual(tmp_path / "bare") or Path("/sys/hypervisor/type").exists()
+    assert system.virtual(tmp_path / "virtual")
+    assert not system.virtual(tmp_path / "bare") or Path("/sys/hypervisor/type").exists()

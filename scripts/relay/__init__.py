@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Task"]
+__all__ = ["Task", "step"]
 
 if TYPE_CHECKING:
+    from relay.chain.report import step
     from relay.task.user import Task
 
 
 def __getattr__(name: str) -> Any:
-    """`relay.Task`, for users' files. Found when it is asked for, because the planner needs nothing of it."""
+    """`relay.Task` and `relay.step`, for users' files. Found when asked for: the planner needs nothing of them."""
     if name == "Task":
         from relay.task.user import Task
 
         return Task
+    if name == "step":
+        from relay.chain.report import step
+
+        return step
     raise AttributeError(f"module 'relay' has no attribute '{name}'")

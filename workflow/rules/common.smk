@@ -6,14 +6,17 @@ from dataclasses import asdict
 from functools import cache, cached_property
 
 from relay.base.entry import print_anywhere
+from relay.base.files import write_json
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import locks, login_node
+from relay.equivalence.verdict import of_scripts
 from relay.planning import shapes
 from relay.planning.checks import checked_along, judged_along
 from relay.slurm import commands as slurm_commands
 from relay.run_folder.places import Places
 from relay.spec import user_limits
+from relay.spec.script import NOT_PROVEN
 from relay.status import finished
 from relay.status import page as status_page
 from relay.training import speed
@@ -116,10 +119,11 @@ def environment_of(specification):
 
 def waited_for(specification):
     """What has to be there before the job is submitted: data, environment and, on a cluster, a look at its nodes."""
-    found = [
-        f"results/datasets/{specification.dataset.directory_name}/manifest.json",
-        environment_of(specification),
-    ]
+    found = [environment_of(specification)]
+    if specification.dataset.name:  # a script brings its own data
+        found.insert(
+            0, f"results/datasets/{specification.dataset.directory_name}/manifest.json"
+        )
     if SITE is not None:
         found.append(f"results/preflight/{PLAN.preflight(specification)}/facts.json")
     return found

@@ -1,6 +1,8 @@
 # Login node: download, or take from where the user has it, check, and prepare. Jobs never touch the network.
 DATASETS = {
-    each.dataset.directory_name: each for each in (*PLAN.runs, *PLAN.gates.values())
+    each.dataset.directory_name: each
+    for each in (*PLAN.runs, *PLAN.gates.values())
+    if each.dataset.name
 }
 
 

@@ -99,6 +99,22 @@ rule gate:
         " --output {output:q} --attempt {resources.attempt} --beside {GATES_ALONG:{wildcards.gate}} >> {log:q} 2>&1"
 
 
+# What stands for all scripts that are measured as they stand.
+rule script_verdict:
+    output:
+        GATE.format(NOT_PROVEN),
+    localrule: True
+    conda:
+        no_environment
+    message:
+        "Scripts are measured as they stand, and not proven"
+    run:
+        write_json(Path(output[0]), of_scripts(NOT_PROVEN))
+
+
+ruleorder: script_verdict > gate
+
+
 # `snakemake equivalence`: all verdicts, without training a run.
 rule equivalence:
     input:

@@ -75,7 +75,9 @@ def before_segment(wildcards):
     else:
         gate = PLAN.gate(run)
         proof = (
-            [REFERENCE.format(PLAN.reference_of[gate])] if unfinished_gate(gate) else []
+            [REFERENCE.format(PLAN.reference_of[gate])]
+            if gate in PLAN.gates and unfinished_gate(gate)
+            else []
         )
         wanted = [places.run / "chain.json", *proof, *waited_for(run)]
     state = places.state(end)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import ChainError, Stopped
+    from .report import step
     from .run import Run, resume
 
-__all__ = ["ChainError", "Run", "Stopped", "resume"]
-_PLACES = {"ChainError": "errors", "Stopped": "errors", "Run": "run", "resume": "run"}
+__all__ = ["ChainError", "Run", "Stopped", "resume", "step"]
+_PLACES = {"ChainError": "errors", "Stopped": "errors", "Run": "run", "resume": "run", "step": "report"}
 
 
 def __getattr__(name: str) -> Any:

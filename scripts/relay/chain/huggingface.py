@@ -24,6 +24,7 @@ from .errors import ChainError, Stopped, say, tell_in_one_line
 from .files import described
 from .folder import Folder, damage, manifest, of_another
 from .ranks import Ranks
+from .report import reporter
 from .signals import Interruption
 from .time_limit import end_time
 
@@ -92,6 +93,8 @@ class ChainCallback(TrainerCallback):
     ) -> TrainerControl:
         """Have the Trainer save, and stop, where the ranks agree on it."""
         self._step_at = time.monotonic()
+        if told := reporter():
+            told.count(state.global_step, None)
         if self._agreement.due(state.global_step):
             decision = self._agreement.reach(state.global_step, 0.0, self._save_seconds)
             self._agreement.done(state.global_step, saved=decision.save)
@@ -111,6 +114,8 @@ class ChainCallback(TrainerCallback):
         place = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         files = {str(path.relative_to(place)): described(path) for path in place.rglob("*") if path.is_file()}
         Folder.seal(place, state.global_step, files, {"script": self._script, "world_size": args.world_size})
+        if told := reporter():
+            told.saved(state.global_step)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -15,6 +15,7 @@ from .folder import Folder
 from .forgotten import forgotten
 from .place import Place, batches, own_generators
 from .ranks import Ranks
+from .report import reporter
 from .saving import Checkpoints
 from .signals import Interruption
 from .state import State
@@ -132,6 +133,8 @@ class Run:
         """
         self._go_on()
         self._place.step = step
+        if told := reporter():
+            told.count(step, None)
         if not self._asked:
             self._asked = True
             self._tell_what_is_forgotten()

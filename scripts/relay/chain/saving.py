@@ -25,6 +25,7 @@ from .folder import Folder, damage, manifest, of_another, whole
 from .generators import generators, restore
 from .place import Place
 from .ranks import Ranks
+from .report import reporter
 from .state import REPLICATED, State, difference
 
 # How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
@@ -151,6 +152,8 @@ class Checkpoints:
         except ChainError as error:
             self._give_up(saving, str(error), told=error.told)
         self.longest_save_seconds = seconds
+        if told_to := reporter():
+            told_to.saved(saving.step)
 
     def _fail(self, saving: Saving) -> None:
         error = saving.part.exception() if saving.part.done() else None

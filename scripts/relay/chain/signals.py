@@ -11,6 +11,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
+NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Interruption:
         if self.received:
             return self.received[0]
         if self.end_time is not None and time.time() > self.end_time - self.margin_seconds:
-            return "the job's time is nearly over"
+            return NEARLY_OVER
         if self._launcher_is_gone():
             return "the launcher is gone"
         return None

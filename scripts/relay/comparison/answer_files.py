@@ -102,7 +102,18 @@ def prepare(found: Recommendation, answer: Answer, results: Path) -> None:
 
 def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
     assert answer.request is not None
+    script = run.strategy.script
     export = [sys.executable, ROOT / "scripts" / "export.py", "--run", run.id, "--results", results]
+    of_model = [
+        f"It trains the run {run.id}. Its checkpoints will be in {Places(results, run.id).work}.",
+        "When it has ended, this writes its model as safetensors:",
+        f"    {shlex.join(map(str, export))} --output model.safetensors",
+        "For a script of your own, keep the lines of #SBATCH, and put these in place of all others:",
+    ]
+    of_command = [
+        f"It runs your command in a folder of its own, {Places(results, run.id).work / 'folder'}.",
+        "Without Torch Relay, keep the lines of #SBATCH, and put these in place of all others:",
+    ]
     lines = [
         f"Torch Relay's recommendation. Submit it as it stands: sbatch results/{answer.script}",
         words.sentence(answer),
@@ -110,10 +121,7 @@ def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
         words.why_not_the_fastest(answer),
         f"Memory: {answer.request.memory_why}.",
         f"Time: {answer.request.time_why}.",
-        f"It trains the run {run.id}. Its checkpoints will be in {Places(results, run.id).work}.",
-        "When it has ended, this writes its model as safetensors:",
-        f"    {shlex.join(map(str, export))} --output model.safetensors",
-        "For a script of your own, keep the lines of #SBATCH, and put these in place of all others:",
+        *(of_command if script else of_model),
         *(f"    {line}" for line in own_script(run, answer.request)),
     ]
     return [" ".join(line.splitlines()) for line in lines if line]
@@ -168,7 +176,7 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "gpus": gpus(run),
         "cpu_cores": cores(run),
         "samples_per_second": _estimate(candidate.speed),
-        "seconds_per_epoch": _estimate(candidate.seconds_per_epoch),
+        "seconds_per_epoch": None if run.strategy.script else _estimate(candidate.seconds_per_piece),
         "training_hours": candidate.training_hours,
         **{name: row[name] for name in ("test_accuracy", "metric", "test_metric", "test_loss")},
         **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},

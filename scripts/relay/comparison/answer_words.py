@@ -96,11 +96,18 @@ def _speed(answer: Answer, best: Candidate) -> str:
     factor = best.run.task.units_per_sample
     low, high = best.speed.low, best.speed.high
     spread = f" (between {number(low * factor)} and {number(high * factor)})" if low and high else ""
-    epoch, whole = seconds(best.seconds_per_epoch.value), seconds(3600 * best.training_hours)
+    piece, whole = seconds(best.seconds_per_piece.value), seconds(3600 * best.training_hours)
+    script = best.run.strategy.script
+    all_of_it = "the whole job" if script else f"the {best.run.length.epochs:g} epochs of this comparison"
     return (
-        f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. An epoch takes {epoch}, the "
-        f"{best.run.length.epochs:g} epochs of this comparison {whole}.{_quality(best)}"
+        f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. "
+        f"{_capital(best.piece)} {'take' if best.piece[0].isdigit() else 'takes'} {piece}, {all_of_it} {whole}."
+        f"{_quality(best)}"
     )
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _quality(best: Candidate) -> str:
@@ -169,7 +176,7 @@ def _kind(answer: Answer, best: Candidate) -> str:
         lead = "A GPU may pay" if found.relation == "unclear" else "A GPU pays"
         return (
             f"{lead}. The best setting on CPUs, {found.other.name}, is {as_fast(found.ratio)}. "
-            f"It takes {seconds(found.other.seconds_per_epoch.value)} for an epoch."
+            f"It takes {seconds(found.other.seconds_per_piece.value)} for {found.other.piece}."
         )
     if found is not None:
         return _a_gpu(answer, best, found)
@@ -184,8 +191,9 @@ def _a_gpu(answer: Answer, best: Candidate, found: Compared) -> str:
     used = found.other.row["gpu_utilisation"]
     told = (
         f"{lead}. The best setting on GPUs, {found.other.name}, trains {as_fast(found.ratio)}, "
-        f"an epoch in {seconds(found.other.seconds_per_epoch.value)}. A GPU counts as {answer.rules.cores_per_gpu} CPU "
-        f"cores, so it costs {number(found.other.cost / best.cost, 2)} times as much. It would have to be "
+        f"{found.other.piece} in {seconds(found.other.seconds_per_piece.value)}. "
+        f"A GPU counts as {answer.rules.cores_per_gpu} CPU cores, so it costs "
+        f"{number(found.other.cost / best.cost, 2)} times as much. It would have to be "
         f"{number(answer.turns_at(found), 2)} times as fast."
     )
     return told if used is None else f"{told} Its GPUs computed {percent(used, 0)} of the time."

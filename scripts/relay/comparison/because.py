@@ -26,7 +26,7 @@ def difference(one: Candidate, other: Candidate) -> str:
     part, whole = found
     share, its = (percent(each.row[COLUMNS[part]], 0) for each in (slow, quick))
     return (
-        f"For an epoch, {slow.name} needs {number(whole, 2)} s more. Most of that is {WORDS[part]}: {share} of its "
+        f"For {slow.piece}, {slow.name} needs {number(whole, 2)} s more. Most of that is {WORDS[part]}: {share} of its "
         f"steps' time, {its} of the other's."
     )
 
@@ -56,4 +56,4 @@ def overhead(candidate: Candidate) -> str:
 
 def _seconds(candidate: Candidate, part: str) -> float:
     """The seconds of a part in an epoch's steps."""
-    return candidate.seconds_per_epoch.value * float(candidate.row[COLUMNS[part]] or 0.0)
+    return candidate.seconds_per_piece.value * float(candidate.row[COLUMNS[part]] or 0.0)

@@ -9,6 +9,7 @@ cores that the site shares out with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from relay.comparison.measured import SettingResult
 from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
 from relay.spec.run import Run
 
+PIECE = 1000  # samples, or steps
 CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
@@ -54,9 +56,20 @@ class Candidate(SettingResult):
         return gpus(self.run) if self.on_gpus else cores(self.run)
 
     @property
-    def seconds_per_epoch(self) -> Estimate:
-        """Seconds of an epoch's steps, without evaluation."""
+    def piece(self) -> str:
+        """The piece of work whose time is told: an epoch or, of a script, which has none that is known, another one."""
+        script = self.run.strategy.script
+        if script is None:
+            return "an epoch"
+        return "a run of the command" if script.counts == "runs" else f"{PIECE:,} {script.counts}"
+
+    @property
+    def seconds_per_piece(self) -> Estimate:
+        """Seconds of that piece: of an epoch its steps, without evaluation."""
+        script = self.run.strategy.script
         samples = self.run.length.steps_per_epoch * self.run.batch.global_batch_size
+        if script:
+            samples = 1 if script.counts == "runs" else PIECE
         speed = self.speed
         if speed.low is None or speed.high is None:
             return Estimate(samples / speed.value)
@@ -64,7 +77,10 @@ class Candidate(SettingResult):
 
     @property
     def training_hours(self) -> float:
-        """Hours of the run's steps at the measured speed."""
+        """Hours of the run's steps at the measured speed; of a script, of the whole command."""
+        if self.run.strategy.script:
+            held = [s["allocated_seconds"] - s["startup_seconds"] for s in self.summaries]
+            return math.fsum(held) / len(held) / 3600
         return self.run.length.total_steps * self.run.batch.global_batch_size / self.speed.value / 3600
 
 

@@ -38,7 +38,7 @@ def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
     elif answer.certainty == "unclear":
         yield from _unclear(answer, best)
     else:
-        yield _alone(answer)
+        yield _alone(answer, best)
 
 
 def _unknown(answer: Answer) -> Iterator[str]:
@@ -59,10 +59,11 @@ def _others(answer: Answer) -> str:
     return "; ".join(answer.neighbours)
 
 
-def _alone(answer: Answer) -> str:
+def _alone(answer: Answer, best: Candidate) -> str:
+    proven = "" if best.run.strategy.script else " and proven"
     dropped = [each.name for each in answer.left_out if each.category == "dropped"]
     if not dropped:
-        return "Nothing else was measured and proven, so there is nothing to compare it with."
+        return f"Nothing else was measured{proven}, so there is nothing to compare it with."
     verb = "was" if len(dropped) == 1 else "were"
     slow = listing(some(dropped))
     return f"{slow} {verb} clearly slower in the first repeat, and got no further ones (`drop_slower_than`)."

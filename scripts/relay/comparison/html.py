@@ -107,7 +107,8 @@ class Section:
     not_measured: Sequence[str]
     block: str
     own_script: str
-    epochs: str
+    of_command: bool
+    extent: str
     not_recommended: Mapping[str, str]
     all_well: str
     how_long: HowLong | None
@@ -206,6 +207,8 @@ class Report:
         rows = [each.row for each in results]
         planned = [each for each in results if each.records]
         found, learnt = recommendation(answer, self.results), quality(rows)
+        of_command = any(each.run.strategy.script for each in planned)
+        epochs = answer.best.run.length.epochs if answer.best else 0
         return Section(
             trained=answer.trained,
             unit=told_unit(rows),
@@ -218,7 +221,8 @@ class Report:
             not_measured=words.not_measured(answer),
             block=pasted(answer, found.script) if found else "",
             own_script="\n".join(own_script(found.run, answer.request)) if found and answer.request else "",
-            epochs=f"{answer.best.run.length.epochs:g}" if answer.best else "",
+            of_command=of_command,
+            extent="your whole command" if of_command else f"the {epochs:g} epochs of this comparison",
             not_recommended={each.other.name: words.not_recommended(answer, each) for each in answer.others},
             all_well=all_well(results),
             how_long=how_long(answer),

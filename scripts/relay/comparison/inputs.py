@@ -254,7 +254,7 @@ def _no_result(summary: dict[str, Any]) -> str:
 def _unproven(planned: Mapping[str, Any], results: Path) -> str:
     """Why a run's gate could give no verdict: its own fault, or its reference's; '' where neither has recorded one."""
     proofs = results / "equivalence"
-    of_reference = _recorded(proofs / "references" / planned.get("reference", "-"))
+    of_reference = _recorded(proofs / "references" / (planned.get("reference") or "-"))
     of_gate = _recorded(proofs / "gates" / planned["gate"])
     return (of_reference and f"reference: {of_reference}") or (of_gate and f"gate: {of_gate}")
 

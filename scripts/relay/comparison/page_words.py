@@ -54,9 +54,9 @@ class HowLong:
 def how_long(answer: Answer) -> HowLong | None:
     """The time of longer trainings at the measured speed; None where nothing is recommended."""
     best = answer.best
-    if best is None:
+    if best is None or best.run.strategy.script:  # nobody knows what a longer script is
         return None
-    epoch, length = best.seconds_per_epoch, best.run.length
+    epoch, length = best.seconds_per_piece, best.run.length
     known = epoch.low is not None and epoch.high is not None
     between = f" (between {seconds(epoch.low or 0)} and {seconds(epoch.high or 0)})" if known else ""
     outside = max((each["allocated_seconds"] - (each["train_seconds"] or 0.0) for each in best.summaries), default=0.0)

@@ -85,7 +85,7 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
     """Seconds of an epoch against what it costs, with the Pareto front, as SVG; None for less than two candidates."""
     if len(candidates) < 2:
         return None
-    points = [(each.seconds_per_epoch.value * each.cost, each.seconds_per_epoch.value) for each in candidates]
+    points = [(each.seconds_per_piece.value * each.cost, each.seconds_per_piece.value) for each in candidates]
     front = sorted(p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points))
     with styled(name):
         height = 2.6 + 0.05 * max(0, len(candidates) - 10)  # many points need more room
@@ -98,8 +98,8 @@ def cost_plot(candidates: Sequence[Candidate], name: str) -> str | None:
             height = 0.06 + 0.16 * (len(candidates) - 1 - place)
             label, size = fitted(f"{place + 1}  {each.name}", most=7.5)
             figure.text(0.02, height / figure.get_figheight(), label, fontsize=size, color=colour)
-        axes.set_xlabel("cost of an epoch (seconds × CPU cores; a GPU counts as several)")
-        axes.set_ylabel("seconds for an epoch")
+        axes.set_xlabel(f"cost of {candidates[0].piece} (seconds × CPU cores; a GPU counts as several)")
+        axes.set_ylabel(f"seconds for {candidates[0].piece}")
         if max(points)[0] > WIDE * min(points)[0]:  # else the cheap ones would lie on each other
             for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
                 scale("log")

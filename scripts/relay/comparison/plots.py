@@ -92,7 +92,7 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
                 panel.tick_params(labelbottom=True)  # with an odd number of panels, there is none below this one
         for panel in panels:
             panel.set_axis_off()
-        below(figure, "epochs")
+        below(figure, "steps" if drawn[0][0].run.strategy.script else "epochs")
         figure.supylabel("training loss", fontsize=9, color=MUTED, x=0.01)
         return svg_of(figure, name)
 

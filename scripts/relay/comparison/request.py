@@ -114,8 +114,9 @@ def _time(
     outside = [_outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
     needed = (trained + once) * (1 + MARGIN) + START_SECONDS
+    what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
     why = (
-        f"for {times * run.length.epochs:g} epochs, {number(trained, 2)} s of training in the slowest repeat, "
+        f"for {what}, {number(trained, 2)} s of training in the slowest repeat, "
         f"{number(once, 2)} s for starts, evaluations and saves, {100 * MARGIN:.0f} % more as a margin, and "
         f"{START_SECONDS:.0f} s for Slurm's start, in whole minutes"
     )
@@ -145,6 +146,8 @@ def _outside_seconds(summary: Mapping[str, Any], times: int) -> float:
 
 def _training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
     """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
+    if run.strategy.script:  # how many steps it has is not known
+        return float(summary["train_seconds"] or 0.0)
     samples = run.length.total_steps * run.batch.global_batch_size
     by_speed = samples / summary["samples_per_second"] if summary.get("samples_per_second") else 0.0
     return max(float(summary["train_seconds"] or 0.0), by_speed)

@@ -12,6 +12,7 @@ from relay.comparison.columns import COMPARISON, MEASURED, Row, category
 from relay.comparison.inputs import Inputs, Record, Skipped
 from relay.comparison.outliers import outliers
 from relay.comparison.refusals import by_repeat, proven, refusals
+from relay.comparison.script_losses import differing
 from relay.comparison.spot_checks import Status, summed_up
 from relay.comparison.statistics import geometric_mean, ratio, standing
 from relay.comparison.versions import mixed
@@ -34,7 +35,7 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     _compare(rows, groups, inputs.margin)
     _scale(rows, groups)
     done = {setting: groups[setting] for setting, row in rows.items() if category(row) == "done"}
-    found = (outliers(done), mixed(groups))
+    found = (outliers(done), mixed(groups), differing(done))
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in found if setting in warnings) or None
     everything = [*rows.values(), *(_skipped(entry) for entry in inputs.skipped)]
@@ -124,7 +125,8 @@ def _pooled(group: Sequence[Record]) -> Row:
     refused = [] if ungated else [*refusals(group), *by_repeat(group, lambda record: _spot_check(record, "failed"))]
     faults = [*ungated, *by_repeat(group, lambda record: _error(record, refused))]
     unproven = (verdict or {}).get("unprovable")
-    unproven_note = [f"measured, not proven: because {unproven}"] if unproven else []
+    noted = unproven and not run.strategy.script  # of scripts it is known, and stands in the answer
+    unproven_note = [f"measured, not proven: because {unproven}"] if noted else []
     lossy = verdict.get("lossy") if verdict else None
     lossy_note = [f"{lossy} is lossy: its update is only bounded by the gate"] if lossy else []
     unchecked = by_repeat(group, lambda record: _spot_check(record, "not checked"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.base.files import read_json
 from relay.driver.claim import say
+from relay.spec.script import NOT_PROVEN
 
 RESULTS = Path("results")
 
@@ -48,6 +49,8 @@ def refusal(path: Path) -> str:
     if verdict is None or verdict.get("equivalent", True):
         return ""
     gate, problems = path.parent.name, verdict.get("problems") or ["the equivalence gate failed"]
+    if gate == NOT_PROVEN:  # known before anything is measured
+        return ""
     if because := verdict.get("unprovable"):
         return f"gate {gate}: cannot tell, so its setting is measured, not proven: because {because}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

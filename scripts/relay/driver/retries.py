@@ -19,7 +19,7 @@ from snakemake.logging import logger
 from relay.base import ending, killed_for_memory, lock, room
 from relay.base.ending import Ending
 from relay.driver.terminal import SEGMENT, Terminal
-from relay.run_folder import sealed
+from relay.run_folder import reached
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 
 RESULTS = Path("results")
@@ -174,7 +174,7 @@ def _where(job: Any) -> str:
 
 
 def _newest(run: str) -> int:
-    return max(sealed.complete(RESULTS / "checkpoints" / run), default=0)
+    return reached.newest(RESULTS / "checkpoints" / run)
 
 
 def _keep(log: Path) -> None:

@@ -141,6 +141,12 @@ class Verdict:
         }
 
 
+def of_scripts(gate: str) -> dict[str, Any]:
+    """The verdict on all scripts that are measured as they stand: nobody has looked at what they compute."""
+    why = "a script is measured as it stands, and nothing of it is computed again"
+    return {**Verdict(gate, unprovable=why).as_dict(), "strategy_source": None}
+
+
 def failed_at(unfinished: Mapping[str, Any], error: str) -> dict[str, Any]:
     """The verdict of a gate that failed with `error` at an own batch; `unfinished` is its verdict before that batch.
 
@@ -161,7 +167,7 @@ def of_batch(verdict: Mapping[str, Any], own: OwnBatch) -> dict[str, Any]:
     found: Mapping[str, Any] = entries[0] if entries else {"equivalent": False, **Verdict("")._found()}
     of_it = f"batch {own.global_batch_size}: "
     problems = [*_with_place(verdict), *(of_it + problem for problem in _with_place(found))]
-    if not entries and not problems:
+    if not entries and not problems and not verdict.get("unprovable"):
         problems.append(f"{of_it}the gate has trained no step at it")
     return {
         **verdict,

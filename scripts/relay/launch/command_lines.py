@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from relay.base.errors import UserError
-from relay.spec.run import Specification
+from relay.spec.run import Specification, Training
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -51,6 +51,8 @@ def command(
     `python` are the words that start the interpreter of the run's environment. `program` are the arguments of
     `relay.launch.worker`: role, work and the role's arguments. `meeting` is needed for torchrun on several nodes.
     """
+    if run.shape.launcher == "torchrun" and is_script(run):  # the command starts its node's processes itself
+        return [*python, "-m", "relay.launch.worker", *program]
     if run.shape.launcher in ("direct", "spawn", "horovodrun"):
         return [*python, "-m", f"relay.launch.{run.shape.launcher}", str(run.shape.processes_per_node), *program]
     worker = ["-m", "relay.launch.worker", *program]
@@ -65,6 +67,11 @@ def command(
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, *worker]
+
+
+def is_script(run: Specification) -> bool:
+    """Whether a command of the user's is run, and no strategy."""
+    return isinstance(run, Training) and run.strategy.script is not None
 
 
 def rank_variables(run: Specification, environment: Mapping[str, str], meeting: Meeting) -> dict[str, str]:

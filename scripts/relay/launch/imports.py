@@ -11,7 +11,7 @@ from types import ModuleType
 # torch imports its compiler when the first optimizer is made. Imported later than all else, its many objects would be
 # looked through for garbage while training, which makes small steps slower by a tenth and more.
 COMPILER = "torch._dynamo"
-WITHOUT_OPTIMIZER = ("preflight.facts",)
+WITHOUT_OPTIMIZER = ("preflight.facts", "script.process")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relay.base.lifeline import LAUNCHER
 from relay.environments.node import interpreter, node_disk, own_folder, prepare
-from relay.launch.command_lines import Meeting, command, rank_variables
+from relay.launch.command_lines import Meeting, command, is_script, rank_variables
 from relay.process.cpus import BINDING, SHARE, VEILED
 from relay.run_folder import faults
 from relay.spec.identity import fingerprint
@@ -56,6 +56,8 @@ def start(specification: Path, program: list[str], environment: Mapping[str, str
     if run.shape.launcher == "srun":
         assert meeting is not None
         values |= rank_variables(run, environment, meeting)
+    elif meeting and is_script(run):
+        values |= {"MASTER_ADDR": meeting.address, "MASTER_PORT": str(meeting.port)}
     python = interpreter(job.environment, disk)
     return command(run, python, program, meeting), {**environment, **values}
 

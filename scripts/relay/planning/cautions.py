@@ -114,7 +114,7 @@ def _of_the_partition(setting: Setting, config: Config, here: Here) -> Iterator[
 
 
 def _short_jobs(planned: PlannedSetting, config: Config) -> Iterator[str]:
-    if planned.segment and planned.segment.minutes:
+    if planned.setting.strategy.script or (planned.segment and planned.segment.minutes):
         return  # the number of steps is not known yet; it will be large
     length = segments.steps_in_a_job(
         planned.segment,

@@ -6,6 +6,7 @@ by `scripts/schema.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -22,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.base.errors import UserError
-from relay.planning.config_blocks import Epochs, Gate, Probe, Seed, Segment, SpotChecks
+from relay.planning.config_blocks import Epochs, Gate, Probe, Read, Seed, Segment, SpotChecks
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.run import setting_fields
@@ -59,6 +60,8 @@ def _single(value: Any) -> Any:
 
 
 Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
 TaskName = Annotated[
@@ -94,23 +97,67 @@ if TYPE_CHECKING:
     class _Axes(Block):
         strategy: str
 else:
-    _strategy = (Text, Field(description="name of a strategy"))
+    _strategy = (Text, Field(default="", description="name of a strategy; none where a command is given"))
     _Axes = create_model("_Axes", __base__=Block, strategy=_strategy, **_axes())
 
 AXES = tuple(_axes())
 
 
 class Comparison(_Axes):
-    """A strategy and its axes. An axis takes one value or a list; every combination is a setting."""
+    """A strategy, or a command, and its axes. An axis takes one value or a list; every combination is a setting."""
 
+    command: Text | None = Field(
+        default=None,
+        description="in place of a strategy, the command line of a training script of your own, measured as it stands. "
+        "Placeholders such as {processes_per_node} become the values of axes and options (docs/measure-your-script.md)",
+    )
+    name: Name | None = Field(default=None, description="name of a command; null: that of its script's file")
+    read: Read = Field(default=Read(), description="what is read of a command's output")
+    links: dict[Name, Text] = Field(
+        default={},
+        description="files and folders that a command finds in its own folder, such as {data: /scratch/cifar}",
+    )
+    stack: Stack = Field(default="torch", description="the software that a command uses")
     options: dict[str, Axis[OptionValue]] = Field(
-        default={}, description="the strategy's own options, each an axis: {name: value or list}"
+        default={},
+        description="the strategy's own options, each an axis: {name: value or list}. Of a command: placeholders of "
+        "your own",
     )
     task_options: dict[str, Axis[OptionValue]] = Field(
         default={}, description="the task's options for these runs, each an axis, in place of the config's of that name"
     )
     repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")
     segment: Segment | None = Field(default=None, description="segment of these runs; null: the config's")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """A command has the place of a strategy: its name is what results are called by."""
+        if isinstance(given, dict) and isinstance(command := given.get("command"), str) and not given.get("strategy"):
+            return given | {"strategy": given.get("name") or _name_of(command)}
+        return given
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Comparison:
+        if self.command is None:
+            if not self.strategy:
+                raise PydanticCustomError("neither", "gives neither a strategy nor a command")
+            if alone := sorted({"name", "read", "links", "stack"} & self.model_fields_set):
+                raise PydanticCustomError("of_command", "{key} is for a command, and there is none", {"key": alone[0]})
+        elif self.strategy != (self.name or _name_of(self.command)):
+            raise PydanticCustomError("both", "gives a strategy and a command; allowed: one of them")
+        elif other := next((key for key in ("segment", "task_options") if getattr(self, key)), None):
+            raise PydanticCustomError("of_command", "{key} is for a strategy, not for a command", {"key": other})
+        return self
+
+
+def _name_of(command: str) -> str:
+    """The name of a command that has none: that of the first Python file in it, or of its program."""
+    words = command.split() or [""]
+    named = next((word for word in words if word.endswith(".py")), words[0])
+    return (
+        re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py")).lstrip("-_0123456789") or "script"
+    )
 
 
 def _alone(value: Any) -> Any:
@@ -276,6 +323,9 @@ class Config(Block):
         """The config as one would write it, with every key; comparisons without what is left at its default."""
         whole = self.model_dump(mode="json")
         comparisons = [each.model_dump(mode="json", exclude_defaults=True) for each in self.comparisons]
+        for each in comparisons:
+            if "command" in each:  # by which the strategy is named
+                del each["strategy"]
         return whole | {"comparisons": [{k: _alone(v) for k, v in each.items()} for each in comparisons]}
 
     @model_validator(mode="after")

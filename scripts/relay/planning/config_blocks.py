@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from relay.spec.blocks import Block, Natural, Positive
+from relay.spec.blocks import Block, Natural, Positive, Text
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+
+
+def _pattern(text: str) -> str:
+    """A regular expression with the one group that is read."""
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise PydanticCustomError("pattern", "is no regular expression ({why})", {"why": str(error)}) from None
+    if groups != 1:
+        raise PydanticCustomError("pattern", "has {groups} groups, and one is read", {"groups": groups})
+    return text
+
+
+Pattern = Annotated[Text, AfterValidator(_pattern)]
 
 
 class Segment(Block):
@@ -38,6 +53,24 @@ class Gate(Block):
     steps: Annotated[int, Field(ge=20)] = Field(
         default=100,
         description="steps of the training in float64, as far as rounding allows them; fewer are for trying things out",
+    )
+
+
+class Read(Block):
+    """What is read of a command's output: regular expressions, each with one group, which is a number."""
+
+    samples_per_second: Pattern | None = Field(
+        default=None,
+        description="the speed as the script tells it, of all processes together, such as 'img/s: ([0-9.]+)'",
+    )
+    step: Pattern | None = Field(
+        default=None,
+        description="the number of a step that has ended, such as 'step ([0-9]+)'; the speed is that of the steps "
+        "times global_batch_size",
+    )
+    loss: Pattern | None = Field(default=None, description="the training loss")
+    accuracy: Pattern | None = Field(
+        default=None, description="the test accuracy; a number above 1 is taken as per cent"
     )
 
 

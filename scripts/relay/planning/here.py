@@ -52,7 +52,8 @@ def _gpus(plan: Plan) -> Iterator[str]:
 def _data(plan: Plan, results: Path) -> Iterator[str]:
     """Whether the folders that the data is taken from are there, as long as it is not prepared yet."""
     config = plan.config
-    datasets = {each.setting.dataset.directory_name: each.setting for each in plan.settings}
+    own = [each.setting for each in plan.settings if each.setting.dataset.name]  # a script brings its own data
+    datasets = {setting.dataset.directory_name: setting for setting in own}
     for directory, setting in datasets.items():
         if (results / "datasets" / directory / MANIFEST).exists():
             continue

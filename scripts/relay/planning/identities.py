@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,12 +16,20 @@ from relay.spec.run import Setting
 class Identities:
     """The fingerprints of one plan's settings. Raises UserError for a source that cannot be read.
 
-    `task` is the task's name and file.
+    `task` is the task's name and file; None where commands are measured, of which `files` has what each names, or
+    imports, by the commands' names.
     """
 
-    def __init__(self, root: Path, task: tuple[str, str], strategies: Mapping[str, StrategyFile]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        task: tuple[str, str] | None,
+        strategies: Mapping[str, StrategyFile],
+        files: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
         self.root = root
-        self.task_source = identity.source_digest(identity.task_sources(root, *task))
+        self.task_source = identity.source_digest(identity.task_sources(root, *task)) if task else None
+        self.script_source = {name: identity.source_digest(map(Path, paths)) for name, paths in files.items()}
         self.gate_source, self.reference_source = (
             identity.source_digest(identity.module_sources(root, *modules))
             for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))
@@ -40,6 +48,10 @@ class Identities:
         return self.locks[stack]
 
     def of(self, setting: Setting, *, sources: Mapping[str, str] = MappingProxyType({}), **more: Any) -> str:
-        """The fingerprint of a setting, with the digests of the task's source, the stack's lock and `sources`."""
-        known = {"task": self.task_source, "lock": self.lock(setting.strategy.stack)}
+        """The fingerprint of a setting, with the digests of the task's source, or the script's, the stack's lock and
+        `sources`.
+        """
+        known = {"lock": self.lock(setting.strategy.stack)}
+        script = setting.strategy.script
+        known |= {"script": self.script_source[setting.strategy.name]} if script else {"task": self.task_source}
         return identity.identity(setting, sources=known | dict(sources), **more)

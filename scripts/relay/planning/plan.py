@@ -98,7 +98,7 @@ class Plan:
     _environments: dict[tuple[str, str, str | None], dict[str, Any]] = field(default_factory=dict, repr=False)
 
     def gate(self, run: Run) -> str:
-        """The id of the gate that a run has to pass first."""
+        """The id of the gate that a run has to pass first; that of the verdict "not proven" for scripts."""
         return self.gate_of[run.setting_id]
 
     def spot_check_runs(self, setting: str) -> list[Run]:
@@ -317,7 +317,7 @@ class Plan:
                 "setting": run.setting_id,
                 "gate": self.gate(run),
                 "segments": self.segments(run),
-                "reference": self.reference_of[self.gate(run)],
+                "reference": self.reference_of.get(self.gate(run)),
                 "preflight": self.preflight(run) if self.site else None,
             }
             for run in self.runs

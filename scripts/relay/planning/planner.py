@@ -17,6 +17,7 @@ from relay.planning import (
     checks,
     dropping,
     right_size,
+    scripts,
     segments,
     settings,
     shapes,
@@ -36,7 +37,8 @@ from relay.planning.identities import Identities
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import Proofs
 from relay.planning.right_size import Requests
-from relay.planning.settings import Here, StrategyFile
+from relay.planning.scripts import Commanded
+from relay.planning.settings import Asked, Here, StrategyFile
 from relay.planning.unproven import because
 from relay.process.cpus import granted
 from relay.spec import identity, requirements
@@ -75,14 +77,16 @@ def plan(
     where the task's data have to be prepared first.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
+    commands = scripts.check(config)
     settings.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
-    strategies = {name: StrategyFile.of(files[name]) for name in names}
+    strategies = {name: StrategyFile.of(files[name]) for name in names if name not in commands}
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
     here = _here(config.device, gpus, cpus or len(granted()), site)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
+    needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     found = stacks.find(config, site, root, needed, record=record)
     arithmetic = arithmetic or Arithmetic.here()
     looks = Looks(
@@ -97,10 +101,10 @@ def plan(
         prepare=prepare,
     )
     made = Plan(config, root, site, names, speeds, found)
-    seen = _seen(made, looks)
+    seen = {} if commands else _seen(made, looks)
     if made.looks:
         return made
-    planner = _Planner(made, strategies, here, looks, seen)
+    planner = _Planner(made, strategies, commands, here, looks, seen)
     planner.add_settings()
     Proofs(made, planner.strategies, planner.identities, planner.looked, here.cpus).add()
     planner.add_runs()
@@ -148,16 +152,18 @@ class _Planner:
         self,
         plan: Plan,
         strategies: Mapping[str, StrategyFile],
+        commands: Mapping[str, Commanded],
         here: Here,
         looks: Looks,
         seen: Mapping[str, Looked],
     ) -> None:
         self.plan, self.config, self.root = plan, plan.config, plan.root
-        self.strategies, self.here, self.arithmetic = strategies, here, looks.arithmetic
+        self.strategies, self.commands, self.here, self.arithmetic = strategies, commands, here, looks.arithmetic
         if variables := self.arithmetic.variables:
             self.plan.warnings.append(f"set in the environment, and so a part of every run: {variables}")
         self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
-        self.identities = Identities(self.root, looks.task, strategies)
+        files = {name: command.files for name, command in commands.items()}
+        self.identities = Identities(self.root, None if commands else looks.task, strategies, files)
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
         self.cautions: dict[str, list[str]] = {}
@@ -172,30 +178,12 @@ class _Planner:
     def add_settings(self) -> None:
         """Add every combination of the config to the plan: as a setting with its gate, or as skipped with reasons."""
         for asked in settings.expand(self.config):
-            strategy = self.strategies[asked.strategy]
-            setting = settings.resolve(
-                asked,
-                config=self.config,
-                strategy=strategy,
-                stack=self.plan.stacks.name(strategy.requirements.stack),
-                looked=self.looked[settings.shown(asked.task_options)],
-                here=self.here,
-            )
-            reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
-            stack = setting.strategy.stack
-            torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
-            if self.here.site and not reasons:
-                reasons += self._site_problems(setting, self.here.site, torch)
-            reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
-            recorded = (self.here.site, stack, lock_of(self.root, stack))
-            reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
-            if self.identities.lock(stack) is None:
-                reasons.append(f"stack {stack} has no lock envs/{stack}.txt")
-            if unproven := because(setting.task):
-                if self.config.unproven == "skip":
-                    reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
-                # Nothing is computed again where one plain process need not train the same.
-                setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+            if command := self.commands.get(asked.strategy):
+                setting, reasons = self._of_command(asked, command)
+            else:
+                setting, reasons = self._of_strategy(asked)
+            if self.identities.lock(setting.strategy.stack) is None:
+                reasons.append(f"stack {setting.strategy.stack} has no lock envs/{setting.strategy.stack}.txt")
             if not reasons:
                 self._add(self._placed(setting), asked.comparison)
             else:
@@ -204,6 +192,41 @@ class _Planner:
         for caution, named in self.cautions.items():
             others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
             self.plan.warnings.append(f"{named[0]} {caution}{others}")
+
+    def _of_command(self, asked: Asked, command: Commanded) -> tuple[Setting, list[str]]:
+        """The setting of a combination that names a command, and why it cannot run."""
+        stack = self.plan.stacks.name(self.config.comparisons[asked.comparison].stack)
+        setting = scripts.resolve(asked, command, config=self.config, stack=stack, here=self.here)
+        reasons = scripts.problems(asked, setting, command, self.here)
+        if self.here.site and not reasons:
+            reasons += self._site_problems(setting, self.here.site, None)
+        return setting, reasons
+
+    def _of_strategy(self, asked: Asked) -> tuple[Setting, list[str]]:
+        """The setting of a combination that names a strategy, and why it cannot run."""
+        strategy = self.strategies[asked.strategy]
+        setting = settings.resolve(
+            asked,
+            config=self.config,
+            strategy=strategy,
+            stack=self.plan.stacks.name(strategy.requirements.stack),
+            looked=self.looked[settings.shown(asked.task_options)],
+            here=self.here,
+        )
+        reasons = skips.problems(asked, setting, config=self.config, strategy=strategy, here=self.here)
+        stack = setting.strategy.stack
+        torch = software.torch_version(self.here.site, stack, lock_of(self.root, stack), self.arithmetic.torch)
+        if self.here.site and not reasons:
+            reasons += self._site_problems(setting, self.here.site, torch)
+        reasons += software.problems(strategy.requirements, asked.strategy, torch, self.here.site)
+        recorded = (self.here.site, stack, lock_of(self.root, stack))
+        reasons += software.missing_packages(strategy.requirements, asked.strategy, *recorded)
+        if unproven := because(setting.task):
+            if self.config.unproven == "skip":
+                reasons.append(f"{unproven}; `unproven: measure` has it measured all the same")
+            # Nothing is computed again where one plain process need not train the same.
+            setting = replace(setting, spot_checks=SpotChecks(random_steps=0, hops=0, end=False))
+        return setting, reasons
 
     def _site_problems(self, setting: Setting, site: Site, torch: str | None) -> Iterator[str]:
         """Why the cluster cannot take the setting's jobs. `torch` is the version that they will have."""
@@ -221,7 +244,9 @@ class _Planner:
     def _add(self, setting: Setting, index: int) -> None:
         comparison = self.config.comparisons[index]
         name = f"{setting.strategy.name}-{self.identities.of(setting)}"
-        repeats, segment = comparison.repeats or self.config.repeats, comparison.segment or self.config.segment
+        # A script's jobs end by themselves.
+        segment = None if comparison.command else comparison.segment or self.config.segment
+        repeats = comparison.repeats or self.config.repeats
         known = self.settings.get(name)
         if known is None:
             planned = self.settings[name] = PlannedSetting(name, setting, index, segment, repeats)

@@ -44,6 +44,8 @@ def probes(plan: Plan) -> dict[str, PlannedProbe]:
     planned_probes: dict[str, PlannedProbe] = {}
     first_of: dict[str, str] = {}
     for planned in plan.settings:
+        if planned.setting.strategy.script:  # its batch is its own affair
+            continue
         name = first_of.setdefault(_without_batch(planned.setting), planned.id)
         if name in planned_probes:
             known = planned_probes[name]

@@ -15,6 +15,7 @@ from relay.planning.settings import StrategyFile
 from relay.spec import identity
 from relay.spec.looked import Looked
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Setting, SpotCheck
+from relay.spec.script import NOT_PROVEN
 from relay.spec.setting import Feeding
 
 
@@ -37,6 +38,9 @@ class Proofs:
         sharing: dict[str, list[PlannedSetting]] = {}
         for planned in plan.settings:
             plan.preflight_of[planned.id] = self._preflight(planned.setting)
+            if planned.setting.strategy.script:
+                plan.gate_of[planned.id] = NOT_PROVEN
+                continue
             if planned.setting.spot_checks.any:
                 again = checks.spot_checked(planned.setting, self.cpus)
                 if plan.site is None:  # one process may check runs of several stacks
@@ -58,7 +62,8 @@ class Proofs:
     def _add_libtorch(self) -> None:
         """Add, for each model, its first setting: the model is the same, whichever strategy has trained it."""
         plain_first = sorted(
-            self.plan.settings, key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS
+            (planned for planned in self.plan.settings if not planned.setting.strategy.script),
+            key=lambda planned: base(planned.setting.strategy.stack) != overlay.DRIVERS,
         )
         models = {settings.shown(planned.setting.task.options): planned for planned in reversed(plain_first)}
         for first in reversed(models.values()):

@@ -113,7 +113,7 @@ def check_strategies(config: Config, known: Mapping[str, Path]) -> None:
     wrong = [
         f"config: comparisons[{i}].strategy: " + unknown(f"{show(c.strategy)} is unknown", c.strategy, known)
         for i, c in enumerate(config.comparisons)
-        if c.strategy not in known
+        if c.command is None and c.strategy not in known
     ]
     if wrong:
         raise UserError("\n".join(wrong))
@@ -123,6 +123,8 @@ def check_options(config: Config, needs: Mapping[str, Requirements]) -> None:
     """Raise UserError with one line for each option that its strategy does not have, or whose value is not allowed."""
     wrong = []
     for i, comparison in enumerate(config.comparisons):
+        if comparison.command is not None:
+            continue
         defaults = needs[comparison.strategy].options
         for name, values in comparison.options.items():
             place = f"config: comparisons[{i}].options.{name}: "
@@ -176,7 +178,7 @@ def resolve(
     """
     task, dataset = looked.task, looked.dataset
     needs = strategy.requirements
-    shape = _shape(asked, needs, here)
+    shape = shape_of(asked, needs, here)
     axes = asked.axes
     batch = axes["global_batch_size"]
     if batch is None and axes["batch_per_device"] is not None:
@@ -213,7 +215,8 @@ def resolve(
     )
 
 
-def _shape(asked: Asked, needs: Requirements, here: Here) -> Shape:
+def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
+    """The shape of a combination, for what needs this."""
     axes, device = asked.axes, here.device
     if device not in needs.devices and "cpu" in needs.devices:
         device = "cpu"  # so that one config can compare a strategy for CPUs with strategies for GPUs

@@ -26,7 +26,7 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
         wanted = " or ".join(DEVICE_NAMES.get(d, d) for d in needs.devices)
         return [f"{setting.strategy.name} needs {wanted}, device is {setting.shape.device}{remedy}"]
     return [
-        *_device_problems(setting, needs, here),
+        *of_devices(setting, needs, here),
         *_process_problems(setting, needs, here),
         *_backend_problems(asked, setting, needs, here),
         *_computing_problems(setting, needs),
@@ -36,7 +36,8 @@ def problems(asked: Asked, setting: Setting, *, config: Config, strategy: Strate
     ]
 
 
-def _device_problems(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
+def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:
+    """Why the devices that a setting asks for cannot be had, or are not for what needs this."""
     shape, strategy = setting.shape, setting.strategy.name
     nodes, per_node = shape.nodes, shape.devices_per_node
     if nodes > 1 and needs.processes == "one":

@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> None:
     write_json(rank_file(work, rank), mine)
 
     from relay.preflight import checks, collective, devices, nccl_log
-    from relay.process import machine  # torch is loaded only here
+    from relay.process import machine, system  # torch is loaded only here
     from relay.process.ranks import Ranks
 
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
     mine |= devices.collect(run.shape.device, torchvision_too=mine["local_rank"] == 0)
-    mine["memory_limit_mb"] = machine.memory_limit_mb()
+    mine["memory_limit_mb"] = system.memory_limit_mb()
     write_json(rank_file(work, rank), mine)
     if checks.prevent_joining(gathered(run, job, [mine])):
         sys.exit(1)  # the job says why, and does not wait for a timeout

@@ -18,7 +18,7 @@ from relay.base import options
 from relay.base.errors import NoRoom
 from relay.base.files import write_json
 from relay.probe.tries import STEPS
-from relay.process import machine
+from relay.process import machine, system
 from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -40,7 +40,7 @@ def budget_bytes(run: Training, device: torch.device, fraction: float, node_memo
         return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
     if node_memory_mb is None:
         has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-        node_memory_mb = min(has, machine.memory_limit_mb() or has)
+        node_memory_mb = min(has, system.memory_limit_mb() or has)
     return int(fraction * node_memory_mb * 2**20 / run.shape.processes_per_node)
 
 
@@ -55,7 +55,7 @@ def limit_memory(ranks: Ranks, budget: int) -> None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), device)
         torch.cuda.set_device(ranks.device)  # which the above may have changed
         return
-    held = machine.held_bytes()
+    held = system.held_bytes()
     if not held:  # not Linux: the peak is checked afterwards
         return
     if held["VmRSS"] > budget:

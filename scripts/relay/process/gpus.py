@@ -6,25 +6,50 @@ it. Where it, the driver or a reading is missing, there is no figure, and never 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from relay.process.devices import is_gpu
 from relay.run_folder.samples import Reading
+
+if TYPE_CHECKING:
+    import torch
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def uuids(devices: Sequence[torch.device]) -> list[str]:
     """The UUIDs of these devices' GPUs, by which the driver knows them whatever CUDA_VISIBLE_DEVICES shows."""
+    import torch
+
+    from relay.process.devices import is_gpu
+
     found: list[str] = []
     for device in devices:
         if is_gpu(device):
             with suppress(Exception):  # old versions of torch do not tell it
                 found.append(str(torch.cuda.get_device_properties(device).uuid))
     return found
+
+
+def visible() -> list[str]:
+    """The UUIDs of the GPUs that CUDA shows to this process's programs, without asking torch; none without NVML."""
+    nvml, _ = _started()
+    if nvml is None:
+        return []
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+        found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    except nvml.NVMLError:
+        return []
+    shown = os.environ.get(VISIBLE)
+    if shown is None:
+        return found
+    names = [name.strip() for name in shown.split(",")]
+    by_number = [found[int(name)] for name in names if name.isdecimal() and int(name) < len(found)]
+    return by_number + [uuid for uuid in found if any(name and uuid.startswith(name) for name in names)]
 
 
 class Gpus:

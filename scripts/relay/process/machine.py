@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import resource
 import socket
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from relay.base.errors import UserError
-from relay.process import cpus, gpus
+from relay.process import cpus, gpus, system
 from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.gpu_types import without_tensor_cores
@@ -25,8 +21,6 @@ from relay.spec.setting import TF32
 
 # Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
 TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-_UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
@@ -81,7 +75,7 @@ def check_granted(run: Specification, ranks: Ranks, job: Job | None = None) -> N
             raise UserError(
                 f"run {run.id}: cpus_per_task is {run.shape.cpus_per_task}, but the process may use only {own}"
             )
-        limit = memory_limit_mb()
+        limit = system.memory_limit_mb()
         if limit is not None and job.memory_mb is not None and limit < job.memory_mb:
             raise UserError(
                 f"run {run.id}: {job.memory_mb} MB of memory are declared, the control group allows {limit}"
@@ -120,68 +114,11 @@ def check_threads(what: str, declared: int) -> None:
         )
 
 
-def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
-    """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
-    told = [*_told(groups, "", "memory.max"), *_told(groups, "memory", "memory.limit_in_bytes")]
-    least = min((int(text) for text in told if text != "max"), default=_UNLIMITED)
-    return None if least >= _UNLIMITED else least // 2**20
-
-
-def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:
-    """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
-    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
-    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=True)]
-    return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
-
-
-def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS) -> list[str]:
-    """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
-    lines = [line.split(":", 2) for line in _text(groups).splitlines()]
-    places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
-    files = [folder / name for place in places for folder in (place, *place.parents) if folder.is_relative_to(root)]
-    return [file.read_text().strip() for file in files if file.is_file()]
-
-
-def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine is a virtual one: its processors have the flag `hypervisor`, or Xen tells."""
-    return "hypervisor" in _text(processor).split() or Path("/sys/hypervisor/type").exists()
-
-
-def _text(path: Path) -> str:
-    """What the kernel tells in a file; '' where it does not, as without Linux."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def held_bytes() -> dict[str, int]:
-    """This process's memory by the names in /proc/self/status (`VmRSS`, `VmHWM`, `VmData`…); empty without Linux."""
-    sizes = (line.split() for line in _text(Path("/proc/self/status")).splitlines() if line.endswith(" kB"))
-    return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
-
-
 def peak_memory_bytes(devices: Sequence[torch.device]) -> int:
     """The most memory this process has used: on the fullest of its GPUs, or, without GPUs, in main memory."""
     if is_gpu(devices[0]):
         return max(torch.cuda.max_memory_allocated(device) for device in devices)
-    return peak_main_memory_bytes()
-
-
-def peak_main_memory_bytes() -> int:
-    """The most main memory that this process has used, whatever it computes on."""
-    # On Linux, getrusage's peak survives `exec`: a small program would report the peak of the one that started it.
-    if (peak := held_bytes().get("VmHWM")) is not None:
-        return peak
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _processor() -> str:
-    lines = _text(Path("/proc/cpuinfo")).splitlines()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+    return system.peak_main_memory_bytes()
 
 
 def versions(device: torch.device) -> dict[str, str | None]:
@@ -191,14 +128,8 @@ def versions(device: torch.device) -> dict[str, str | None]:
         "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
         "cuda": torch.version.cuda,
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if is_gpu(device) else None,
-        "driver": driver() if is_gpu(device) else None,
+        "driver": system.driver() if is_gpu(device) else None,
     }
-
-
-def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(told))
-    return found[1] if found else None
 
 
 def facts(device: torch.device) -> dict[str, Any]:
@@ -206,10 +137,10 @@ def facts(device: torch.device) -> dict[str, Any]:
     cuda = is_gpu(device)
     return {
         "host": socket.gethostname(),
-        "device_name": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "device_name": torch.cuda.get_device_name(device) if cuda else system.processor(),
         "cpus": len(cpus.granted()),
-        "virtual": virtual(),
-        "cpu_quota": cpu_quota(),
+        "virtual": system.virtual(),
+        "cpu_quota": system.cpu_quota(),
         "versions": versions(device),
         "tf32": {
             "matmul": torch.backends.cuda.matmul.allow_tf32,

@@ -15,22 +15,25 @@ from pathlib import Path
 from relay.base.files import remove, sync_file
 from relay.spec.identity import beside, data_beside
 from relay.spec.requirements import declared_files
+from relay.spec.script import Script
 
 PACKAGE = Path(__file__).parents[1]
-OWN_TASK = "own_task"  # in a snapshot: a user's task, with what it imports and declares beside it
+OWN_TASK = "own_task"  # in a snapshot: a user's task or script, with what it imports and declares beside it
 COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
 GIT_SECONDS = 10.0
 
 
-def _sources(strategy_file: Path | None, task_file: str) -> dict[str, Path]:
+def _sources(strategy_file: Path | None, task_file: str, script: Script | None) -> dict[str, Path]:
     """Every Python file of the package by its relative name. A strategy of a further folder joins its strategies.
 
     So do the helper modules (`_*.py`) beside it, and the data files that a strategy declares: a snapshot needs no other
-    folder. A user's task comes with what it imports and declares of its folder.
+    folder. A user's task comes with what it imports and declares of its folder, a script with its files.
     """
     found = _package_and_strategy(strategy_file)
     if task_file:
         found |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
+    if script:
+        found |= {f"{OWN_TASK}/{script.frozen_name(file)}": Path(file) for file in script.files}
     return found
 
 
@@ -51,13 +54,14 @@ def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
     return found
 
 
-def freeze(strategy_file: Path | None, folder: Path, task_file: str = "") -> Path:
-    """Copy the package, a further folder's strategy and a user's task into `folder/{hash of the content}`.
+def freeze(strategy_file: Path | None, folder: Path, task_file: str = "", script: Script | None = None) -> Path:
+    """Copy the package, a further folder's strategy and a user's task or script into `folder/{hash of the content}`.
 
     Returns that folder, which goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the
     strategy's file is gone, and UserError where the task's cannot be read.
     """
-    sources = {name: path.read_bytes() for name, path in _sources(strategy_file, task_file).items()}
+    paths = _sources(strategy_file, task_file, script)
+    sources = {name: path.read_bytes() for name, path in paths.items()}
     frozen = folder / _digest(sources)
     problem = changed_since(frozen)
     if problem is None:
@@ -68,6 +72,8 @@ def freeze(strategy_file: Path | None, folder: Path, task_file: str = "") -> Pat
         path = partial / "relay" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+        if os.access(paths[name], os.X_OK):
+            path.chmod(0o755)
         sync_file(path)
     if told := _commit():
         (partial / COMMIT).write_text(json.dumps(told) + "\n", encoding="utf-8")  # whole once `partial` is renamed

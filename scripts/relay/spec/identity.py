@@ -47,7 +47,10 @@ def identity(setting: Setting, *, sources: Mapping[str, Any], **more: Any) -> st
 
     Fields left out: names, paths, what a node must have, and the schedule of saving, evaluation and warm-up.
     """
-    strategy = {name: value for name, value in vars(setting.strategy).items() if name not in ("file", "node_needs")}
+    apart = ("file", "node_needs", "script")
+    strategy: dict[str, Any] = {name: value for name, value in vars(setting.strategy).items() if name not in apart}
+    if script := setting.strategy.script:
+        strategy["script"] = script.identity()
     task = {name: value for name, value in vars(setting.task).items() if name not in ("file", "card")}
     declared = {"task": task, "dataset": setting.dataset, "strategy": strategy}
     groups = {name: bearing(getattr(setting, name), "identity") for name, _ in GROUPS}

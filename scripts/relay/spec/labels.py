@@ -19,6 +19,7 @@ ALWAYS_NAMED = ("computation", "batch", "optimization", "length")
 def flat(setting: Setting) -> dict[str, Any]:
     """A setting as a row: every declared field by name, the task's options, and the names of task, strategy, stack."""
     row = {each.name: value_of(setting, each) for each in setting_fields()}
+    row |= {"loader": None} if setting.strategy.script else {}  # a script reads its data as it likes
     row |= {"task_options": options_text(setting.task.options)}
     row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
     return row | {"world_size": setting.shape.world_size}

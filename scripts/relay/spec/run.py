@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from relay.base.errors import UserError
@@ -257,6 +258,8 @@ def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
         raise KeyError(f"unknown: {', '.join(unknown)}")
 
     def of(declared: Any, value: Any) -> Any:
+        if isinstance(declared, UnionType) and value is not None:
+            declared = next(each for each in get_args(declared) if each is not NoneType)
         if is_dataclass(declared) and isinstance(declared, type):
             return built(declared, value)
         if get_origin(declared) is tuple and isinstance(value, list):

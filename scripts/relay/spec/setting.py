@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relay.spec.declare import Axis, declare
+from relay.spec.script import Script
 
 Precision = Literal["fp32", "tf32", "tf32_matmul", "tf32_convolution", "bf16", "fp16", "fp64"]
 Launcher = Literal["torchrun", "direct", "srun", "spawn", "horovodrun", "none"]
@@ -38,7 +39,8 @@ class StrategySpec:
 
     `file` is relative to the working directory. `divides` names what the strategy splits over the processes. `lossy`
     maps each option that deliberately rounds what is sent to the relative error that it may cause in an update.
-    `node_needs` names what the strategy requires of each node; it is not part of the identity.
+    `node_needs` names what the strategy requires of each node; it is not part of the identity. `script`: in place of a
+    strategy, a command that is measured as it stands; `name` is then its name, and `options` are its placeholders'.
     """
 
     name: str
@@ -48,6 +50,7 @@ class StrategySpec:
     divides: tuple[str, ...] = ()
     node_needs: tuple[str, ...] = ()
     lossy: Mapping[str, float] = field(default_factory=dict)
+    script: Script | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,23 +35,31 @@ def warnings(runs: Iterable[Run], results: Path) -> list[str]:
     today: dict[str, str | None] = {}
     groups: dict[tuple[str, bool], list[Kept]] = {}
     for run in runs:
-        if run.strategy.file not in today:
-            today[run.strategy.file] = source_today(run)
-        if kept := _kept(run, Places(results, run.id), today[run.strategy.file]):
+        if run.strategy.name not in today:
+            today[run.strategy.name] = source_today(run)
+        if kept := _kept(run, Places(results, run.id), today[run.strategy.name]):
             groups.setdefault((run.strategy.name, kept.finished), []).append(kept)
     return [_line(strategy, finished, group) for (strategy, finished), group in groups.items()]
 
 
+def sources(run: Run) -> str:
+    """The digest of the strategy's code, or of the script's files, as they are now. Raises UserError."""
+    script = run.strategy.script
+    return source_digest(map(Path, script.files) if script else strategy_sources(Path(run.strategy.file)))
+
+
 def source_today(run: Run) -> str | None:
-    """The digest of the strategy's code as it is now; None where it cannot be read."""
+    """The same; None where they cannot be read."""
     try:
-        return source_digest(strategy_sources(Path(run.strategy.file)))
+        return sources(run)
     except UserError:
         return None
 
 
 def training_source(run: Run) -> str:
     """The digest of the code that trains a run, as it is now, but for its strategy's. Raises UserError."""
+    if run.strategy.script:
+        return source_digest(module_sources(ROOT, "script.process"))
     modules = ("training.trainer", "strategies.base")
     return source_digest({*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.name, run.task.file)})
 

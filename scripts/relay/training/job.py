@@ -18,19 +18,18 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
+from relay.chain.signals import NEARLY_OVER
 from relay.datasets import verified
 from relay.launch.launcher import launch
-from relay.run_folder import attempts, chain, faults, replaced
+from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.sealed import complete
 from relay.run_folder.snapshot import changed_since, freeze
 from relay.run_folder.trust import make_own, unsafe_above
-from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
 from relay.spec.run import Run
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import may_change, source_today, training_source
+from relay.training.changed_code import may_change, source_today, sources, training_source
 from relay.training.job_start import job_start
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
@@ -54,8 +53,8 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
     if first >= last:  # another run has done it
         _write_state(places, run, last, known)
         return 0
-    dataset = dataset_folder(places.results, run.dataset)
-    verified.check(dataset)
+    if run.strategy.script is None:
+        verified.check(dataset_folder(places.results, run.dataset))
     number = chain.next_number(places.work, known)
     entry = {"number": number, "first": first, "last": last, "started": time.time(), **_of_slurm(places.work)}
     entry |= job_start(Job.read(places.run / "run.json"))
@@ -63,16 +62,12 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     known["attempts"].append(entry)
     chain.write(places.work, known)
-    arguments = {
-        "--spec": places.run / "run.json",
-        "--dataset": dataset,
-        "--work": places.work,
-        "--first": first,
-        "--last": last,
-        "--attempt": number,
-    }
+    role, arguments = "script.process", {"--spec": places.run / "run.json", "--work": places.work, "--attempt": number}
+    if run.strategy.script is None:
+        role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
+        arguments |= {"--dataset": dataset, "--first": first, "--last": last}
     words = [str(part) for pair in arguments.items() for part in pair]
-    status = launch(places.run / "run.json", "training.trainer", places.work, words, places.code / known["code"])
+    status = launch(places.run / "run.json", role, places.work, words, places.code / known["code"])
     if not faults.told(places.work):
         with suppress(Busy):  # its processes save and end, though their launcher was killed
             wait_until_free(places.work, SAVING_SECONDS)
@@ -147,7 +142,7 @@ def _adopted(places: Places) -> dict[str, Any] | None:
 def _of_slurm(work: Path) -> dict[str, Any]:
     """What an attempt's entry keeps of its Slurm job: which start of which job it is, and how far the run had come."""
     job, restarts = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_RESTART_COUNT", "0")
-    return {"job": job, "restarts": restarts, "found": max(complete(work), default=0)} if job else {}
+    return {"job": job, "restarts": restarts, "found": reached.newest(work)} if job else {}
 
 
 def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> str:
@@ -172,33 +167,39 @@ def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) 
 def _is_todays(places: Places, run: Run, code: str) -> bool:
     """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
     try:
-        return freeze(Path(run.strategy.file), places.code, run.task.file).name == code
+        return _frozen(places, run) == code
     except (OSError, UserError):
         return False
 
 
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
-    strategy_file = Path(run.strategy.file)
-    return {
-        "code": freeze(strategy_file, places.code, run.task.file).name,
-        "strategy_source": source_digest(strategy_sources(strategy_file)),
-        "training_source": training_source(run),
-    }
+    source = source_today(run)
+    if source is None:
+        sources(run)  # says why
+    return {"code": _frozen(places, run), "strategy_source": source or "", "training_source": training_source(run)}
+
+
+def _frozen(places: Places, run: Run) -> str:
+    """The name of the snapshot of today's code."""
+    script = run.strategy.script
+    strategy_file = None if script else Path(run.strategy.file)
+    return freeze(strategy_file, places.code, run.task.file, script).name
 
 
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any]) -> int:
     """Turn what the processes left behind into a state file or an exit status."""
     lines = attempts.read(places.work, number)
-    reached = lines[-1] if lines and "end" in lines[-1] else None
+    ended = lines[-1] if lines and "end" in lines[-1] else None
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
-    if reached and reached["end"] == last:
+    if ended and (ended.get("done") if run.strategy.script else ended["end"] == last):
         _write_state(places, run, last, known)
         return 0
-    if reached and (reason := reached["stopped"]):
-        what = f"run {run.id}: stopped at step {reached['end']} of {last} ({reason})"
-        return ending.interrupted(what, planned=reason == "deadline")
-    came_further = bool(lines) and max(complete(places.work), default=0) > lines[0]["start"]
+    if ended and (reason := ended["stopped"]):
+        where = f"after step {ended['end']}" if run.strategy.script else f"at step {ended['end']} of {last}"
+        planned = reason in ("deadline", NEARLY_OVER)
+        return ending.interrupted(f"run {run.id}: stopped {where} ({reason})", planned=planned)
+    came_further = bool(lines) and reached.newest(places.work) > lines[0]["start"]
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 

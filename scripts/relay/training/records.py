@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import Diverged, UserError
-from relay.process import machine
+from relay.process import system
 from relay.process.ranks import Ranks
 from relay.run_folder.attempts import LAUNCHED, attempt_path, gone, line_of, not_finite
 from relay.strategies.base import Replica
@@ -95,7 +95,7 @@ class Recorder:
 
         `paused` is as in `flush`. `counted` is what this rank's strategy has counted; the ranks' counts are added up.
         """
-        told = self.ranks.gather((peak_memory_bytes, machine.peak_main_memory_bytes(), counted))
+        told = self.ranks.gather((peak_memory_bytes, system.peak_main_memory_bytes(), counted))
         totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
         peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
         peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}

@@ -13,7 +13,7 @@ from relay.run_folder import attempts
 from relay.run_folder import chain as chains
 from relay.run_folder.step_split import StepSplit, figures
 from relay.spec.run import Run
-from relay.training.goodput import Spent, spent, split
+from relay.training.goodput import spent, split
 from relay.training.no_result import no_result
 from relay.training.utilisation import used
 
@@ -25,57 +25,79 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
 
     Raises UserError where its records are gone.
     """
-    chain = chains.read(work)
-    lines = [attempts.read(work, entry["number"]) for entry in chain["attempts"]] if chain else []
-    if chain is None or not any(lines):
-        raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
+    chain, lines = recorded(run, work)
     counted = _counted(lines)
-    blocks = [block for attempt in counted for block in attempt["blocks"]]
     seen, numbers = StepSplit.read(work), [entry["number"] for entry in chain["attempts"]]
-    recorded = [number for number, found in zip(numbers, lines, strict=True) if found]
+    with_records = [number for number, found in zip(numbers, lines, strict=True) if found]
     measured = [
         block
-        for number, attempt in zip(recorded, counted, strict=True)
+        for number, attempt in zip(with_records, counted, strict=True)
         for block in attempt["blocks"]
         if block[0] >= attempt["start"] + run.length.warmup_steps and not (seen and seen.within(number, block))
     ]
     seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
-    held = _held(chain["attempts"], lines, counted)
-    allocated, trained = sum(each.seconds for each in held), sum(b[2] for b in blocks)
     losses = [pair for attempt in counted for pair in attempt["losses"]]
     evaluations = [e for attempt in counted for e in attempt["evaluations"]]
-    facts = [found[0]["ranks"] for found in lines if found]
-    threads, cpus = _threads_and_cpus(facts[-1])
     adopted = chain.get("adopted_from")
     refused = no_result(run, losses, evaluations, began=(adopted or {}).get("step", 0))
-    quantiles = _quantiles(measured)
+    middle = quantiles(measured)
     return {
-        "run": run.id,
-        "setting": run.setting_id,
+        **described(run, work, chain, lines, [sum(b[2] for b in attempt["blocks"]) for attempt in counted]),
         "status": "failed" if refused else "done",
-        "reason": refused or _remarks(run, steps, facts, threads, cpus, adopted),
-        "attempts": len(lines),
+        "reason": refused or remarks(run, steps, chain, lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
-        "warmup_steps": run.length.warmup_steps,
-        **quantiles,
-        **figures(seen, quantiles["step_seconds_median"]),
+        **middle,
+        **figures(seen, middle["step_seconds_median"]),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
-        "train_seconds": trained,
-        "allocated_seconds": allocated,
-        "goodput": trained / allocated if allocated else None,
-        **split(held),
-        "peak_memory_bytes": _peak(lines, "peak_memory_bytes"),
-        "peak_main_memory_bytes": _peak(lines, "peak_main_memory_bytes"),
         **_counted_by_strategy(lines),
-        **used(work, list(zip(numbers, lines, strict=True)), run.length.steps_per_epoch),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
         # The task's first metric, whatever its name.
         "test_metric": next(iter(evaluations[-1].get("test_metrics", {}).values()), None) if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
         "evaluations": evaluations,
-        "losses": _thinned(losses),
+        "losses": thinned(losses),
+    }
+
+
+def recorded(run: Run, work: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """A run's chain, and the lines of each of its attempts. Raises UserError where its records are gone."""
+    chain = chains.read(work)
+    lines = [attempts.read(work, entry["number"]) for entry in chain["attempts"]] if chain else []
+    if chain is None or not any(lines):
+        raise UserError(f"run {run.id}: no records in {work}; delete results/runs/{run.id} to train it again")
+    return chain, lines
+
+
+def described(
+    run: Run, work: Path, chain: dict[str, Any], lines: list[list[dict[str, Any]]], trained: list[float]
+) -> dict[str, Any]:
+    """What a summary says of a run's jobs, whatever they train: their time, memory, nodes and versions.
+
+    `trained` are the seconds of steps that count, of each attempt that left records.
+    """
+    numbers = [entry["number"] for entry in chain["attempts"]]
+    seconds = iter(trained)
+    held = [
+        spent(entry, found, next(seconds) if found else 0.0)
+        for entry, found in zip(chain["attempts"], lines, strict=True)
+    ]
+    allocated = sum(each.seconds for each in held)
+    facts = [found[0]["ranks"] for found in lines if found]
+    threads, cpus = _threads_and_cpus(facts[-1])
+    return {
+        "run": run.id,
+        "setting": run.setting_id,
+        "attempts": len(lines),
+        "warmup_steps": run.length.warmup_steps,
+        "train_seconds": sum(trained),
+        "allocated_seconds": allocated,
+        "goodput": sum(trained) / allocated if allocated else None,
+        **split(held),
+        "peak_memory_bytes": _peak(lines, "peak_memory_bytes"),
+        "peak_main_memory_bytes": _peak(lines, "peak_main_memory_bytes"),
+        **used(work, list(zip(numbers, lines, strict=True)), run.length.steps_per_epoch),
         "hosts": sorted({rank["host"] for ranks in facts for rank in ranks}),
         "virtual": any(rank.get("virtual") for ranks in facts for rank in ranks),
         "cpu_quota": min(filter(None, (rank.get("cpu_quota") for ranks in facts for rank in ranks)), default=None),
@@ -86,7 +108,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         "versions": facts[-1][0]["versions"],
         "dataset": facts[-1][0].get("dataset"),
         "training_source": chain.get("training_source"),
-        "adopted_from": adopted,
+        "adopted_from": chain.get("adopted_from"),
         "generation": chain["generation"],
         "code": chain["code"],
         "strategy_source": chain["strategy_source"],
@@ -132,22 +154,14 @@ def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
     return {name: sum(each.get(name, 0) for each in counts) for name in sorted(set().union(*counts))}
 
 
-def _held(
-    entries: list[dict[str, Any]], lines: list[list[dict[str, Any]]], counted: list[dict[str, Any]]
-) -> list[Spent]:
-    """What each attempt's time went to. `counted` has what counts of those that left records."""
-    seconds = iter(sum(block[2] for block in attempt["blocks"]) for attempt in counted)
-    return [spent(entry, found, next(seconds) if found else 0.0) for entry, found in zip(entries, lines, strict=True)]
-
-
-def _quantiles(blocks: list[list[float]]) -> dict[str, float | None]:
+def quantiles(blocks: list[list[float]]) -> dict[str, float | None]:
     """Median and 95th percentile of a step's seconds, from the means of the blocks; None without any."""
     each = sorted(b[2] / (b[1] - b[0]) for b in blocks)
     p95 = each[min(len(each) - 1, int(0.95 * len(each)))] if each else None
     return {"step_seconds_median": median(each) if each else None, "step_seconds_p95": p95}
 
 
-def _thinned(losses: list[tuple[int, float]]) -> dict[str, list[float]]:
+def thinned(losses: list[tuple[int, float]]) -> dict[str, list[float]]:
     """At most KEPT_LOSSES points of the curve, the last one among them."""
     stride = max(1, -(-len(losses) // KEPT_LOSSES))
     kept = losses[::-1][::stride][::-1]
@@ -165,27 +179,22 @@ def _threads_and_cpus(ranks: list[dict[str, Any]]) -> tuple[int, int]:
     return sum(rank["threads"] for rank in on_node), on_node[0]["cpus"]
 
 
-def _remarks(
-    run: Run,
-    measured_steps: int,
-    facts: list[list[dict[str, Any]]],
-    threads: int,
-    cpus: int,
-    adopted: dict[str, Any] | None,
-) -> str:
-    """What a reader has to know of a run that is done, '' where there is nothing. `facts`: of all attempts' ranks."""
-    remarks = []
+def remarks(run: Run, measured_steps: int, chain: dict[str, Any], lines: list[list[dict[str, Any]]]) -> str:
+    """What a reader has to know of a run that is done, '' where there is nothing."""
+    facts, adopted = [found[0]["ranks"] for found in lines if found], chain.get("adopted_from")
+    threads, cpus = _threads_and_cpus(facts[-1])
+    told = []
     if adopted:
         whose = f"run {adopted['run']} ({adopted['strategy']} ×{adopted['world_size']})"
-        remarks.append(f"went on from step {adopted['step']} of {whose}")
+        told.append(f"went on from step {adopted['step']} of {whose}")
     if not measured_steps:
-        remarks.append(f"no step after the {run.length.warmup_steps} of warm-up: nothing was measured")
+        told.append(f"no step after the {run.length.warmup_steps} of warm-up: nothing was measured")
     if len(names := _device_names(facts)) > 1:
-        remarks.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
+        told.append(f"its speed is one over {' and '.join(names)}: name the kind of node in the site's file")
     if len({json.dumps(ranks[0]["versions"]) for ranks in facts}) > 1:
-        remarks.append("its jobs had different versions of the software")
+        told.append("its jobs had different versions of the software")
     if len({ranks[0].get("dataset") for ranks in facts}) > 1:
-        remarks.append("its dataset was made anew, with other content, between its jobs")
+        told.append("its dataset was made anew, with other content, between its jobs")
     if threads > cpus:
-        remarks.append(f"{threads} threads shared {cpus} CPUs")
-    return "; ".join(remarks)
+        told.append(f"{threads} threads shared {cpus} CPUs")
+    return "; ".join(told)

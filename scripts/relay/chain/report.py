@@ -1,0 +1,82 @@
+"""How far a script is, told to whoever measures it: one line of a file for each few steps.
+
+`step(samples=…)` in a loop is all that a script needs to be measured. `Run.after` tells its steps by itself. Torch
+Relay names the file in the environment; without it, nothing is written. Rank 0 tells for all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PLACE = "RELAY_CHAIN_REPORT"
+FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
+BETWEEN_SECONDS = 0.1  # of two lines, in the first minute
+LATER_SECONDS = 1.0
+FIRST_SECONDS = 60.0
+
+
+class Reporter:
+    """Counts steps and samples, and writes `TIME STEP SAMPLES` where the last line is old enough.
+
+    TIME is in Unix seconds. STEP counts from the training's start, SAMPLES from the process's; it is `-` where nobody
+    tells how many.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place, self.began, self.written = place, time.time(), 0.0
+        self.step, self.samples, self.told, self.pending = 0, 0, 0, ""
+        self._numbered = False  # by `Run.after`, beside which `step` only tells samples
+        atexit.register(self.flush)
+
+    def count(self, step: int | None, samples: int | None) -> None:
+        """A step has ended: number `step` where it has one, with so many samples over all processes."""
+        self._numbered |= step is not None
+        if step is not None:
+            self.step = step
+        elif not self._numbered:
+            self.step += 1
+        self.samples += samples or 0
+        self.told += 1
+        now = time.time()
+        self.pending = f"{now:.6f} {self.step} {self.samples if self.samples else '-'}\n"
+        due = BETWEEN_SECONDS if now - self.began < FIRST_SECONDS else LATER_SECONDS
+        if now - self.written >= due or self.told <= FIRST_STEPS:
+            self.flush(now)
+
+    def saved(self, step: int) -> None:
+        """A checkpoint of a step is complete."""
+        self.flush()
+        self.pending = f"saved {step}\n"
+        self.flush()
+
+    def flush(self, now: float | None = None) -> None:
+        """Write what is not written yet."""
+        if not self.pending:
+            return
+        with suppress(OSError), Path(self.place).open("a", encoding="utf-8") as stream:  # a full disk ends no training
+            stream.write(self.pending)
+        self.pending, self.written = "", now or time.time()
+
+
+_reporters: dict[str, Reporter] = {}  # by place: one in each process
+
+
+def reporter() -> Reporter | None:
+    """This process's; None where nobody measures, and on all ranks but the first."""
+    place = os.environ.get(PLACE)
+    if not place or os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":
+        return None
+    return _reporters.get(place) or _reporters.setdefault(place, Reporter(place))
+
+
+def step(samples: int) -> None:
+    """Tell that a step has ended, for measuring: one line in a training loop, on every rank or on rank 0.
+
+    `samples` is how many samples this process has trained in it. All processes are taken to do as many.
+    """
+    if told := reporter():
+        told.count(None, samples * int(os.environ.get("WORLD_SIZE", "1")))

@@ -1,0 +1,306 @@
+"""From a comparison that names a command to settings: what the command is, what its placeholders become, what it lacks.
+
+Nothing is known of a script but what it is asked to do. So an axis acts by a placeholder in the command, but for the
+shape, which the job itself has; an axis that would change nothing is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from relay.base.errors import UserError
+from relay.planning import settings, skips
+from relay.planning.config import AXES, Comparison, Config
+from relay.planning.settings import Asked, Here
+from relay.spec.dataset import DatasetSpec
+from relay.spec.identity import beside
+from relay.spec.messages import near, show
+from relay.spec.requirements import Requirements
+from relay.spec.run import GROUPS, Setting
+from relay.spec.script import OF_A_JOB, Counted, Script, filled, placeholders, started_by_torchrun
+from relay.spec.setting import Batch, Computation, Feeding, Launcher, Length, Optimization, Place, Shape, StrategySpec
+from relay.spec.spot_checks import SpotChecks
+from relay.spec.tasks import TaskSpec
+
+TASK = "script"  # the name of what scripts train: nobody knows it
+NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)
+MOST_FROZEN_BYTES = 10 * 2**20
+ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
+MEAN_NOTHING = ("loader", "learning_rate_scaling")
+BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
+SHELL = ("|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1")
+REPORTING = re.compile(r"^\s*(from|import)\s+(relay|chain)\b", re.MULTILINE)
+STEPPING = re.compile(r"\b(relay|chain)\.step\(|import\s[^#\n]*\bstep\b")
+NEEDS = Requirements()
+
+
+@dataclass(frozen=True)
+class Commanded:
+    """A comparison's command: its words, the script that it starts, and all that is frozen with a run."""
+
+    name: str
+    words: tuple[str, ...]
+    file: str
+    files: tuple[str, ...]
+
+    @property
+    def reported(self) -> bool:
+        """Whether the script reports its steps by `relay.chain`."""
+        return any(REPORTING.search(text) for text in self._texts())
+
+    @property
+    def tells_samples(self) -> bool:
+        """Whether it reports samples, too."""
+        return any(REPORTING.search(text) and STEPPING.search(text) for text in self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        for file in self.files:
+            if file.endswith(".py"):
+                yield Path(file).read_text(encoding="utf-8")
+
+
+def commanded(comparison: Comparison, index: int) -> Commanded:
+    """What a comparison's command is. Raises UserError, with one line, for one that cannot be."""
+    place = f"config: comparisons[{index}].command: "
+    try:
+        words = shlex.split(comparison.command or "")
+        placeholders(words)
+    except (ValueError, UserError) as error:
+        raise UserError(f"{place}{error}") from None
+    if not words:
+        raise UserError(f"{place}is empty; allowed: a program and its arguments")
+    if shell := next((word for word in words if word in SHELL or word.startswith("$")), None):
+        raise UserError(f"{place}'{shell}' is for a shell, and none is used; write a script for it, and name that")
+    if words[0].rpartition("/")[2] == "srun":
+        raise UserError(f"{place}srun is written by the job; leave it out, and give `launcher: srun`")
+    _check_program(words[0], place)
+    script, files = _script(words, place), _named(words)
+    frozen = {*files, *(map(str, beside(Path(script))) if script.endswith(".py") else [script] if script else [])}
+    large = [(name, size) for name in files if (size := Path(name).stat().st_size) > MOST_FROZEN_BYTES]
+    if large:
+        raise UserError(
+            f"{place}{large[0][0]} has {large[0][1] / 2**20:.0f} MiB, and what a command names is copied "
+            f"with each run; allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Name its folder in `links`, and a file in that"
+        )
+    return Commanded(comparison.strategy, tuple(words), script, tuple(sorted(frozen)))
+
+
+def _check_program(program: str, place: str) -> None:
+    """Raise UserError where a program that is named by its place is none. Others are looked for by the job."""
+    if "/" not in program or "{" in program:
+        return
+    if not Path(program).is_file():
+        raise UserError(f"{place}{program}: no such file; allowed: a program, as seen from {Path.cwd()}")
+    if not os.access(program, os.X_OK):
+        raise UserError(f"{place}{program} is not executable: `chmod +x {program}`, or write `bash {program}`")
+
+
+def _script(words: Sequence[str], place: str) -> str:
+    """The script that a command starts: the first word that is a Python file, or a module here after `-m`."""
+    torchrun = started_by_torchrun(words)
+    for number, word in enumerate(words[torchrun or 0 :], torchrun or 0):
+        if word == "-m" and number + 1 < len(words) and number + 1 != torchrun and number + 2 != torchrun:
+            module = Path(*words[number + 1].split("."))
+            found = [each for each in (module.with_suffix(".py"), module / "__main__.py") if each.is_file()]
+            return str(found[0]) if found else ""
+        if word.endswith(".py") and not word.startswith("-"):
+            if not Path(word).is_file():
+                raise UserError(f"{place}{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
+            return word
+    return words[0] if "/" in words[0] and Path(words[0]).is_file() else ""
+
+
+def _named(words: Sequence[str]) -> list[str]:
+    """The files that the arguments of a command name: by themselves, or after the `=` of an option."""
+    values = [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
+    return [value for value in values if value and ("/" in value or "." in value) and Path(value).is_file()]
+
+
+def check(config: Config) -> dict[str, Commanded]:
+    """The commands of a config, by their names; none where it compares strategies. Raises UserError."""
+    commands = [(i, each) for i, each in enumerate(config.comparisons) if each.command is not None]
+    if not commands:
+        return {}
+    if len(commands) < len(config.comparisons):
+        strategy = next(i for i, each in enumerate(config.comparisons) if each.command is None)
+        raise UserError(
+            f"config: comparisons[{strategy}].strategy: {show(config.comparisons[strategy].strategy)} is not allowed "
+            f"beside the command of comparisons[{commands[0][0]}]: nobody knows whether both train the same; give "
+            "commands a config of their own"
+        )
+    found: dict[str, Commanded] = {}
+    for index, comparison in commands:
+        made = commanded(comparison, index)
+        if found.setdefault(made.name, made) != made:
+            where = f"config: comparisons[{index}].name: {show(made.name)} is that of another command already"
+            raise UserError(f"{where}; give each command a name")
+    counts = {_counts(comparison, found[comparison.strategy], config): index for index, comparison in commands}
+    if len(counts) > 1:
+        (one, first), (other, second) = list(counts.items())[:2]
+        raise UserError(
+            f"config: comparisons[{second}]: its speed is in {other}, that of comparisons[{first}] in {one}, and these "
+            "cannot be compared; let both tell the same: `read` has patterns for samples_per_second or step"
+        )
+    for index, comparison in commands:
+        _check_axes(comparison, found[comparison.strategy], index)
+    return found
+
+
+def _counts(comparison: Comparison, command: Commanded, config: Config) -> Counted:
+    """What the speed counts."""
+    batch = any(getattr(comparison, name) != [None] for name in BATCHES[:2]) or config.global_batch_size
+    read = comparison.read
+    if read.samples_per_second or read.step or command.tells_samples:
+        return "samples"
+    if command.reported:
+        return "samples" if batch else "steps"
+    return "runs"
+
+
+def _check_axes(comparison: Comparison, command: Commanded, index: int) -> None:
+    """Raise UserError for an axis that would change nothing, a placeholder that is unknown, and one without a value."""
+    place = f"config: comparisons[{index}]."
+    used = placeholders(command.words)
+    given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
+    known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
+    known |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
+    for name in used:
+        if name not in known:
+            raise UserError(
+                f"{place}command: placeholder {{{name}}} is unknown; {near(name, known)}allowed: the name of an axis, "
+                f"of one of `options`, {', '.join(('batch_per_process', 'processes_per_node', 'world_size'))}, "
+                f"{', '.join(OF_A_JOB)}"
+            )
+    axes = [name for name in AXES if name in given and name not in ACT_BY_THEMSELVES]
+    for name in (*axes, *comparison.options):
+        values = comparison.options[name] if name in comparison.options else getattr(comparison, name)
+        if name in MEAN_NOTHING:
+            raise UserError(f"{place}{name}: means nothing for a command; leave it out, or give it as one of `options`")
+        needed = BATCHES if name in BATCHES else (name,)
+        declared_only = name in BATCHES and len(values) == 1  # it says how many samples a step has
+        if not {*needed} & {*used} and not declared_only:
+            key = f"options.{name}" if name in comparison.options else name
+            raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
+    if comparison.read.step and not any({*BATCHES} & given):
+        raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")
+
+
+def resolve(asked: Asked, command: Commanded, *, config: Config, stack: str, here: Here) -> Setting:
+    """The setting of a combination, with every default and every placeholder filled in. Raises UserError."""
+    comparison = config.comparisons[asked.comparison]
+    axes, shape = asked.axes, _shape(asked, here)
+    batch = axes["global_batch_size"] or (axes["batch_per_device"] or 0) * shape.devices or config.global_batch_size
+    read = {name: pattern for name, pattern in comparison.read.model_dump().items() if pattern}
+    setting = Setting(
+        task=TaskSpec(
+            name=TASK,
+            unit=_counts(comparison, command, config),
+            global_batch_size=batch or 1,
+            learning_rate=0.0,
+            epochs=1,
+            metrics=("accuracy",) if "accuracy" in read else (),
+        ),
+        dataset=NO_DATASET,
+        strategy=StrategySpec(name=asked.strategy, stack=stack, options=dict(asked.options)),
+        shape=shape,
+        place=Place(site=here.site.name if here.site else "local"),
+        computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
+        feeding=Feeding(loader="dataloader", data_workers=axes["data_workers"] or 0),
+        batch=Batch(global_batch_size=batch or 1),
+        optimization=Optimization(**{each.name: axes[each.name] for each in fields(Optimization)}),
+        length=_length(config),
+        spot_checks=SpotChecks(random_steps=0, hops=0, end=False),
+    )
+    values = _values(setting, batch, asked.options)
+    script = Script(
+        command=tuple(filled(word, values) for word in command.words),
+        file=command.file,
+        files=command.files,
+        links={name: str(Path(path).expanduser().absolute()) for name, path in comparison.links.items()},
+        read=read,
+        counts=_counts(comparison, command, config),
+        reported=command.reported,
+    )
+    return replace(setting, strategy=replace(setting.strategy, script=script))
+
+
+def _shape(asked: Asked, here: Here) -> Shape:
+    """The shape. A command starts its node's processes itself, unless the launcher is to start each of them."""
+    shape = settings.shape_of(asked, NEEDS, here)
+    several: Launcher = "torchrun" if shape.world_size > 1 else "none"
+    return replace(shape, launcher=asked.axes["launcher"] or several)
+
+
+def _length(config: Config) -> Length:
+    """A script's run is one step to the workflow, which knows of no other."""
+    return Length(
+        epochs=1,
+        steps_per_epoch=1,
+        total_steps=1,
+        evaluate_every_steps=1,
+        warmup_steps=config.warmup_steps,
+        checkpoint_writers=config.checkpoint_writers,
+        observed_steps=0,
+        monitor_seconds=config.monitor_seconds,
+    )
+
+
+def _values(setting: Setting, batch: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the placeholders, without those that nobody gave."""
+    groups = (getattr(setting, name) for name, _ in GROUPS)
+    values = {each.name: getattr(group, each.name) for group in groups for each in fields(group)}
+    shape = setting.shape
+    values |= {"processes_per_node": shape.processes_per_node, "world_size": shape.world_size}
+    values["global_batch_size"] = batch
+    if batch is not None:
+        values["batch_per_device"] = batch // shape.devices
+        values["batch_per_process"] = batch // shape.world_size
+    return {name: value for name, value in values.items() if value is not None} | dict(options)
+
+
+def problems(asked: Asked, setting: Setting, command: Commanded, here: Here) -> list[str]:
+    """Why the setting cannot run, each reason with its remedy; empty where it can."""
+    return [*skips.of_devices(setting, NEEDS, here), *_problems(asked, setting, command, here)]
+
+
+def _problems(asked: Asked, setting: Setting, command: Commanded, here: Here) -> Iterator[str]:
+    shape, script = setting.shape, setting.strategy.script
+    assert script is not None
+    if shape.threads > shape.cpus_per_task:
+        yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
+    if shape.launcher in ("spawn", "horovodrun"):
+        yield f"launcher {shape.launcher} is for strategies; use torchrun in the command, or launcher srun or direct"
+    if shape.launcher == "srun" and here.site is None:
+        yield "launcher srun needs a cluster profile; use launcher direct, which starts the command once per process"
+    if shape.launcher == "direct" and shape.nodes > 1:
+        yield f"launcher direct works on one node only, nodes is {shape.nodes}; use launcher srun"
+    if shape.launcher == "none" and shape.world_size > 1:
+        yield f"launcher none is for one process, {shape.world_size} are asked for; leave it out"
+    used = {*placeholders(command.words)}
+    batch, given = setting.batch.global_batch_size, {*BATCHES} & used
+    for parts, what, name in ((shape.devices, "devices", BATCHES[1]), (shape.world_size, "processes", BATCHES[2])):
+        if name in used and batch % parts:
+            yield f"global_batch_size {batch} is not divisible by {parts} {what}"
+    missing = placeholders(script.command)
+    if given and any(name in missing for name in given):
+        yield f"placeholder {{{min(given)}}} has no value; give global_batch_size or batch_per_device"
+    for name in missing:
+        if name not in (*OF_A_JOB, *BATCHES):
+            yield f"placeholder {{{name}}} has no value; give {name} in the comparison"
+
+
+OF_TASKS = ("card", "data", "equivalence", "export", "largest_model", "libtorch", "probe", "selftest", "spot_check")
+
+
+def refusals(config: Config, targets: Collection[str]) -> list[str]:
+    """Why these targets of Snakemake cannot be made: a command is no task."""
+    if not any(comparison.command for comparison in config.comparisons):
+        return []
+    asked = sorted({*targets} & {*OF_TASKS})
+    return [f"target '{name}': is for tasks, and the config measures commands as they stand" for name in asked]

@@ -1,0 +1,76 @@
+"""The system that this process runs on, as the kernel tells it. Needs no torch."""
+
+from __future__ import annotations
+
+import platform
+import re
+import resource
+import sys
+from pathlib import Path
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 2**62  # version 1 of control groups reports about 2**63 for no limit
+
+
+def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
+    """The memory limit of this process in MB of 2**20 bytes: the least of its control groups'; None without a limit."""
+    told = [*_told(groups, "", "memory.max"), *_told(groups, "memory", "memory.limit_in_bytes")]
+    least = min((int(text) for text in told if text != "max"), default=_UNLIMITED)
+    return None if least >= _UNLIMITED else least // 2**20
+
+
+def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:
+    """The CPUs whose time this process may use: the least of its control groups' quotas; None without a quota."""
+    quotas, periods = (_told(groups, "cpu", f"cpu.cfs_{name}_us", root) for name in ("quota", "period"))
+    pairs = [*(text.split() for text in _told(groups, "", "cpu.max", root)), *zip(quotas, periods, strict=True)]
+    return min((int(quota) / int(period) for quota, period in pairs if quota not in ("max", "-1")), default=None)
+
+
+def _told(groups: Path, controller: str, name: str, root: Path = CONTROL_GROUPS) -> list[str]:
+    """What a file says in each of this process's control groups that has it; `controller` is '' in version 2."""
+    lines = [line.split(":", 2) for line in _text(groups).splitlines()]
+    places = [root / controller / path.lstrip("/") for _, names, path in lines if controller in names.split(",")]
+    files = [folder / name for place in places for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    return [file.read_text().strip() for file in files if file.is_file()]
+
+
+def virtual(processor: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine is a virtual one: its processors have the flag `hypervisor`, or Xen tells."""
+    return "hypervisor" in _text(processor).split() or Path("/sys/hypervisor/type").exists()
+
+
+def _text(path: Path) -> str:
+    """What the kernel tells in a file; '' where it does not, as without Linux."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def held_bytes() -> dict[str, int]:
+    """This process's memory by the names in /proc/self/status (`VmRSS`, `VmHWM`, `VmData`…); empty without Linux."""
+    sizes = (line.split() for line in _text(Path("/proc/self/status")).splitlines() if line.endswith(" kB"))
+    return {name.rstrip(":"): int(kilobytes) * 1024 for name, kilobytes, _ in sizes}
+
+
+def peak_main_memory_bytes() -> int:
+    """The most main memory that this process has used, whatever it computes on."""
+    # On Linux, getrusage's peak survives `exec`: a small program would report the peak of the one that started it.
+    if (peak := held_bytes().get("VmHWM")) is not None:
+        return peak
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def processor() -> str:
+    """The kind of processor."""
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def driver(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's driver, as its kernel module tells it; None where there is none."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", _text(told))
+    return found[1] if found else None

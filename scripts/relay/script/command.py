@@ -1,0 +1,142 @@
+"""The command of a run on one node, or of one of its processes: its words, its folder and its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.chain.note import NOTE
+from relay.chain.report import PLACE
+from relay.launch.command_lines import free_port
+from relay.run_folder.snapshot import OWN_TASK, PACKAGE
+from relay.spec.run import Training
+from relay.spec.script import Script, filled, started_by_torchrun
+
+FOLDER = "folder"  # in the run's work folder: where its command runs
+PYTHONS = ("python", "python3")
+# torchrun's default of 30 seconds would cut off the save of a large model.
+SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
+MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
+
+
+@dataclass(frozen=True)
+class Here:
+    """Which command of the run this process starts: that of a node, or, with `each`, that of one process.
+
+    `rank` is the node's number or the process's. `address` and `port` are where all of them meet.
+    """
+
+    rank: int
+    local_rank: int
+    node: int
+    each: bool
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, run: Training, environment: Mapping[str, str]) -> Here:
+        """From what the launcher has set."""
+        each = run.shape.launcher in ("srun", "direct")
+        node = int(environment.get("SLURM_NODEID", "0")) if run.shape.nodes > 1 else 0
+        rank = int(environment.get("RANK", "0")) if each else node
+        local_rank = int(environment.get("LOCAL_RANK", "0")) if each else 0
+        port = environment.get("MASTER_PORT")
+        address = environment.get("MASTER_ADDR", "127.0.0.1")
+        return cls(rank, local_rank, node, each, address, int(port) if port else free_port())
+
+
+def folder_of(work: Path, script: Script) -> Path:
+    """The folder in which the command runs, with its links. Raises UserError for a link whose target is not there."""
+    folder = work / FOLDER
+    folder.mkdir(exist_ok=True)
+    for name, target in script.links.items():
+        if not Path(target).exists():
+            raise UserError(f"links.{name}: {target}: no such file or folder; allowed: what the nodes can see")
+        place = folder / name
+        if not place.is_symlink() and not place.exists():
+            with suppress(FileExistsError):  # another rank was first
+                place.symlink_to(target)
+    return folder
+
+
+def variables(run: Training, here: Here, work: Path, attempt: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of the command. A script that is written for srun finds what srun would set."""
+    shape, made = run.shape, dict(environment)
+    for name in ("PYTHONSAFEPATH", *(() if here.each else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))):
+        made.pop(name, None)
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), str(_frozen()), made.get("PYTHONPATH")]))
+    made["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), made.get("PATH", os.defpath)])
+    made |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(shape.threads)}
+    made |= {"SLURM_CPUS_PER_TASK": str(shape.cpus_per_task)}
+    made |= {PLACE: str((work / "records" / f"report-{attempt:04}.txt").absolute())}
+    made |= {NOTE: str((work / "records" / f"note-{attempt:04}.json").absolute())}
+    made.setdefault(*SHUTDOWN)
+    made.setdefault("SLURM_TMPDIR", made.get("TORCH_RELAY_NODE_DISK") or tempfile.gettempdir())
+    if here.each:
+        told = {"PROCID": here.rank, "LOCALID": here.local_rank, "NODEID": here.node, "NTASKS": shape.world_size}
+        told |= {"NNODES": shape.nodes, "NTASKS_PER_NODE": shape.processes_per_node, "JOB_NUM_NODES": shape.nodes}
+        for name, value in told.items():
+            made.setdefault(f"SLURM_{name}", str(value))
+    return made
+
+
+def words(run: Training, repeat: int, here: Here, environment: Mapping[str, str]) -> list[str]:
+    """The words of the command. Raises UserError where its program is not found, or cannot be executed."""
+    script = run.strategy.script
+    assert script is not None
+    values = {"seed": run.seed, "repeat": repeat, "node": here.node, "address": here.address, "port": here.port}
+    made = [_place(filled(word, values, last=True), script) for word in script.command]
+    made = [*_meeting(made, run, here)] if started_by_torchrun(made) else made
+    program = made[0]
+    if program == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", *made[1:]]
+    if program in PYTHONS:
+        return [sys.executable, *made[1:]]
+    found = shutil.which(program, path=environment["PATH"])
+    if found is None:
+        there = "is not executable" if Path(program).is_file() else "is not found"
+        raise UserError(
+            f"the command's program '{program}' {there}; allowed: a program of stack {run.stack}, or of the node "
+            f"(PATH: {environment['PATH']})"
+        )
+    return [found, *made[1:]]
+
+
+def _frozen() -> Path:
+    return PACKAGE / OWN_TASK
+
+
+def _place(word: str, script: Script) -> str:
+    """A word that names a file or a folder here, as its place: a frozen file's copy, or a folder seen from anywhere."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    if not value or not ("/" in value or "." in value):
+        return word
+    frozen = {os.path.normpath(file): file for file in script.files}
+    if (file := frozen.get(os.path.normpath(value))) is not None:
+        return f"{option}{equals}{_frozen() / script.frozen_name(file)}"
+    if "/" in value and Path(value).is_dir():
+        return f"{option}{equals}{Path(value).absolute()}"
+    return word
+
+
+def _meeting(made: Sequence[str], run: Training, here: Here) -> list[str]:
+    """A command of torchrun with the options that it lacks: how many processes it starts, and where nodes meet."""
+    begin = started_by_torchrun(made) or 1
+    given = {word.partition("=")[0].replace("_", "-") for word in made[begin:]}
+    shape, more = run.shape, []
+    if "--nproc-per-node" not in given:
+        more.append(f"--nproc-per-node={shape.processes_per_node}")
+    if shape.nodes == 1:
+        more += [] if given & {*MEETING} else ["--standalone"]
+    elif not given & {"--rdzv-backend", "--rdzv-endpoint"}:
+        told = {"--nnodes": shape.nodes, "--node-rank": here.node, "--rdzv-backend": "static"}
+        told |= {"--master-addr": here.address, "--master-port": here.port}
+        more += [f"{name}={value}" for name, value in told.items() if name not in given]
+    return [*made[:begin], *more, *made[begin:]]

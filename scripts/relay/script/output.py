@@ -1,0 +1,63 @@
+"""Reads a command's output: each line is told on, and written to the log, which stays bounded."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import BinaryIO, TextIO
+
+MOST_BYTES = 10 * 2**20  # of the log; of what comes after them, only the end is kept
+END_LINES = 200
+LONGEST_LINE = 64 * 2**10
+PIECE = 64 * 2**10
+
+
+class Output(threading.Thread):
+    """The thread that reads a pipe to its end. `line` is called with each line and the time at which it came."""
+
+    def __init__(self, pipe: BinaryIO, line: Callable[[str, float], None], log: TextIO | None = None) -> None:
+        super().__init__(name="output", daemon=True)
+        self._pipe, self._line, self._log = pipe, line, log or sys.stdout
+        self._written = self._left_out = 0
+        self._end: deque[str] = deque(maxlen=END_LINES)
+
+    def run(self) -> None:
+        rest = b""
+        while piece := self._pipe.read1(PIECE):  # type: ignore[attr-defined]  # a buffered reader
+            now = time.time()
+            # A progress bar goes back to the beginning of its line.
+            *lines, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            for line in lines:
+                self._take(line, now)
+            if len(rest) > LONGEST_LINE:
+                self._take(rest, now)
+                rest = b""
+        if rest:
+            self._take(rest, time.time())
+        self._finish()
+
+    def _take(self, line: bytes, now: float) -> None:
+        text = line[:LONGEST_LINE].decode(errors="replace")
+        self._line(text, now)
+        if self._written < MOST_BYTES:
+            self._written += len(line) + 1
+            self._write(text)
+        else:
+            self._left_out += len(line) + 1
+            self._end.append(text)
+
+    def _finish(self) -> None:
+        if self._left_out:
+            told = f"{self._left_out / 2**20:.1f} MiB of output are left out here; its last lines are:"
+            for text in (f"[{told}]", *self._end):
+                self._write(text)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._log.write(text + "\n")
+            self._log.flush()
+        except OSError:  # a full disk: the command goes on as long as it can
+            pass

@@ -1,0 +1,55 @@
+"""Whether a command wrote outside of its folder, where that can be seen: beside its script, and behind its links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from relay.spec.script import Script
+
+MOST_ENTRIES = 10_000  # of a folder that is looked at
+SHOWN = 3
+
+
+class Outside:
+    """Remembers what lies in the folders of the script and of its links, before the command begins."""
+
+    def __init__(self, script: Script, folder: Path) -> None:
+        places = [Path(script.file).absolute().parent] if script.file else []
+        places += [Path(target) for target in script.links.values()]
+        self._folder = folder.resolve()
+        self._before = {place: _entries(place) for place in places if place.is_dir()}
+
+    def changed(self) -> list[Path]:
+        """What is new there, or was changed."""
+        found = []
+        for place, before in self._before.items():
+            now = _entries(place)
+            found += [place / name for name, at in now.items() if before.get(name) != at]
+        return [path for path in found if path.resolve() not in (self._folder, *self._folder.parents)]
+
+    def warn(self) -> None:
+        """Say it."""
+        found = self.changed()
+        if found:
+            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            told = ", ".join(map(str, found[:SHOWN]))
+            print(
+                f"warning: while the command ran, something wrote outside of its folder: {told}{more}; runs at the "
+                "same time would disturb each other there: write below the working folder",
+                flush=True,
+            )
+
+
+def _entries(place: Path) -> dict[str, int]:
+    """The times of the entries of a folder; of a very large one, of none."""
+    try:
+        with os.scandir(place) as entries:
+            found = {
+                entry.name: entry.stat(follow_symlinks=False).st_mtime_ns
+                for entry in entries
+                if entry.name not in ("__pycache__", "results", ".snakemake") and entry.is_file(follow_symlinks=False)
+            }
+    except OSError:
+        return {}
+    return found if len(found) <= MOST_ENTRIES else {}

@@ -1,0 +1,263 @@
+"""Runs a command as it stands: on each node, or once for each process. The first one records what is known of it.
+
+Started by the launcher: `python -m relay.launch.worker script.process WORK --help`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from relay.base import options
+from relay.base.errors import UserError
+from relay.base.files import write_json_over
+from relay.base.lifeline import end_with_parent
+from relay.base.lock import exclusive
+from relay.chain import note
+from relay.chain.report import PLACE
+from relay.process import cpus, gpus, system
+from relay.process.usage import KNOWN, Usage
+from relay.process.watch import Watch
+from relay.run_folder import reached
+from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
+from relay.run_folder.samples import samples_path
+from relay.script.command import Here, folder_of, variables, words
+from relay.script.observed import Observed
+from relay.script.output import Output
+from relay.script.outside import Outside
+from relay.spec.run import Run, Training
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
+PATIENCE_SECONDS = 600.0  # for a command that saves after a signal
+END_SECONDS = 5.0  # for the last output, once the command has ended
+TEMPORARY = 75  # the status of a script that wants to be started again
+KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9\b|SIGKILL")  # as launchers tell of a process of theirs
+LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
+MANY = 1_000_000  # children that are looked for: all
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command of a run to its end, or to a signal."""
+    given = options.parser(__doc__, "spec", "work", "attempt", prog="script.process").parse_args(arguments)
+    run, work = Training.read(given.spec), given.work
+    script, here = run.strategy.script, Here.of(run, os.environ)
+    assert script is not None
+    if run.shape.threads > (own := len(cpus.granted())):
+        raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
+    first = here.rank == 0
+    with exclusive(work) if first else nullcontext():
+        (work / "records").mkdir(exist_ok=True)
+        folder = folder_of(work, script)
+        environment = variables(run, here, work, given.attempt, os.environ)
+        line = words(run, run.repeat if isinstance(run, Run) else 0, here, environment)
+        batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
+        observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
+        records = Records(work, given.attempt, observed) if first else None
+        if records:
+            records.begin(run, here)
+            print(f"$ cd {folder} && {' '.join(line)}", flush=True)
+        outside = Outside(script, folder) if first else None
+        child = Child(line, folder, environment, observed)
+        with _watched(run, here, child, work, given.attempt):
+            child.wait(records)
+        if outside:
+            outside.warn()
+        told = note.read(Path(environment[note.NOTE]))
+        _conclude(child, observed, records, told)
+
+
+class Child:
+    """The command, as a process with a group of its own: a signal comes to it once, from here."""
+
+    def __init__(self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed) -> None:
+        self.observed, self.received, self._told = observed, list[int](), 0.0
+        for number in SIGNALS:
+            signal.signal(number, self._note)
+        self.started = time.time()
+        try:
+            # No thread is there yet, which could hold a lock at the fork.
+            self.process = subprocess.Popen(
+                line,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                preexec_fn=end_with_parent,  # noqa: PLW1509
+            )
+        except OSError as error:
+            raise UserError(f"the command's program '{line[0]}' cannot be started: {error.strerror}") from None
+        assert self.process.stdout is not None
+        self.output = Output(self.process.stdout, observed.line)  # type: ignore[arg-type]  # buffered, and binary
+        self.output.start()
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.received.append(number)
+
+    def wait(self, records: Records | None) -> None:
+        """Wait for its end, record what is known meanwhile, and pass on the first signal, as SIGTERM."""
+        recorded = time.monotonic()
+        while self.process.poll() is None:
+            if (self.received or self.observed.problem) and not self._told:
+                self._told = time.monotonic()
+                self.process.terminate()
+            if self._told and time.monotonic() - self._told > PATIENCE_SECONDS:
+                self._kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.1)
+            if records and time.monotonic() - recorded >= RECORD_SECONDS:
+                records.write()
+                recorded = time.monotonic()
+        self.ended = time.time()
+        self._kill()  # what the command has left behind
+        self.output.join(END_SECONDS)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    @property
+    def status(self) -> int:
+        """Its exit status; of one that a signal killed, the negative number of that."""
+        return self.process.returncode
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran."""
+        return self.ended - self.started
+
+
+class Records:
+    """Writes what is observed as the records of an attempt."""
+
+    def __init__(self, work: Path, attempt: int, observed: Observed) -> None:
+        self.work, self.path, self.observed = work, attempt_path(work, attempt), observed
+        self._saved = 0
+
+    def _line(self, **values: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(line_of({"time": time.time(), **values}))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def begin(self, run: Training, here: Here) -> None:
+        """Note on what the command runs."""
+        launched = os.environ.get(LAUNCHED)
+        known = {"launched": float(launched)} if launched else {}
+        self._line(run=self.work.name, start=0, ranks=[_facts(run, here)], **known)
+
+    def write(self) -> None:
+        """Write what has come since the last time."""
+        self._line(**self.observed.take())
+        if self.observed.saved > self._saved:
+            self._saved = self.observed.saved
+            write_json_over(self.work / reached.FILE, {"step": self._saved})
+
+    def end(self, child: Child, *, done: bool, stopped: str | None = None, step: int | None = None) -> None:
+        """Note how the command has ended."""
+        self.write()
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process
+        self._line(
+            blocks=self.observed.whole(child.seconds) if done else [],
+            end=self.observed.step if step is None else step,
+            done=done,
+            stopped=stopped,
+            first_at=self.observed.first_at,
+            first_step=self.observed.first_step,
+            peak_memory_bytes=peak,
+            peak_main_memory_bytes=peak,
+            counted={},
+        )
+
+
+def _conclude(child: Child, observed: Observed, records: Records | None, told: dict[str, Any] | None) -> None:
+    """Record the command's end. Raises UserError where it failed."""
+    if observed.problem:
+        raise UserError(f"{observed.problem}{observed.shown()}")
+    stopped, step = None, None
+    if told:
+        stopped, step = str(told["reason"]), int(told["step"])
+        if child.status == 0:
+            print(f"warning: the script ended with status 0, and had stopped after step {step}: let SystemExit pass")
+    elif child.received:
+        stopped = signal.Signals(child.received[0]).name if child.status else None
+    elif child.status == TEMPORARY:
+        stopped = f"status {TEMPORARY}"
+    if stopped:
+        if records:
+            records.end(child, done=False, stopped=stopped, step=step)
+        return
+    if child.status:
+        if records:
+            records.write()
+        if child.status == -signal.SIGKILL or any(KILLED.search(line) for line in observed.lines):
+            print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
+            sys.exit(1)  # no fault of its own: worth a retry
+        raise UserError(f"the command ended with status {child.status}{observed.shown()}")
+    if records:
+        records.write()
+        if missing := observed.missing():
+            raise UserError(f"{missing}{observed.shown()}")
+        records.end(child, done=True)
+
+
+@contextmanager
+def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) -> Iterator[None]:
+    """While this lasts, look at what the command, or all processes of this node, use."""
+    seconds = run.length.monitor_seconds
+    if not seconds or not KNOWN or here.local_rank:
+        yield
+        return
+    # Of a command for each process, all have one parent.
+    root = os.getppid() if here.each else child.process.pid
+    shown = gpus.visible() if run.shape.device == "cuda" else []
+    watch = Watch(
+        samples_path(work, attempt, here.rank),
+        Usage([root], MANY),
+        gpus.Gpus(shown),
+        cpus=run.shape.cpus_per_node,
+        seconds=seconds,
+    )
+    watch.begin()
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+def _facts(run: Training, here: Here) -> dict[str, Any]:
+    """What the command runs on, without importing torch."""
+    shown = gpus.visible() if run.shape.device == "cuda" else []
+    names = sorted({*gpus.Gpus(shown).names}) if shown else []
+    return {
+        "host": socket.gethostname(),
+        "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
+        "cpus": len(cpus.granted()),
+        "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
+        "virtual": system.virtual(),
+        "cpu_quota": system.cpu_quota(),
+        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **_libraries()},
+    }
+
+
+def _libraries() -> dict[str, str | None]:
+    """The versions of what a training may use, as far as they are installed."""
+    found: dict[str, str | None] = {}
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
