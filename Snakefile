@@ -6,6 +6,7 @@
 #   snakemake --profile profiles/local data           the task's data only
 #   snakemake --profile profiles/local ddp        one strategy only
 #   snakemake --profile profiles/local first_repeats   each setting once
+#   snakemake --profile profiles/local chain      one training alone, as jobs until it has ended
 #   snakemake --profile profiles/local status     what is done, running, queued and still to do
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
 #   snakemake --profile profiles/local largest_model   the largest model that fits, for each setting
@@ -34,6 +35,7 @@ from relay.planning import (
     gpus,
     here,
     largest_models,
+    one_alone,
     planner,
     probed,
     reading,
@@ -167,6 +169,7 @@ if workflow.is_main_process:
                 *probed.refusals(CONFIG, targets),
                 *largest_models.refusals(PLAN, targets),
                 *scripts.refusals(CONFIG, targets),
+                *one_alone.refusals(PLAN, targets),
             ],
             cluster=SITE_NAME,
             first=[f"results/cards/{card}.json" for card in PLAN.looks],
@@ -186,6 +189,7 @@ if workflow.is_main_process:
             leave_out=lambda job, node: leave_out(job, node),
             afterwards={
                 "card": lambda: show_cards(),
+                "chain": lambda: show_trained(),
                 "plan": lambda: show_plan(),
                 "status": lambda: show_status(),
                 "selftest": lambda: end_selftest(),

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 import site_files
 from relay.base.errors import UserError
-from relay.planning.config import Comparison, Config
+from relay.planning.comparisons import Comparison
+from relay.planning.config import Config
 from relay.planning.config_blocks import Gate, Probe, Segment, SpotChecks
 from relay.spec.looked import Looked
 from relay.spec.messages import Schema, describe

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from relay.base.errors import UserError
-from relay.planning.config import Comparison, Config, load
+from relay.planning.comparisons import Comparison
+from relay.planning.config import Config, load
 from relay.spec.tasks import built_in
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,7 +151,7 @@ REFUSED = {
         "config: dataset_mirror: 'example.org' is not allowed; "
         "allowed: an address (http://…, https://… or file://…) or null"
     ),
-    "comparisons: [{nodes: 1}]": "config: comparisons[0].strategy: missing; allowed: non-empty text",
+    "comparisons: [{nodes: 1}]": "config: comparisons[0]: gives neither a strategy nor a command; allowed: one of them",
     "comparisons: [{strategy: cpu, options: {a: [1, [2]]}}]": (
         "config: comparisons[0].options.a[1]: [2] is not allowed; allowed: a number, text, true, false, null"
     ),
@@ -187,7 +188,10 @@ def test_every_key_refuses_nonsense_by_its_name(key: str) -> None:
 
 @pytest.mark.parametrize("key", list(Comparison.model_fields))
 def test_every_key_of_a_comparison_refuses_nonsense_by_its_name(key: str) -> None:
-    nonsense = {"strategy": "cpu", key: 3 if key in ("options", "task_options", "segment") else {"no": "sense"}}
+    nonsense = {
+        "strategy": "cpu",
+        key: 3 if key in ("options", "task_options", "segment", "read", "links") else {"no": "sense"},
+    }
     with pytest.raises(UserError) as caught:
         load({"comparisons": [{"strategy": "cpu"}, nonsense]})
     (line,) = str(caught.value).splitlines()

@@ -59,7 +59,8 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
             continue
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            near = ".".join(path.parent.relative_to(SCRIPTS).parts) + "." if node.level else ""
+            names = [near + node.module, *(f"{near}{node.module}.{alias.name}" for alias in node.names)]
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module" and node.args:
             names = [node.args[0].value] if isinstance(node.args[0], ast.Constant) else []
         yield from ((name, id(node) not in later) for name in names)

@@ -149,7 +149,7 @@ def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     assert status == 1
     (line,) = lines
     assert line.startswith(
-        "error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, card, comparison, cpu, data, ddp, "
+        "error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, card, chain, comparison, cpu, data, ddp, "
     )
     assert "segment" not in line  # a rule with wildcards is no target
 

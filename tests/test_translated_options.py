@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from plans import ROOT
-from relay.planning.config import Comparison, Config, load
+from relay.planning.comparisons import Comparison
+from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.job import Job

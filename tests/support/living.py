@@ -11,3 +11,11 @@ def words(process: psutil.Process) -> list[str]:
         return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
     except psutil.NoSuchProcess:
         return []
+
+
+def children(pid: int) -> list[psutil.Process]:
+    """All processes that a process has started, and those that they have; none where it has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

@@ -11,7 +11,7 @@ from relay.comparison import libtorch as libtorch_page
 from relay.driver import signals
 from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
-from relay.planning import shapes
+from relay.planning import one_alone, shapes
 from relay.planning.checks import checked_along, judged_along
 from relay.slurm import commands as slurm_commands
 from relay.run_folder.places import Places
@@ -214,6 +214,13 @@ def show_measured():
     print_anywhere()
     named = {name for name in workflow.dag_settings.targets if name in PLAN.strategies}
     for line in alone.lines(PLAN.to_json(), Path("results"), named):
+        print(line, flush=True)
+
+
+def show_trained():
+    """Print where the one training of `snakemake chain` lies."""
+    print_anywhere()
+    for line in one_alone.trained(PLAN, Path("results")):
         print(line, flush=True)
 
 

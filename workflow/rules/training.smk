@@ -101,6 +101,19 @@ def before_summary(wildcards):
     )
 
 
+class Doing:
+    """What a segment's job does, in words: a script's run has no steps that the plan knows."""
+
+    def __format__(self, asked):
+        run, first, end = asked.split()
+        if RUNS[run].strategy.script:
+            return f"Running {WORDS:{run}}"
+        return f"Training {WORDS:{run}} from step {first} to {end}"
+
+
+DOING = Doing()
+
+
 rule segment:
     input:
         before_segment,
@@ -124,13 +137,21 @@ rule segment:
             RUNS[wildcards.run], int(wildcards.end)
         ),
     message:
-        "Training {WORDS:{wildcards.run}} from step {params.first} to {wildcards.end}"
-        + ASKED
+        "{DOING:{wildcards.run} {params.first} {wildcards.end}}" + ASKED
     shell:
         "{LOAD:run {wildcards.run}}"
         + job("train.py")
         + " --run {wildcards.run:q} --first {params.first} --last {wildcards.end}"
         " --attempt {resources.attempt} >> {log:q} 2>&1"
+
+
+# `snakemake chain`: one training alone, as jobs until it has ended: no proofs beside its reference, no comparison.
+rule chain:
+    input:
+        [summary_of(run) for run in PLAN.runs if run.repeat == 0],
+    localrule: True
+    conda:
+        no_environment
 
 
 rule summary:

@@ -87,6 +87,8 @@ class ChainCallback(TrainerCallback):
         self._interruption.watch()
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
+        if told := reporter():
+            told.event("resumed", state.global_step)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -115,7 +117,7 @@ class ChainCallback(TrainerCallback):
         files = {str(path.relative_to(place)): described(path) for path in place.rglob("*") if path.is_file()}
         Folder.seal(place, state.global_step, files, {"script": self._script, "world_size": args.world_size})
         if told := reporter():
-            told.saved(state.global_step)
+            told.event("saved", state.global_step)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -47,10 +47,10 @@ class Reporter:
         if now - self.written >= due or self.told <= FIRST_STEPS:
             self.flush(now)
 
-    def saved(self, step: int) -> None:
-        """A checkpoint of a step is complete."""
+    def event(self, what: str, step: int) -> None:
+        """A checkpoint of a step is complete (`saved`), or the training goes on from one (`resumed`)."""
         self.flush()
-        self.pending = f"saved {step}\n"
+        self.pending = f"{what} {step}\n"
         self.flush()
 
     def flush(self, now: float | None = None) -> None:

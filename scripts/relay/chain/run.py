@@ -53,6 +53,8 @@ def resume(
     lock = ranks.alike(lambda: place.open() if ranks.rank == 0 else None)
     checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
     reached = checkpoints.load()
+    if told := reporter():
+        told.event("resumed", reached.step)
     agreement = Agreement(ranks, interruption, reached.step, save_minutes * 60, save_steps)
     return Run(reached, checkpoints, agreement, things, lock)
 

@@ -153,7 +153,7 @@ class Checkpoints:
             self._give_up(saving, str(error), told=error.told)
         self.longest_save_seconds = seconds
         if told_to := reporter():
-            told_to.saved(saving.step)
+            told_to.event("saved", saving.step)
 
     def _fail(self, saving: Saving) -> None:
         error = saving.part.exception() if saving.part.done() else None

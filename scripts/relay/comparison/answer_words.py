@@ -37,7 +37,8 @@ def sentence(answer: Answer) -> str:
     if answer.best is None or answer.request is None:
         return f"Nothing can be recommended for {answer.trained}: no setting was measured and proven."
     learnt = _quality(answer.best) if answer.one_of_several else ""
-    return f"For {answer.trained}, {answer.best.name} is recommended.{learnt} Ask Slurm for {asked(answer.request)}."
+    what = "your script" if answer.best.run.strategy.script else answer.trained
+    return f"For {what}, {answer.best.name} is recommended.{learnt} Ask Slurm for {asked(answer.request)}."
 
 
 def asked(request: Request) -> str:

@@ -67,7 +67,7 @@ def _legend(rows: Sequence[Row], marks: tuple[str, str]) -> Iterator[str]:
     """What the words and signs of the table mean: those that it shows."""
     loaders = {row["loader"] for row in rows}
     read = [f"{name}: {means}" for name, means in LOADERS.items() if name in loaders]
-    yield f"setting: processes, threads of each; {'; '.join(read)}"
+    yield f"setting: {'; '.join(['processes, threads of each', *read])}"
     if spreads := list(filter(None, map(spread, rows))):
         less, _, more = next((each for each in spreads if "/" in each), "").removesuffix(" %").partition("/")
         wide = f"; {less}/{more} %: from {less[1:]} % less to {more[1:]} % more" if less else ""
@@ -96,7 +96,9 @@ def _table(
     table.add_column("relative\nspeed", no_wrap=True)
     learnt = quality(row for row, _ in rows)
     heading = "test\nacc. %" if learnt.name == "accuracy" else f"test\n{learnt.name}"
-    table.add_column(heading, justify="right", no_wrap=True)
+    evaluated = any(row[learnt.column] is not None for row, _ in rows)  # nobody evaluates most scripts
+    if evaluated:
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("gate", justify="center", no_wrap=True)
     for row, label in rows:
         # In terminals without strike-through, the words and the gate's mark say the same.
@@ -109,7 +111,7 @@ def _table(
             *names,
             Text(" ".join(filter(None, (number(told_speed(row)), spread(row)))), style=struck),
             _result(row).append("\nrecommended" if row["setting"] in recommended else "", style="bold green"),
-            Text(learnt.told(row).removesuffix(" %"), style=struck),
+            *([Text(learnt.told(row).removesuffix(" %"), style=struck)] if evaluated else []),
             Text(gate, style="green" if row["equivalent"] else "red"),
         )
     return table

@@ -40,9 +40,9 @@ def forecasts(plan: Plan) -> Iterator[Forecast]:
     Limits beyond the shortest one in which a single job does all are left out: nothing is gained there.
     """
     for planned in plan.settings:
-        if found := _times(plan, planned):
-            times, told = found
-            total, made = planned.setting.length.total_steps, []
+        if found := _of_command(plan, planned) or _times(plan, planned):
+            times, told, total = found
+            made: list[Chain | TooShort] = []
             for minutes in limits(plan, planned.setting.shape):
                 made.append(chain(times, total, minutes))
                 if isinstance(made[-1], Chain) and made[-1].jobs == 1:
@@ -60,20 +60,44 @@ def limits(plan: Plan, shape: Shape) -> list[float]:
     return sorted({float(minutes) for minutes in (plan.config.runtime_minutes, *of_site)})
 
 
-def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str] | None:
-    """What to expect of a setting's jobs, and where that is from; None where nothing was measured."""
+def _of_command(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | None:
+    """The same as `_times` for a command, which is known once it has ended.
+
+    Where its jobs cannot go on from each other, all of it is one step.
+    """
+    script = planned.setting.strategy.script
+    ended = [each for each in plan.earlier.of(planned.id, planned.setting) if each.summary] if script else []
+    summaries = [each.summary for each in ended if each.summary]
+    times = [each for run in ended for each in run.times]
+    if not script or not summaries or not times:
+        return None
+    told = counted(len(times), "job")
+    steps = max(int(each.get("steps_reached") or 0) for each in summaries)
+    if script.chained and steps:
+        return job_times.mean(times), told, steps
+    whole = sum(each["allocated_seconds"] for each in summaries) / len(summaries)
+    told = f"{told}; it keeps no checkpoints by relay.chain, so that one job has to do all of it"
+    return JobTimes(seconds_per_step=whole, startup_seconds=0.0, jobs=len(times)), told, 1
+
+
+def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | None:
+    """What to expect of a setting's jobs, where that is from, and its steps; None where nothing was measured."""
+    if planned.setting.strategy.script:
+        return None
+    total = planned.setting.length.total_steps
     trained = plan.earlier.of(planned.id, planned.setting)
     times = [each for run in trained for each in run.times]
     if times:
         alike = trained[0].run.setting_id != planned.id
         told = counted(len(times), "job")
-        return job_times.mean(times), f"{told} of another length" if alike else told
+        return job_times.mean(times), f"{told} of another length" if alike else told, total
     probed = read_json_or(plan.speeds.parent / "speeds" / f"{planned.id}.json", None)
     if isinstance(probed, dict) and "startup_seconds" in probed:
         known = {each.name: probed[each.name] for each in fields(JobTimes)}
-        return JobTimes(**known), "a short measurement"
+        return JobTimes(**known), "a short measurement", total
     if seconds := plan.measured.get(planned.id):
-        return JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS), "a step; its start is estimated"
+        times_of_a_step = JobTimes(seconds_per_step=seconds, startup_seconds=STARTUP_SECONDS)
+        return times_of_a_step, "a step; its start is estimated", total
     return None
 
 
@@ -94,9 +118,16 @@ def shown(plan: Plan, names: Mapping[str, str]) -> Iterator[RenderableType]:
         for made in forecast.chains:
             if isinstance(made, TooShort):
                 least = duration(60 * made.least_minutes)
-                yield Text(f"{made.limit_minutes:g} min is too short: a job needs at least {least} for one step")
+                what = "for all of it" if _is_whole(forecast.setting) else "for one step"
+                yield Text(f"{made.limit_minutes:g} min is too short: a job needs at least {least} {what}")
     if found:
         yield Text(NOTE)
+
+
+def _is_whole(planned: PlannedSetting) -> bool:
+    """Whether a job has to do all of a training: that of a script without checkpoints."""
+    script = planned.setting.strategy.script
+    return script is not None and not script.chained
 
 
 def _cells(made: Chain | TooShort) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from relay.spec.blocks import Block, Natural, Positive, Text
+from relay.spec.messages import show
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
@@ -19,10 +20,15 @@ def _pattern(text: str) -> str:
     try:
         groups = re.compile(text).groups
     except re.error as error:
-        raise PydanticCustomError("pattern", "is no regular expression ({why})", {"why": str(error)}) from None
+        raise _refused(text, f"is no regular expression: {error}") from None
     if groups != 1:
-        raise PydanticCustomError("pattern", "has {groups} groups, and one is read", {"groups": groups})
+        raise _refused(text, f"has {groups} groups, and one is read")
     return text
+
+
+def _refused(text: str, why: str) -> PydanticCustomError:
+    told = f"{show(text)} {why}; allowed: such as 'loss ([0-9.]+)'"
+    return PydanticCustomError("refused", "{told}", {"told": told})
 
 
 Pattern = Annotated[Text, AfterValidator(_pattern)]

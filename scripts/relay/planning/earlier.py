@@ -64,7 +64,9 @@ class Earlier:
 
 def _kind(setting: Setting) -> str:
     """What two settings have in common that take the same time and memory for a step."""
-    strategy = (setting.strategy.name, setting.strategy.stack, dict(setting.strategy.options))
+    script = setting.strategy.script
+    strategy: list[Any] = [setting.strategy.name, setting.strategy.stack, dict(setting.strategy.options)]
+    strategy += [script.identity()] if script else []
     optimizer = (setting.task.optimizer, dict(setting.task.optimizer_options))
     groups = (setting.shape, setting.place, setting.computation, setting.feeding, setting.batch)
     return fingerprint([setting.task.name, *optimizer, setting.dataset.directory_name, *strategy, *groups])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,8 +16,8 @@ from relay.spec.run import Setting
 class Identities:
     """The fingerprints of one plan's settings. Raises UserError for a source that cannot be read.
 
-    `task` is the task's name and file; None where commands are measured, of which `files` has what each names, or
-    imports, by the commands' names.
+    `task` is the task's name and file; None where commands are measured. `scripts` are the digests of their files, by
+    the commands' names.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class Identities:
         root: Path,
         task: tuple[str, str] | None,
         strategies: Mapping[str, StrategyFile],
-        files: Mapping[str, Collection[str]] = MappingProxyType({}),
+        scripts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.root = root
         self.task_source = identity.source_digest(identity.task_sources(root, *task)) if task else None
-        self.script_source = {name: identity.source_digest(map(Path, paths)) for name, paths in files.items()}
+        self.script_source = scripts
         self.gate_source, self.reference_source = (
             identity.source_digest(identity.module_sources(root, *modules))
             for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))

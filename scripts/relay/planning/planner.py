@@ -162,8 +162,8 @@ class _Planner:
         if variables := self.arithmetic.variables:
             self.plan.warnings.append(f"set in the environment, and so a part of every run: {variables}")
         self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
-        files = {name: command.files for name, command in commands.items()}
-        self.identities = Identities(self.root, None if commands else looks.task, strategies, files)
+        digests = {name: command.source for name, command in commands.items()}
+        self.identities = Identities(self.root, None if commands else looks.task, strategies, digests)
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
         self.cautions: dict[str, list[str]] = {}

@@ -15,7 +15,8 @@ import yaml
 
 from relay.planning import batches
 from relay.planning.checks import named
-from relay.planning.config import Comparison, Config
+from relay.planning.comparisons import Comparison
+from relay.planning.config import Config
 from relay.planning.plan import Plan
 from relay.spec import requirements
 from relay.spec.identity import fingerprint

@@ -105,6 +105,9 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
     had = max((each.job.memory_mb or 0 for each in done if each.job), default=0)
     cap = replace(declared, memory_mb=max(had, declared.memory_mb)) if declared.memory_mb else declared
     memory_mb, memory_why = memory(done[0].run, summaries, cap)
+    if planned.setting.strategy.script:
+        minutes, time_why = _of_command(planned, summaries, declared)
+        return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
     times = job_times.slowest([each for run in done for each in run.times])
     trained = steps * (times.seconds_per_step + times.between_seconds_per_step)
     seconds = (times.startup_seconds + trained + times.saving_seconds) * (1 + MARGIN) + START_SECONDS
@@ -116,6 +119,17 @@ def _sized(plan: Plan, planned: PlannedSetting) -> Sized | None:
         f"{START_SECONDS:.0f} s for Slurm's start"
     )
     return Sized(memory_mb=memory_mb, minutes=minutes, memory_why=memory_why, time_why=time_why)
+
+
+def _of_command(planned: PlannedSetting, summaries: list[Mapping[str, Any]], declared: Job) -> tuple[int, str]:
+    """The minutes of a command's job, and why. One that goes on as a chain uses the time that it has."""
+    script = planned.setting.strategy.script
+    if script and script.chained:
+        return declared.minutes, "its jobs end in time by themselves"
+    longest = max(sum(job["parts"].values()) for each in summaries for job in each["jobs"])
+    minutes = max(LEAST_MINUTES, math.ceil((longest * (1 + MARGIN) + START_SECONDS) / 60))
+    why = f"{longest:.0f} s in the longest job, {100 * MARGIN:.0f} % more, and {START_SECONDS:.0f} s for Slurm's start"
+    return min(declared.minutes, minutes), why
 
 
 def shown(plan: Plan, names: Mapping[str, str]) -> Iterator[str]:

@@ -16,10 +16,11 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.planning import settings, skips
-from relay.planning.config import AXES, Comparison, Config
+from relay.planning.comparisons import AXES, Comparison
+from relay.planning.config import Config
 from relay.planning.settings import Asked, Here
 from relay.spec.dataset import DatasetSpec
-from relay.spec.identity import beside
+from relay.spec.identity import beside, source_digest
 from relay.spec.messages import near, show
 from relay.spec.requirements import Requirements
 from relay.spec.run import GROUPS, Setting
@@ -42,12 +43,13 @@ NEEDS = Requirements()
 
 @dataclass(frozen=True)
 class Commanded:
-    """A comparison's command: its words, the script that it starts, and all that is frozen with a run."""
+    """A comparison's command: its words, the script that it starts, all that is frozen with a run, and its digest."""
 
     name: str
     words: tuple[str, ...]
     file: str
     files: tuple[str, ...]
+    source: str
 
     @property
     def reported(self) -> bool:
@@ -88,7 +90,8 @@ def commanded(comparison: Comparison, index: int) -> Commanded:
             f"{place}{large[0][0]} has {large[0][1] / 2**20:.0f} MiB, and what a command names is copied "
             f"with each run; allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Name its folder in `links`, and a file in that"
         )
-    return Commanded(comparison.strategy, tuple(words), script, tuple(sorted(frozen)))
+    source = source_digest(map(Path, frozen))
+    return Commanded(comparison.strategy, tuple(words), script, tuple(sorted(frozen)), source)
 
 
 def _check_program(program: str, place: str) -> None:
@@ -226,6 +229,7 @@ def resolve(asked: Asked, command: Commanded, *, config: Config, stack: str, her
         read=read,
         counts=_counts(comparison, command, config),
         reported=command.reported,
+        source=command.source,
     )
     return replace(setting, strategy=replace(setting.strategy, script=script))
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.planning import optimization
-from relay.planning.config import AXES, Config
+from relay.planning.comparisons import AXES
+from relay.planning.config import Config
 from relay.spec import option_values, requirements, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
-from relay.planning.config import AXES, Comparison, Config, load
+from relay.planning.comparisons import AXES, Comparison
+from relay.planning.config import Config, load
 from relay.spec import requirements
 from relay.spec.requirements import Requirements
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from relay.base.errors import UserError
-from relay.planning.config import AXES, Comparison, Config
+from relay.planning.comparisons import AXES, Comparison
+from relay.planning.config import Config
 from relay.planning.plan import Plan, PlannedSetting
 
 

@@ -58,7 +58,8 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
         setting = planned.setting
         segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
         jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
-        yield _row(f"{setting.strategy.name} {label}", setting.shape, *jobs, str(setting.length.total_steps))
+        steps = "–" if setting.strategy.script else str(setting.length.total_steps)
+        yield _row(f"{setting.strategy.name} {label}", setting.shape, *jobs, steps)
         if spot_check := plan.spot_checks.get(planned.id):
             yield _row(f"spot check of {setting.strategy.name} {label}", spot_check.shape, "1", "1", "1", "–")
 

@@ -27,6 +27,7 @@ from relay.run_folder.trust import make_own
 
 FAULT = "fault.json"
 MEMBERS = {"error": str, "rank": int, "time": int | float, "mistake": bool, "kind": str}
+QUOTED = "| "  # begins a line that an error quotes
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
@@ -120,7 +121,9 @@ def _file(rank: int) -> str:
 
 def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> None:
     """Write an error down as this rank's fault; `where` it was, by default that of the error that is being handled."""
-    line = " ".join(str(error).split())
+    # In one line, but for lines that it quotes: of a command's output.
+    told, *quoted = str(error).split(f"\n{QUOTED}")
+    line = f"\n{QUOTED}".join([" ".join(told.split()), *quoted])
     fault = {
         "error": line if isinstance(error, UserError) else f"{type(error).__name__}: {line}",
         "rank": rank,

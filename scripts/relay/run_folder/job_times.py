@@ -35,7 +35,9 @@ def of_run(work: Path) -> list[JobTimes]:
         steps = sum(block[1] - block[0] for block in blocks)
         if not steps or "ended" not in entry:  # it was killed, or has trained nothing
             continue
-        began, last, seconds = lines[0]["time"], trained[-1]["time"], sum(block[2] for block in blocks)
+        # Of a script, the first step is known only by what it told.
+        began = next((line["first_at"] for line in lines if line.get("first_at")), lines[0]["time"])
+        last, seconds = trained[-1]["time"], sum(block[2] for block in blocks)
         found.append(
             JobTimes(
                 seconds_per_step=seconds / steps,

@@ -37,6 +37,7 @@ class Observed:
         self._values: dict[str, list[float]] = {}
         self._blocks: list[list[float]] = []
         self._last: tuple[float, int, float | None] | None = None  # when, which step, samples so far
+        self._newest = 0
         self._told_steps = self._steps = 0  # as the output tells, and from the command's start
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.began = time.time()
@@ -49,7 +50,7 @@ class Observed:
     @property
     def step(self) -> int:
         """The last step of which is known; 0 before the first."""
-        return self._last[1] if self._last else 0
+        return self._newest
 
     def line(self, text: str, now: float) -> None:
         """Take in a line of the output."""
@@ -80,7 +81,8 @@ class Observed:
         else:
             self._begin(now, 0)
             self._only = samples_per_second
-        self._last = (now, self._last[1] + 1 if self._last else 1, None)
+        self._newest = self._last[1] + 1 if self._last else 1
+        self._last = (now, self._newest, None)
 
     def _step(self, told: int, now: float) -> None:
         """A step's number; it may begin anew in each epoch."""
@@ -90,6 +92,7 @@ class Observed:
 
     def _at(self, now: float, step: int, samples: float | None) -> None:
         """Step `step` has ended by now."""
+        self._newest = max(self._newest, step)
         if self._last is None:
             self._begin(now, step)
             self._last = (now, step, samples)
@@ -129,7 +132,7 @@ class Observed:
             return
         for line in lines:
             first, *others = line.split()
-            if first == "saved":
+            if first in ("saved", "resumed"):
                 self.saved = max(self.saved, int(others[0]))
                 continue
             self.matched.add("report")
@@ -159,7 +162,8 @@ class Observed:
         for name in self._patterns:
             if name not in self.matched:
                 return f"read.{name}: the pattern '{self._patterns[name].pattern}' matches nothing in the output"
-        if self._counts != "runs" and not self._patterns.keys() & {"samples_per_second", "step"} and not self.matched:
+        told = self._patterns.keys() & {"samples_per_second", "step"}
+        if self._counts != "runs" and not told and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
 

@@ -27,6 +27,7 @@ from relay.base.lifeline import end_with_parent
 from relay.base.lock import exclusive
 from relay.chain import note
 from relay.chain.report import PLACE
+from relay.chain.signals import NEARLY_OVER
 from relay.process import cpus, gpus, system
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
@@ -43,6 +44,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 RECORD_SECONDS = 5.0  # between two records: so much is lost where a job is killed
 PATIENCE_SECONDS = 600.0  # for a command that saves after a signal
 END_SECONDS = 5.0  # for the last output, once the command has ended
+DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9\b|SIGKILL")  # as launchers tell of a process of theirs
 LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
@@ -191,6 +193,7 @@ def _conclude(child: Child, observed: Observed, records: Records | None, told: d
     stopped, step = None, None
     if told:
         stopped, step = str(told["reason"]), int(told["step"])
+        stopped = DEADLINE if stopped == NEARLY_OVER else stopped
         if child.status == 0:
             print(f"warning: the script ended with status 0, and had stopped after step {step}: let SystemExit pass")
     elif child.received:

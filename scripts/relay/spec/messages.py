@@ -163,6 +163,8 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
     path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in _written(location, raw)).lstrip(".")
     if kind == "exceeds":  # a check between two keys, which names both itself
         return f"config: {error['msg']}"
+    if kind == "refused":  # a check that says itself what is allowed
+        return f"config: {path}: {error['msg']}"
     if kind == "invalid_key":
         return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
     if kind == "extra_forbidden":

@@ -26,7 +26,7 @@ class Script:
     '' where there is none. `files` are all that is frozen with a run: the script, the modules beside it that it
     imports, and the files that the command names. `links` are what a run's folder links to, by the links' names.
     `read` are the patterns for its output, by what they find: `samples_per_second`, `step`, `loss`, `accuracy`.
-    `reported`: the script itself reports its steps, by `relay.chain`.
+    `reported`: the script itself reports its steps, by `relay.chain`. `source` is a digest of the files.
     """
 
     command: tuple[str, ...]
@@ -36,6 +36,7 @@ class Script:
     read: Mapping[str, str] = field(default_factory=dict)
     counts: Counted = "runs"
     reported: bool = False
+    source: str = ""
 
     @property
     def chained(self) -> bool:

@@ -18,7 +18,6 @@ from relay.base import ending
 from relay.base.errors import Busy, UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive, wait_until_free
-from relay.chain.signals import NEARLY_OVER
 from relay.datasets import verified
 from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults, reached, replaced
@@ -174,10 +173,13 @@ def _is_todays(places: Places, run: Run, code: str) -> bool:
 
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
-    source = source_today(run)
-    if source is None:
-        sources(run)  # says why
-    return {"code": _frozen(places, run), "strategy_source": source or "", "training_source": training_source(run)}
+    source, script = sources(run), run.strategy.script
+    if script and source != script.source:
+        what = script.file or ", ".join(script.files)
+        raise UserError(
+            f"run {run.id}: {what} was edited after the plan was made; start the same call again, which makes it anew"
+        )
+    return {"code": _frozen(places, run), "strategy_source": source, "training_source": training_source(run)}
 
 
 def _frozen(places: Places, run: Run) -> str:
@@ -197,8 +199,7 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
         return 0
     if ended and (reason := ended["stopped"]):
         where = f"after step {ended['end']}" if run.strategy.script else f"at step {ended['end']} of {last}"
-        planned = reason in ("deadline", NEARLY_OVER)
-        return ending.interrupted(f"run {run.id}: stopped {where} ({reason})", planned=planned)
+        return ending.interrupted(f"run {run.id}: stopped {where} ({reason})", planned=reason == "deadline")
     came_further = bool(lines) and reached.newest(places.work) > lines[0]["start"]
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 

@@ -1,0 +1,137 @@
+"""One comparison of the config: a strategy, or a command, and its axes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from relay.planning.config_blocks import Read, Segment
+from relay.spec.blocks import Block, Natural, Text
+from relay.spec.run import setting_fields
+
+T = TypeVar("T")
+
+
+class OneOrSeveral:
+    """Marks an axis: it takes one value or a list of values, and everybody after this sees a list."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def as_list(value: Any) -> Any:
+            return value if isinstance(value, list) else [value]
+
+        return core_schema.no_info_before_validator_function(as_list, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        several = handler(schema)
+        return {"anyOf": [several["items"], several]}
+
+
+def _single(value: Any) -> Any:
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise PydanticCustomError("no_single_value", "is no single value")
+    return value
+
+
+Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
+OptionValue = Annotated[
+    Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
+]
+
+
+def _axes() -> dict[str, Any]:
+    """The declared fields that a comparison may ask for, as fields of a pydantic model."""
+    found: dict[str, Any] = {}
+    for each in setting_fields():
+        if (axis := each.about.axis) is None:
+            continue
+        kind: Any = Annotated[each.type, Field(**each.about.limits)]
+        default, means = each.default, each.about.means
+        if axis.null is not None:
+            kind, default, means = kind | None, None, f"{means}; null: {axis.null}"
+        axis_of: Any = Axis
+        found[each.name] = (axis_of[kind], Field(default=[default], description=means))
+        if each.name == "global_batch_size":
+            about = "samples per step and device, in place of global_batch_size"
+            found["batch_per_device"] = (Axis[Natural | None], Field(default=[None], description=about))
+    return found
+
+
+if TYPE_CHECKING:
+
+    class _Axes(Block):
+        strategy: str
+else:
+    _strategy = (Text, Field(default="", description="name of a strategy; none where a command is given"))
+    _Axes = create_model("_Axes", __base__=Block, strategy=_strategy, **_axes())
+
+AXES = tuple(_axes())
+
+
+class Comparison(_Axes):
+    """A strategy, or a command, and its axes. An axis takes one value or a list; every combination is a setting."""
+
+    command: Text | None = Field(
+        default=None,
+        description="in place of a strategy, the command line of a training script of your own, measured as it stands. "
+        "Placeholders such as {processes_per_node} become the values of axes and options (docs/measure-your-script.md)",
+    )
+    name: Name | None = Field(default=None, description="name of a command; null: that of its script's file")
+    read: Read = Field(default=Read(), description="what is read of a command's output")
+    links: dict[Name, Text] = Field(
+        default={},
+        description="files and folders that a command finds in its own folder, such as {data: /scratch/cifar}",
+    )
+    stack: Stack = Field(default="torch", description="the software that a command uses")
+    options: dict[str, Axis[OptionValue]] = Field(
+        default={},
+        description="the strategy's own options, each an axis: {name: value or list}. Of a command: placeholders of "
+        "your own",
+    )
+    task_options: dict[str, Axis[OptionValue]] = Field(
+        default={}, description="the task's options for these runs, each an axis, in place of the config's of that name"
+    )
+    repeats: Natural | None = Field(default=None, description="repeats of these runs; null: the config's")
+    segment: Segment | None = Field(default=None, description="segment of these runs; null: the config's")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """A command has the place of a strategy: its name is what results are called by."""
+        if isinstance(given, dict) and isinstance(command := given.get("command"), str) and not given.get("strategy"):
+            return given | {"strategy": given.get("name") or _name_of(command)}
+        return given
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Comparison:
+        if self.command is None:
+            if not self.strategy:
+                raise PydanticCustomError("refused", "gives neither a strategy nor a command; allowed: one of them")
+            if alone := sorted({"name", "read", "links", "stack"} & self.model_fields_set):
+                raise PydanticCustomError("refused", "{key} is for a command, and there is none", {"key": alone[0]})
+        elif self.strategy != (self.name or _name_of(self.command)):
+            raise PydanticCustomError("refused", "gives a strategy and a command; allowed: one of them")
+        elif other := next((key for key in ("segment", "task_options") if getattr(self, key)), None):
+            raise PydanticCustomError("refused", "{key} is for a strategy, not for a command", {"key": other})
+        return self
+
+
+def _name_of(command: str) -> str:
+    """The name of a command that has none: that of the first Python file in it, or of its program."""
+    words = command.split() or [""]
+    named = next((word for word in words if word.endswith(".py")), words[0])
+    return (
+        re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py")).lstrip("-_0123456789") or "script"
+    )

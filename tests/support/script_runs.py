@@ -1,0 +1,77 @@
+"""Runs of commands, started as their jobs do, without Snakemake.
+
+A module that tests import (hence PYTEST_DONT_REWRITE).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plans import planned
+from relay.run_folder.places import Places
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Commanded:
+    """The run of a command, in the current folder."""
+
+    places: Places
+
+    @property
+    def folder(self) -> Path:
+        """Where the command runs."""
+        return self.places.work / "folder"
+
+    @property
+    def log(self) -> Path:
+        return self.places.results / "job.log"
+
+    def start(self, attempt: int = 1) -> subprocess.Popen[str]:
+        """Start its job."""
+        words = [sys.executable, f"{ROOT}/scripts/train.py", "--run", self.places.run_id, "--first", "0", "--last", "1"]
+        variables = os.environ | {"TORCH_RELAY_JOB_LOG": str(self.log)}
+        pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([*words, "--attempt", str(attempt)], env=variables, **pipe)
+
+    def run(self, attempt: int = 1) -> tuple[int, str]:
+        """Its job's exit status, and what it printed."""
+        job = self.start(attempt)
+        try:
+            printed, _ = job.communicate(timeout=240)
+        finally:
+            job.terminate()
+        return job.returncode, printed
+
+    def told(self) -> Mapping[str, Any]:
+        """How the job says that it ended."""
+        found: Mapping[str, Any] = json.loads(self.log.with_suffix(".ending.json").read_text())
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """Its summary."""
+        words = [sys.executable, f"{ROOT}/scripts/summarise.py", "--run", self.places.run_id]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads((self.places.run / "summary.json").read_text())
+        return found
+
+
+def commanded(script: str, command: str = "python train.py", **comparison: Any) -> Commanded:
+    """The only run of a comparison that names a command. `script` becomes train.py in the current folder."""
+    Path("train.py").write_text(textwrap.dedent(script))
+    config = {name: comparison.pop(name) for name in ("warmup_steps", "monitor_seconds") if name in comparison}
+    (run,) = planned({"command": command, **comparison}, device="cpu", **config).runs
+    places = Places(Path("results"), run.id)
+    run.write(places.run / "run.json")
+    (places.run / "chain.json").write_text(json.dumps({"generation": "first", "run": run.id}))
+    return Commanded(places)

@@ -1,0 +1,167 @@
+"""What is read of a command's output, and of what it reports of itself."""
+
+from __future__ import annotations
+
+import io
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.chain import report
+from relay.script.observed import Observed
+from relay.script.output import END_LINES, MOST_BYTES, Output
+from relay.spec.script import Script
+
+
+def observed(place: Path, counts: str = "samples", batch: int = 10, **read: str) -> Observed:
+    script = Script(command=("x",), read=read, counts=counts, reported=not read)  # type: ignore[arg-type]
+    return Observed(script, batch, 2, place / "report")
+
+
+def speed(blocks: list[list[float]]) -> float:
+    return math.fsum(block[4] for block in blocks) / math.fsum(block[2] for block in blocks)
+
+
+def test_a_speed_that_is_printed_is_averaged_over_time_without_the_first(tmp_path: Path) -> None:
+    seen = observed(tmp_path, samples_per_second="([0-9,.]+) img/s")
+    for now, told in ((100.0, "5"), (110.0, "1,000.0"), (140.0, "2000")):
+        seen.line(f"epoch: {told} img/s", now)
+    blocks = seen.take()["blocks"]
+    assert speed(blocks) == pytest.approx((10 * 1000 + 30 * 2000) / 40)
+    assert (seen.missing(), seen.first_at) == ("", 100.0)
+
+
+def test_one_speed_at_the_end_is_that_of_the_whole_command(tmp_path: Path) -> None:
+    seen = observed(tmp_path, samples_per_second="([0-9.]+) img/s")
+    seen.line("all: 50 img/s", 100.0)
+    assert seen.take()["blocks"] == []
+    assert speed(seen.whole(7.0)) == pytest.approx(50)
+
+
+def test_steps_that_are_printed_make_a_speed_also_where_each_epoch_counts_anew(tmp_path: Path) -> None:
+    seen = observed(tmp_path, step="step ([0-9]+)")
+    for now, step in ((0.0, 10), (1.0, 20), (2.0, 30), (3.0, 10), (4.0, 20)):
+        seen.line(f"step {step}", 100 + now)
+    blocks = seen.take()["blocks"]
+    assert [block[:2] for block in blocks] == [[10, 20], [20, 30], [30, 40], [40, 50]]
+    assert speed(blocks) == pytest.approx(100)
+
+
+def test_short_blocks_are_put_together_but_where_the_timed_steps_begin(tmp_path: Path) -> None:
+    seen = observed(tmp_path, step="step ([0-9]+)")
+    for step in range(1, 101):
+        seen.line(f"step {step}", seen.began + 0.01 * step)
+    blocks = seen.take()["blocks"]
+    assert blocks[0][:2] == [1, 3], "the warm-up is two steps"
+    assert all(before[1] == after[0] for before, after in pairwise(blocks))
+    assert len(blocks) < 15
+
+
+@pytest.mark.parametrize("told", ["", "fast", "1.2.3"])
+def test_what_is_no_number_is_told_with_its_line(tmp_path: Path, told: str) -> None:
+    seen = observed(tmp_path, loss="loss: ?(.*)")
+    seen.line(f"loss:{told}", 1.0)
+    assert seen.problem == f"read.loss: '{told}' is no number, in the line 'loss:{told}'"
+
+
+def test_a_pattern_that_matches_nothing_is_told_with_the_last_lines(tmp_path: Path) -> None:
+    seen = observed(tmp_path, samples_per_second="img/s: (.*)")
+    for number in range(20):
+        seen.line(f"line {number}", float(number))
+    assert seen.missing() == "read.samples_per_second: the pattern 'img/s: (.*)' matches nothing in the output"
+    assert seen.shown().splitlines()[-1] == "| line 19"
+    assert len(seen.shown().splitlines()) == 9
+
+
+def test_losses_are_kept_in_their_order(tmp_path: Path) -> None:
+    seen = observed(tmp_path, loss="loss (.*)", samples_per_second="([0-9]+) img/s")
+    for number in (3.0, 2.0, math.nan):
+        seen.line(f"loss {number}", 1.0)
+    assert seen.take()["read"]["loss"][:2] == [3.0, 2.0]
+    assert seen.take()["read"] == {}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(report.PLACE, str(tmp_path / "report"))
+    monkeypatch.setattr(report, "_reporters", {})
+    for name in ("RANK", "SLURM_PROCID", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def reported(place: Path, **more: Any) -> tuple[Observed, list[list[float]]]:
+    told = report.reporter()
+    assert told is not None
+    told.flush()
+    seen = observed(place, **more)
+    return seen, seen.take()["blocks"]
+
+
+def test_a_line_in_a_loop_reports_its_samples(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(report, "BETWEEN_SECONDS", 0.0)
+    clock = iter(range(1000, 2000))
+    monkeypatch.setattr(report.time, "time", lambda: float(next(clock)))
+    for _ in range(5):
+        report.step(samples=8)
+    seen, blocks = reported(place)
+    assert speed(blocks) == pytest.approx(16)
+    assert (seen.step, seen.missing()) == (5, "")
+
+
+def test_only_the_first_rank_reports_and_nobody_without_a_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    report.step(samples=8)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv(report.PLACE)
+    report.step(samples=8)
+    assert not (place / "report").exists()
+
+
+def test_a_chain_that_goes_on_and_has_nothing_left_to_do_has_told_enough(place: Path) -> None:
+    told = report.reporter()
+    assert told is not None
+    told.event("resumed", 0)
+    seen, _ = reported(place, counts="steps")
+    assert "without a single step" in seen.missing()
+    told.event("resumed", 7)
+    seen, _ = reported(place, counts="steps")
+    assert (seen.missing(), seen.saved) == ("", 7)
+
+
+def test_a_half_written_report_is_read_on(place: Path) -> None:
+    seen = observed(place, counts="steps")
+    with (place / "report").open("a") as stream:
+        stream.write("1.0 1 -\n2.0 ")
+        stream.flush()
+        assert seen.take()["step"] == 1
+        stream.write("2 -\n")
+        stream.flush()
+        assert seen.take()["step"] == 2
+
+
+def read(output: bytes) -> tuple[list[str], str]:
+    lines: list[str] = []
+    log = io.StringIO()
+    reader = Output(io.BufferedReader(io.BytesIO(output)), lambda text, _: lines.append(text), log)  # type: ignore[arg-type]
+    reader.run()
+    return lines, log.getvalue()
+
+
+def test_the_log_of_gigabytes_is_bounded_and_keeps_its_end() -> None:
+    line = b"x" * 1023 + b"\n"
+    count = 3 * MOST_BYTES // 1024
+    lines, log = read(line * count + b"the end\n")
+    assert len(lines) == count + 1
+    assert len(log) < MOST_BYTES + 2 * END_LINES * 1024
+    assert log.endswith("the end\n")
+    assert "MiB of output are left out here" in log
+
+
+def test_progress_bars_and_broken_text_are_lines() -> None:
+    lines, _ = read(b"10%\r20%\r\nloss \xff\nlast")
+    assert lines == ["10%", "20%", "loss �", "last"]

@@ -1,0 +1,241 @@
+"""Commands as their jobs run them: what they find, what is recorded, and how each of them may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from living import children, words
+from script_runs import commanded
+
+SPEAKING = """
+    import json, os, sys, time
+    import helper
+    names = ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK", "SLURM_TMPDIR", "PYTHONSAFEPATH", "RANK")
+    found = {name: os.environ.get(name) for name in names}
+    found |= {"words": sys.argv[1:], "helper": helper.__file__, "data": open("data/x").read(), "folder": os.getcwd()}
+    json.dump(found, open("found.json", "w"))
+    for epoch in range(4):
+        time.sleep(0.05)
+        print(f"epoch {epoch} loss {1 / (epoch + 1)} acc {20 * epoch} % {1000 * (epoch + 1)} img/s")
+"""
+READ = {"samples_per_second": "([0-9.]+) img/s", "loss": "loss ([0-9.]+)", "accuracy": "acc ([0-9.]+)"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("helper.py").write_text("")
+    return tmp_path
+
+
+def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "x").write_text("42")
+    (tmp_path / "some.json").write_text("{}")
+    made = commanded(
+        SPEAKING,
+        "python train.py --config=some.json --seed {seed} ./set",
+        links={"data": "set"},
+        read=READ,
+        cpus_per_task=2,
+        threads=1,
+    )
+    status, printed = made.run()
+    assert status == 0, printed
+    found = json.loads((made.folder / "found.json").read_text())
+    assert Path(found["folder"]) == made.folder.absolute()
+    assert (found["data"], found["OMP_NUM_THREADS"], found["SLURM_CPUS_PER_TASK"]) == ("42", "1", "2")
+    assert (found["PYTHONSAFEPATH"], found["RANK"]) == (None, None)
+    assert Path(found["SLURM_TMPDIR"]).is_dir()
+    config, _, seed, folder = found["words"]
+    frozen = Path(config.removeprefix("--config="))
+    assert frozen.is_relative_to(tmp_path / "results" / "code"), "a file that the command names is frozen with the run"
+    assert Path(found["helper"]).parent == frozen.parent, "and so are the modules that the script imports"
+    assert (seed, folder) == ("1", str(tmp_path / "set"))
+    assert not {*tmp_path.iterdir()} & {tmp_path / "found.json", tmp_path / "data"}
+
+    summary = made.summary()
+    assert (summary["status"], summary["attempts"]) == ("done", 1)
+    assert 2000 < summary["samples_per_second"] < 4000
+    assert (summary["train_loss"], summary["test_accuracy"]) == (0.25, 0.6)
+    assert summary["losses"]["values"] == [1.0, 0.5, pytest.approx(1 / 3), 0.25]
+    assert summary["peak_main_memory_bytes"] > 2**20
+    assert 0 < summary["goodput"] < 1
+
+
+def test_without_a_word_the_whole_command_is_timed() -> None:
+    made = commanded("import time\ntime.sleep(0.5)\n")
+    status, printed = made.run()
+    assert status == 0, printed
+    assert 0.5 < 1 / made.summary()["samples_per_second"] < 5
+
+
+@pytest.mark.parametrize(
+    ("script", "comparison", "told"),
+    [
+        ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3; its last lines:\n| almost"]),
+        ("1 / 0\n", {}, ["status 1", "| ZeroDivisionError: division by zero"]),
+        ("raise SystemExit(2)\n", {}, ["status 2; it printed nothing"]),
+        ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
+        (
+            "print('x img/s')\n",
+            {"read": {"samples_per_second": "(.) img"}},
+            ["'x' is no number, in the line 'x img/s'"],
+        ),
+        ("from relay.chain import step\n", {}, ["it ended with status 0 without a single step"]),
+        ("", {"links": {"data": "/nowhere/data"}}, ["links.data: /nowhere/data: no such file or folder"]),
+        ("", {"command": "no-such-program train.py"}, ["program 'no-such-program' is not found"]),
+    ],
+)
+def test_a_command_that_fails_is_told_once_and_not_tried_again(
+    script: str, comparison: dict[str, Any], told: list[str]
+) -> None:
+    made = commanded(script, **{"command": "python train.py", **comparison})
+    status, printed = made.run()
+    assert status == 1, printed
+    what = made.told()["what"]
+    assert all(each in what for each in told), what
+    assert not (made.places.run / "step-1.json").exists()
+    assert made.run(attempt=2)[0] == 1, "a retry ends at once with the same words"
+    assert "not tried again" in made.told()["what"]
+
+
+def test_a_loss_that_is_not_finite_is_a_failed_run() -> None:
+    made = commanded("print('loss nan 5 img/s')\n", read={**READ, "loss": "loss ([a-z0-9.]+)", "accuracy": None})
+    assert made.run()[0] == 0
+    assert made.summary()["reason"] == "the loss that the command printed is nan: the training diverged"
+
+
+def test_a_script_that_asks_to_be_started_again_is() -> None:
+    made = commanded("raise SystemExit(75)\n")
+    assert (made.run()[0], made.told()["status"]) == (75, 75)
+    Path(made.folder.parent / "records").joinpath("x").touch()
+    Path("results/code").chmod(stat.S_IRWXU)
+    assert "stopped after step 0 (status 75)" in made.told()["what"]
+
+
+def test_what_a_command_leaves_behind_ends_with_it() -> None:
+    made = commanded(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "open('pid', 'w').write(str(child.pid))\n"
+    )
+    began = time.monotonic()
+    status, printed = made.run()
+    assert status == 0, printed
+    assert time.monotonic() - began < 60
+    left = int((made.folder / "pid").read_text())
+    assert not psutil.pid_exists(left) or not words(psutil.Process(left))
+
+
+def test_a_script_that_writes_beside_itself_is_warned_of(tmp_path: Path) -> None:
+    place = tmp_path / "out.txt"
+    made = commanded(f"open({str(place)!r}, 'w').write('x')\nopen('mine', 'w').write('x')\n")
+    status, printed = made.run()
+    assert status == 0, printed
+    assert f"something wrote outside of its folder: {place};" in printed
+    assert "mine" not in printed.replace("something", "").split("warning:")[1]
+
+
+WAITING = """
+    import os, time
+    open("began", "w").write(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 75), (signal.SIGKILL, 75)])
+def test_a_job_that_is_told_to_end_ends_its_command(number: int, status: int) -> None:
+    made = commanded(WAITING)
+    job = made.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (made.folder / "began").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        command = int((made.folder / "began").read_text())
+        if number == signal.SIGKILL:
+            os.kill(command, number)  # as the kernel does where memory is short
+        else:
+            job.send_signal(number)
+        printed, _ = job.communicate(timeout=60)
+    finally:
+        for each in [*children(job.pid)]:
+            each.kill()
+        job.kill()
+    assert job.returncode == status, printed
+    with pytest.raises(ProcessLookupError):
+        os.kill(command, 0)
+    assert made.told()["status"] == 75
+
+
+CHAIN = """
+    import time
+    import torch
+    from relay.chain import resume
+    net = torch.nn.Linear(3, 3)
+    run = resume(model=net, save_steps=5, save_minutes=9)
+    for step, _ in run.steps(range(1000), until=40):
+        time.sleep(0.05)
+        run.after(step)
+    torch.save(net.state_dict(), "end.pt")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_chain_goes_on_after_a_signal_and_after_a_kill() -> None:
+    made = commanded(CHAIN, warmup_steps=2)
+    checkpoints = made.folder / "checkpoints"
+    for attempt, number in enumerate((signal.SIGTERM, signal.SIGKILL), 1):
+        before = {*checkpoints.glob("step-*")}
+        job = made.start(attempt)
+        deadline = time.monotonic() + 100
+        while {*checkpoints.glob("step-*")} <= before and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if number == signal.SIGKILL:
+            (command,) = [each for each in children(job.pid) if (words(each) or [""])[-1].endswith("train.py")]
+            command.kill()
+        else:
+            job.send_signal(number)
+        printed, _ = job.communicate(timeout=100)
+        assert job.returncode == 75, printed
+        told = made.told()["what"]
+        assert ("which" in told or "stopped after step" in told) if number == signal.SIGTERM else "ended" in told
+    reached = json.loads((made.places.work / "reached.json").read_text())["step"]
+    assert reached >= 5
+    status, printed = made.run(attempt=3)
+    assert status == 0, printed
+    assert f"goes on from step {reached}" in printed
+    summary = made.summary()
+    assert (summary["attempts"], summary["steps_reached"]) == (3, 40)
+    assert (made.folder / "end.pt").exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_script_is_refused_in_one_line() -> None:
+    made = commanded(CHAIN.replace("until=40", "until=3"))
+    assert made.run()[0] == 0
+    (place,) = (made.folder / "checkpoints").glob("step-*")
+    told = json.loads((place / "manifest.json").read_text()) | {"script": "another.py"}
+    (place / "manifest.json").write_text(json.dumps(told))
+    assert made.run()[0] == 1
+    assert "another.py" in made.told()["what"]
+
+
+def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> None:
+    made = commanded("print('one')\n")
+    Path("train.py").write_text("print('other')\n")
+    status, printed = made.run()
+    assert status == 1, printed
+    assert "train.py was edited after the plan was made; start the same call again" in printed

@@ -1,0 +1,116 @@
+"""Scripts as they stand on a Slurm cluster: over two nodes by torchrun and by srun, and as a chain of short jobs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_slurm import MiniSlurm
+from slurm_runs import site_file, slurm_snakemake
+
+TRAIN = """
+    import os
+    import socket
+
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(1, 61):
+        loss = net(torch.randn(16, 20)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step} loss {loss.item():.4f}")
+    place = f"rank-{dist.get_rank()}-{os.environ['SLURM_CPUS_PER_TASK']}-{os.environ['OMP_NUM_THREADS']}"
+    open(place, "w").write(socket.gethostname())
+    dist.destroy_process_group()
+"""
+CHAIN = """
+    import time
+
+    import torch
+
+    from relay.chain import resume
+
+    net = torch.nn.Linear(4, 4)
+    run = resume(model=net, save_minutes=0.1)
+    for step, _ in run.steps(range(10_000), until=UNTIL):
+        time.sleep(0.5)
+        run.after(step)
+    open("done", "w").write(str(run.step))
+"""
+
+
+def measured(
+    cluster: MiniSlurm, folder: Path, comparisons: list[dict[str, Any]], **config: Any
+) -> list[dict[str, str]]:
+    """The rows of the comparison of commands, run on the cluster."""
+    asked = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons, **config}
+    status, printed = slurm_snakemake(cluster, folder, asked, site=site_file(folder))
+    assert status == 0, printed
+    with (folder / "results" / "comparison.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def folders(results: Path) -> list[Path]:
+    return sorted((results / "checkpoints").glob("*/folder"))
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.timeout(900)
+def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: MiniSlurm, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(TRAIN))
+    read = {"step": "step ([0-9]+)", "loss": "loss ([0-9.]+)"}
+    common = {"read": read, "nodes": 2, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1}
+    common |= {"global_batch_size": 64}
+    rows = measured(
+        cluster,
+        tmp_path,
+        [
+            {"command": "torchrun train.py", "name": "by-torchrun", **common},
+            {"command": "python train.py", "name": "by-srun", "launcher": "srun", **common},
+        ],
+    )
+    assert [(row["status"], row["world_size"], bool(row["unproven"])) for row in rows] == [("done", "4", True)] * 2, (
+        rows
+    )
+    assert all(float(row["samples_per_second"]) > 0 for row in rows)
+    for folder in folders(tmp_path / "results"):
+        ranks = {path.name: path.read_text() for path in folder.glob("rank-*")}
+        assert sorted(ranks) == [f"rank-{rank}-2-1" for rank in range(4)]
+        assert len({*ranks.values()}) == 2, "two processes on each of two nodes"
+    script = (tmp_path / "results" / "recommendation.sbatch").read_text()
+    assert "train.py" in script
+    assert "--nodes=2" in script
+    (line,) = [line for line in script.splitlines() if "rdzv-endpoint" in line] or [""]
+    assert not line or "--nproc-per-node=2" in line
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.timeout(900)
+def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(cluster: MiniSlurm, tmp_path: Path) -> None:
+    # Slurm's shortest limit is a minute, of which the last ten seconds and more stay free.
+    (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN).replace("UNTIL", "150"))
+    config = {"device": "cpu", "repeats": 1, "runtime_minutes": 1, "right_size": False}
+    config |= {"comparisons": [{"command": "python train.py", "name": "long"}]}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site_file(tmp_path))
+    assert status == 0, printed
+    assert "(deadline); goes on with attempt 2" in printed
+    (folder,) = folders(tmp_path / "results")
+    assert (folder / "done").read_text() == "150"
+    (path,) = (tmp_path / "results" / "runs").glob("*/summary.json")
+    summary = json.loads(path.read_text())
+    assert summary["attempts"] >= 2
+    assert summary["steps_reached"] == 150
+    assert f"long has ended, in {summary['attempts']} jobs" in printed
