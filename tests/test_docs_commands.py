@@ -40,12 +40,14 @@ HELD_ELSEWHERE = {
     "pip install ./scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
     "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
     "relay-chain": "tests/test_chain_page.py types the command",
+    "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types the command; tests/test_script_slurm.py the target chain",
 }
 # What is printed, by the first words of the block: the test that holds it against the product.
 DRAWN = "tests/test_docs_drawn.py"
 PRINTED = {
     "lenet-digits": "test_the_table_has_the_columns_on_the_page",
     "relative test": "test_the_table_has_the_columns_on_the_page",
+    "script relative": "tests/test_script_page.py",
     "config ─▶ planning": "",  # a picture
     "discs.py, with width 8": "tests/test_own_model_page.py",
     "chain of": DRAWN,
