@@ -241,6 +241,12 @@ rule all:
         no_environment
 
 
+if taken := [name for name in PLAN.strategies if workflow.is_rule(name)]:
+    sys.exit(
+        f"error: config: comparisons: '{taken[0]}' is the name of a target; give the command another `name`"
+    )
+
+
 # `snakemake ddp`: all repeats of all settings of a strategy, their verdicts and spot checks.
 for strategy in PLAN.strategies:
 

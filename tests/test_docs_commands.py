@@ -40,7 +40,7 @@ HELD_ELSEWHERE = {
     "pip install ./scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
     "relay-chain sbatch": "tests/test_chain_sbatch.py submits such a script",
     "relay-chain": "tests/test_chain_page.py types the command",
-    "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types the command; tests/test_script_slurm.py the target chain",
+    "RELAY/.venv/bin/snakemake": "tests/test_script_page.py types it; tests/test_script_slurm.py runs the target chain",
 }
 # What is printed, by the first words of the block: the test that holds it against the product.
 DRAWN = "tests/test_docs_drawn.py"

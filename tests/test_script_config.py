@@ -10,6 +10,7 @@ import pytest
 from plans import planned, reasons
 from relay.base.errors import UserError
 from relay.planning.config import load
+from relay.spec.script import filled
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
 COMMAND = "python train.py --batch {batch_per_process}"
@@ -21,6 +22,7 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("train.py").write_text(TRAIN)
     Path("helper.py").write_text("value = 1\n")
     Path("start.sh").write_text("python train.py\n")
+    Path("sub").mkdir()
     return tmp_path
 
 
@@ -52,6 +54,49 @@ def test_the_files_of_a_command_are_its_script_what_that_imports_and_what_the_co
     assert only(command="python -m torch.distributed.run train.py").strategy.script.file == "train.py"
 
 
+def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> None:
+    for folder in ("pkg", "a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "c.yaml").write_text(folder)
+    Path("pkg/__init__.py").write_text("")
+    Path("pkg/model.py").write_text("")
+    Path("pkg/train.py").write_text("from pkg.model import *\nfrom . import model\n")
+    script = only(command="python -m pkg.train a/c.yaml b/c.yaml").strategy.script
+    named = {file: script.frozen_name(file) for file in script.files}
+    assert named == {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")}
+    script = only(command="python pkg/train.py a/c.yaml b/c.yaml").strategy.script
+    assert len({script.frozen_name(file) for file in script.files}) == len(script.files)
+
+
+def test_a_file_that_an_option_names_is_part_of_the_run() -> None:
+    for rate in ("0.1", "0.2"):
+        Path(f"{rate}.yaml").write_text(rate)
+    asked = {"command": "python train.py {lr}.yaml", "options": {"lr": ["0.1", "0.2"]}}
+    files = sorted(run.strategy.script.files for run in planned(asked).runs)
+    assert files == [(f"{rate}.yaml", "helper.py", "train.py") for rate in ("0.1", "0.2")]
+
+
+def test_an_option_with_braces_stays_as_it_is() -> None:
+    run = only(command="python train.py {settings}", options={"settings": '{"a": "{seed}"}'})
+    assert filled(run.strategy.script.command[-1], {"seed": 1}, last=True) == '{"a": "{seed}"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "reported", "chained"),
+    [
+        ("from relay.chain import step\n", True, False),
+        ("from relay.chain import resume\n", True, True),
+        ("from relay.chain.huggingface import ChainCallback\n", True, True),
+        ("from chain import resume\n", False, False),
+        ("# from relay.chain import resume\n", False, False),
+    ],
+)
+def test_whether_a_script_is_a_chain(text: str, reported: bool, chained: bool) -> None:
+    Path("train.py").write_text(text)
+    script = only().strategy.script
+    assert (script.reported, script.chained) == (reported, chained)
+
+
 @pytest.mark.parametrize("name", ["train.py", "helper.py"])
 def test_an_edit_of_the_script_or_of_what_it_imports_is_another_run(name: str) -> None:
     before = only().id
@@ -60,9 +105,9 @@ def test_an_edit_of_the_script_or_of_what_it_imports_is_another_run(name: str) -
     assert only().id != before
 
 
-def test_two_commands_that_differ_are_two_runs_and_where_data_lie_is_none() -> None:
+def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> None:
     assert only().id != only(command="python train.py --more").id
-    assert only(links={"data": "/one"}).id == only(links={"data": "/other"}).id
+    assert only(links={"data": "/one"}).id != only(links={"data": "/other"}).id
     assert only(read={"loss": "loss (.*)"}).id != only().id
 
 
@@ -103,6 +148,12 @@ def test_a_script_needs_no_task_no_data_and_no_gate() -> None:
         ({"command": "python 'train.py"}, "No closing quotation"),
         ({"command": "python train.py && echo"}, "'&&' is for a shell"),
         ({"command": "python train.py $HOME"}, "'$HOME' is for a shell"),
+        ({"command": "python train.py --data=$HOME/x"}, "'--data=$HOME/x' is for a shell"),
+        ({"command": "python train.py >out"}, "'>out' is for a shell"),
+        ({"command": "python train.py; ls"}, "'train.py;' is for a shell"),
+        ({"command": "python train.py --x=$(id)"}, "is for a shell"),
+        ({"command": "FOO=1 python train.py"}, "write `env FOO=1 …`"),
+        ({"command": "python train.py ./sub"}, "./sub is a folder here, and the command runs in a folder of its own"),
         ({"command": "srun python train.py"}, "leave it out, and give `launcher: srun`"),
         (
             {"command": "python train.py {data_worker}"},
@@ -173,6 +224,10 @@ def test_a_large_file_is_not_copied_with_each_run() -> None:
         ({"launcher": "srun", "devices_per_node": 2}, "launcher srun needs a cluster profile; use launcher direct"),
         ({"launcher": "spawn", "devices_per_node": 2}, "launcher spawn is for strategies"),
         ({"command": COMMAND, "global_batch_size": 9, "devices_per_node": 2}, "9 is not divisible by 2 processes"),
+        (
+            {"command": "torchrun --nproc-per-node=2 train.py", "devices_per_node": 1},
+            "the command starts 2 processes on a node (--nproc-per-node), and 1 are asked for",
+        ),
         ({"command": COMMAND}, "placeholder {batch_per_process} has no value; give global_batch_size"),
         ({"command": "python train.py {momentum}"}, "placeholder {momentum} has no value; give momentum"),
     ],

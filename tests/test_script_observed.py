@@ -13,7 +13,8 @@ import pytest
 from relay.chain import report
 from relay.script.observed import Observed
 from relay.script.output import END_LINES, MOST_BYTES, Output
-from relay.spec.script import Script
+from relay.script.steps import Steps
+from relay.spec.script import Script, compiled
 
 
 def observed(place: Path, counts: str = "samples", batch: int = 10, **read: str) -> Observed:
@@ -31,7 +32,7 @@ def test_a_speed_that_is_printed_is_averaged_over_time_without_the_first(tmp_pat
         seen.line(f"epoch: {told} img/s", now)
     blocks = seen.take()["blocks"]
     assert speed(blocks) == pytest.approx((10 * 1000 + 30 * 2000) / 40)
-    assert (seen.missing(), seen.first_at) == ("", 100.0)
+    assert (seen.missing(), seen.first_at) == ("", None)
 
 
 def test_one_speed_at_the_end_is_that_of_the_whole_command(tmp_path: Path) -> None:
@@ -58,6 +59,49 @@ def test_short_blocks_are_put_together_but_where_the_timed_steps_begin(tmp_path:
     assert blocks[0][:2] == [1, 3], "the warm-up is two steps"
     assert all(before[1] == after[0] for before, after in pairwise(blocks))
     assert len(blocks) < 15
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_step_that_every_rank_prints_counts_once(ranks: int) -> None:
+    steps = Steps()
+    printed = [(step, rank) for step in range(1, 51) for rank in range(ranks)]
+    for place in range(0, len(printed) - ranks, 3 * ranks):  # one rank is a step behind
+        printed[place + ranks - 1], printed[place + ranks] = printed[place + ranks], printed[place + ranks - 1]
+    # Where an epoch begins, a rank that is a step behind may be counted once more.
+    assert [steps.told(step) for _ in range(3) for step, _ in printed][-1] == pytest.approx(150, rel=0.02)
+
+
+def test_a_line_that_names_the_step_again_is_no_step() -> None:
+    steps = Steps()
+    assert [steps.told(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1,234.5 img/s", 1234.5), ("1.2e+04 img/s", 12000.0), ("7. img/s", 7.0), (".5 img/s", 0.5), ("3 img/s", 3.0)],
+)
+def test_a_number_is_read_whole(text: str, value: float) -> None:
+    found = compiled("{number} img/s").search(f"speed {text}")
+    assert found is not None
+    assert float(found[1].replace(",", "")) == value
+    assert compiled("loss {number}").search("loss nan")[1] == "nan"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("told", ["nan", "-3", "inf"])
+def test_a_step_or_speed_that_cannot_be_is_told(tmp_path: Path, told: str) -> None:
+    seen = observed(tmp_path, step=r"step (\S+)")
+    seen.line(f"step {told}", 1.0)
+    assert f"'{told}' is no number" in seen.problem
+
+
+def test_a_reader_that_fails_still_empties_the_pipe() -> None:
+    def fail(text: str, now: float) -> None:
+        raise RuntimeError(text)
+
+    pipe = io.BufferedReader(io.BytesIO(b"line\n" * 100_000))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError):
+        Output(pipe, fail, io.StringIO()).run()
+    assert pipe.read() == b""
 
 
 @pytest.mark.parametrize("told", ["", "fast", "1.2.3"])

@@ -25,7 +25,12 @@ def typed(folder: Path, text: str) -> str:
     words = [word.replace("RELAY/.venv/bin/", f"{Path(sys.executable).parent}/") for word in shlex.split(text)]
     words = [word.replace("RELAY", str(ROOT)) for word in words]
     done = subprocess.run(
-        words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"COLUMNS": "80"}
+        words,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"COLUMNS": "80"},
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -55,7 +60,8 @@ def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
 
 def test_the_page_names_every_key_and_every_placeholder_of_a_job() -> None:
     text = (ROOT / PAGE).read_text()
-    own = [name for name in ("command", "name", "read", "links", "stack", "options", "launcher")]
-    assert [name for name in own if name in Comparison.model_fields and f"`{name}`" not in text] == []
+    own = {"command", "name", "read", "links", "stack", "options", "launcher"}
+    assert own <= {*Comparison.model_fields}
+    assert [name for name in own if f"`{name}`" not in text] == []
     assert [name for name in Read.model_fields if f"`{name}`" not in text and f"{{{name}:" not in text] == []
     assert [name for name in OF_A_JOB if f"`{{{name}}}`" not in text] == []

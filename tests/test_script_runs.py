@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text("{}")
     made = commanded(
         SPEAKING,
-        "python train.py --config=some.json --seed {seed} ./set",
+        "python train.py --config=some.json --seed {seed}",
         links={"data": "set"},
         read=READ,
         cpus_per_task=2,
@@ -56,11 +55,11 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert (found["data"], found["OMP_NUM_THREADS"], found["SLURM_CPUS_PER_TASK"]) == ("42", "1", "2")
     assert (found["PYTHONSAFEPATH"], found["RANK"]) == (None, None)
     assert Path(found["SLURM_TMPDIR"]).is_dir()
-    config, _, seed, folder = found["words"]
+    config, _, seed = found["words"]
     frozen = Path(config.removeprefix("--config="))
     assert frozen.is_relative_to(tmp_path / "results" / "code"), "a file that the command names is frozen with the run"
     assert Path(found["helper"]).parent == frozen.parent, "and so are the modules that the script imports"
-    assert (seed, folder) == ("1", str(tmp_path / "set"))
+    assert seed == "1"
     assert not {*tmp_path.iterdir()} & {tmp_path / "found.json", tmp_path / "data"}
 
     summary = made.summary()
@@ -116,11 +115,64 @@ def test_a_loss_that_is_not_finite_is_a_failed_run() -> None:
 
 
 def test_a_script_that_asks_to_be_started_again_is() -> None:
-    made = commanded("raise SystemExit(75)\n")
+    made = commanded(
+        "import os, time\ntime.sleep(0.5)\nagain = os.path.exists('mine')\nopen('mine', 'w')\n"
+        "raise SystemExit(75 * (not again))\n"
+    )
     assert (made.run()[0], made.told()["status"]) == (75, 75)
-    Path(made.folder.parent / "records").joinpath("x").touch()
-    Path("results/code").chmod(stat.S_IRWXU)
     assert "stopped after step 0 (status 75)" in made.told()["what"]
+    assert made.run(attempt=2)[0] == 0, "what it has left there is its own checkpoint"
+    assert made.summary()["samples_per_second"] < 1, "both attempts are the run"
+
+
+def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
+    killed = str(Path.cwd() / "killed")
+    made = commanded(
+        "import os, signal\nassert not os.path.exists('mine')\nopen('mine', 'w')\n"
+        f"if not os.path.exists({killed!r}):\n    open({killed!r}, 'w')\n    os.kill(os.getpid(), 9)\n"
+    )
+    assert made.run()[0] == 75
+    status, printed = made.run(attempt=2)
+    assert status == 0, printed
+    assert (made.places.work / "folder-1" / "mine").exists(), "and what it has left is kept"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rank_that_fails_is_the_runs_fault_whenever_it_fails(late: bool) -> None:
+    rank = "int(__import__('os').environ['RANK'])"
+    made = commanded(
+        f"import sys, time\ntime.sleep(3 * ({rank} == {int(late)}))\nsys.exit(3 * ({rank} == 1))\n",
+        launcher="direct",
+        devices_per_node=2,
+    )
+    status, printed = made.run()
+    assert status == 1, printed
+    assert "the command ended with status 3" in made.told()["what"]
+    assert not (made.places.run / "step-1.json").exists()
+
+
+def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended() -> None:
+    made = commanded(
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "open('began', 'w')\ntime.sleep(600)\n"
+    )
+    job = made.start()
+    while not (made.folder / "began").exists():
+        time.sleep(0.05)
+    job.send_signal(signal.SIGTERM)
+    printed, _ = job.communicate(timeout=60)
+    assert job.returncode == 75, printed
+    assert not (made.places.run / "step-1.json").exists()
+
+
+def test_an_edit_while_a_chain_runs_changes_nothing() -> None:
+    made = commanded("import os\nopen('told', 'a').write('x')\nraise SystemExit(75 * (not os.path.exists('two')))\n")
+    assert made.run()[0] == 75
+    Path("train.py").write_text("1 / 0\n")
+    (made.folder / "two").touch()
+    status, printed = made.run(attempt=2)
+    assert status == 0, printed
+    assert (made.folder / "told").read_text() == "xx"
 
 
 def test_what_a_command_leaves_behind_ends_with_it() -> None:
@@ -211,7 +263,7 @@ def test_a_chain_goes_on_after_a_signal_and_after_a_kill() -> None:
         printed, _ = job.communicate(timeout=100)
         assert job.returncode == 75, printed
         told = made.told()["what"]
-        assert ("which" in told or "stopped after step" in told) if number == signal.SIGTERM else "ended" in told
+        assert ("stopped after step" if number == signal.SIGTERM else "ended without a word") in told
     reached = json.loads((made.places.work / "reached.json").read_text())["step"]
     assert reached >= 5
     status, printed = made.run(attempt=3)

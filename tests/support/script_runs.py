@@ -30,7 +30,7 @@ class Commanded:
     @property
     def folder(self) -> Path:
         """Where the command runs."""
-        return self.places.work / "folder"
+        return self.places.folder
 
     @property
     def log(self) -> Path:

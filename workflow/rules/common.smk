@@ -64,7 +64,7 @@ wildcard_constraints:
     file=r"results/.+",
     stack=r"[a-z_]+(-[0-9a-f]{12})?",
     run=r"[^/]+",
-    gate=r"[^/]+",
+    gate=r"(?!script/)[^/]+",  # `script_verdict` makes that of scripts
     reference=r"[^/]+",
     preflight=r"[^/]+",
     end=r"\d+",

@@ -18,7 +18,7 @@ from relay.base.ending import INTERRUPTED
 
 DRIVER = "TORCH_RELAY_DRIVER"  # "PID FOLDER" of a driver that runs its jobs on this machine
 LAUNCHER = "TORCH_RELAY_LAUNCHER"  # the process that started this rank
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def mark(folder: Path) -> str:
@@ -30,6 +30,12 @@ def end_with_parent(by: signal.Signals = signal.SIGTERM) -> None:
     """Be sent a signal when the parent dies, even by SIGKILL. Linux only; elsewhere trainers look for themselves."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever this process's descendants leave behind, so that it can be ended. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_shell() -> None:

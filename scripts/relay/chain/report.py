@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -62,13 +63,22 @@ class Reporter:
         self.pending, self.written = "", now or time.time()
 
 
+def _rank_and_size() -> tuple[int, int]:
+    """This process's rank, and how many there are: as torch knows it, or else as the launcher told."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
+    return int(rank), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 _reporters: dict[str, Reporter] = {}  # by place: one in each process
 
 
 def reporter() -> Reporter | None:
     """This process's; None where nobody measures, and on all ranks but the first."""
     place = os.environ.get(PLACE)
-    if not place or os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":
+    if not place or _rank_and_size()[0]:
         return None
     return _reporters.get(place) or _reporters.setdefault(place, Reporter(place))
 
@@ -79,4 +89,4 @@ def step(samples: int) -> None:
     `samples` is how many samples this process has trained in it. All processes are taken to do as many.
     """
     if told := reporter():
-        told.count(None, samples * int(os.environ.get("WORLD_SIZE", "1")))
+        told.count(None, samples * _rank_and_size()[1])

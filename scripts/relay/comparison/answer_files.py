@@ -111,7 +111,7 @@ def _comments(answer: Answer, run: Run, results: Path) -> list[str]:
         "For a script of your own, keep the lines of #SBATCH, and put these in place of all others:",
     ]
     of_command = [
-        f"It runs your command in a folder of its own, {Places(results, run.id).work / 'folder'}.",
+        f"It runs your command in a folder of its own, {Places(results, run.id).folder}.",
         "Without Torch Relay, keep the lines of #SBATCH, and put these in place of all others:",
     ]
     lines = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from relay.comparison.request import Request
 from relay.spec.run import Run
-from relay.spec.script import Script, filled, started_by_torchrun
+from relay.spec.script import MEETING, Script, filled, options_given, placeholders, started_by_torchrun
 
 SCRIPT = "your_script.py"
 PORT = 29500  # torchrun's own
@@ -29,32 +30,45 @@ def _lines(run: Run, asked: Request) -> Iterator[str]:
 
 def _of_command(run: Run, script: Script, asked: Request) -> Iterator[str]:
     """How the measured command is started without this project, in the folder of the script."""
-    shape, values = run.shape, {"seed": run.seed, "repeat": 0, "node": "$SLURM_NODEID", "port": PORT}
-    words = [filled(word, values | {"address": f'{FIRST_NODE}"'}, last=True) for word in script.command]
-    command = " ".join(word if "$" in word else shlex.quote(word) for word in words)
+    shape, words = run.shape, list(script.command)
     yield f"cd {shlex.quote(str(Path.cwd()))}"
-    yield f"export OMP_NUM_THREADS={shape.threads}"
-    if script.reported and asked.jobs > 1:
-        yield "# it goes on from its last checkpoint: see `relay-chain sbatch`, which submits the next job by itself"
-    step = f"srun --cpus-per-task={asked.cpus_per_task}"
-    begin = started_by_torchrun(script.command)
+    yield f'export OMP_NUM_THREADS={shape.threads} MASTER_PORT={PORT} MASTER_ADDR={FIRST_NODE}"'
+    if script.chained and asked.jobs > 1:
+        yield "# it goes on from its last checkpoint: `relay-chain sbatch` submits one job after the other"
+    begin = started_by_torchrun(words)
     if begin is not None:
-        given = {word.partition("=")[0].replace("_", "-") for word in words}
-        options = [] if "--nproc-per-node" in given else [f"--nproc-per-node={shape.processes_per_node}"]
-        if shape.nodes > 1 and "--rdzv-endpoint" not in given:
-            options += [f"--nnodes={shape.nodes}", "--rdzv-backend=c10d", '--rdzv-id="$SLURM_JOB_ID"']
-            options += [f'--rdzv-endpoint={FIRST_NODE}:{PORT}"']
-        elif shape.nodes == 1 and "--standalone" not in given:
-            options += ["--standalone"]
-        started = command.split(" ")
-        command = " ".join([*started[:begin], *options, *started[begin:]])
+        words[begin:begin] = _meeting(words, begin, run)
+    of_job = {"seed": str(run.seed), "repeat": "0"}
+    of_job |= {"node": "${SLURM_NODEID}", "address": "${MASTER_ADDR}", "port": "${MASTER_PORT}"}
+    command = " ".join(_in_shell(word, of_job) for word in words)
     if shape.launcher in ("srun", "direct"):
         ranks = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
-        yield f'export MASTER_PORT={PORT} MASTER_ADDR={FIRST_NODE}"'
         each = f"srun --ntasks={shape.world_size} --cpus-per-task={shape.cpus_per_task}"
         yield f"{each} bash -c {shlex.quote(f'{ranks} exec {command}')}"
+    elif shape.nodes > 1:
+        yield f"srun --cpus-per-task={asked.cpus_per_task} bash -c {shlex.quote(f'exec {command}')}"
     else:
-        yield f"{step} {command}" if shape.nodes > 1 else command
+        yield command
+
+
+def _meeting(words: Sequence[str], begin: int, run: Run) -> list[str]:
+    """The options of torchrun that a command lacks. Of several nodes each finds its number by itself."""
+    given, shape = options_given(words, begin), run.shape
+    more = [] if "--nproc-per-node" in given else [f"--nproc-per-node={shape.processes_per_node}"]
+    if shape.nodes == 1:
+        return [*more, *(() if given.keys() & {*MEETING} else ["--standalone"])]
+    if given.keys() & {"--rdzv-backend", "--rdzv-endpoint"}:
+        return more
+    meeting = ["--rdzv-backend=c10d", "--rdzv-id=1", "--rdzv-endpoint={address}:{port}"]
+    return [*more, *([] if "--nnodes" in given else [f"--nnodes={shape.nodes}"]), *meeting]
+
+
+def _in_shell(word: str, of_job: Mapping[str, str]) -> str:
+    """A word as a shell reads it: nothing in it is replaced but what a job knows."""
+    if not set(placeholders([word])) & {"node", "address", "port"}:
+        return shlex.quote(filled(word, of_job, last=True))
+    escaped = re.sub(r'([\\"$`])', r"\\\1", word)
+    return f'"{filled(escaped, of_job, last=True)}"'
 
 
 def _of_strategy(run: Run, asked: Request) -> Iterator[str]:

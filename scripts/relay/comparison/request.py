@@ -97,6 +97,10 @@ def memory(run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None) ->
 def _held(run: Run, summaries: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[float, str]:
     """What the processes of a node hold in MiB, data workers included, and how it is known. `peak_mb`: of a process."""
     processes, workers = run.shape.processes_per_node, run.feeding.data_workers
+    if run.strategy.script:  # which starts what it likes
+        node_mb = max((each.get("peak_node_memory_bytes") or 0 for each in summaries), default=0) / MEBIBYTE
+        if node_mb > processes * peak_mb:
+            return node_mb, f"{node_mb:.0f} MiB measured at a node's peak, with all that the command starts"
     alone = f"{peak_mb:.0f} MiB measured at the peak of a process × {processes}"
     if not workers:
         return processes * peak_mb, alone

@@ -77,7 +77,7 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "devices": devices(row),
         "device": row["device"],
         "global_batch_size": row["global_batch_size"],
-        "seconds_per_epoch": row["steps_per_epoch"] * row["global_batch_size"] / row["samples_per_second"],
+        "seconds_per_epoch": _seconds_per_epoch(row),
         "speed": told_speed(row),
         "unit": row["unit"],
         "speed_up": speed_up,
@@ -86,6 +86,13 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "repeats": row["repeats"],
         "id": row["setting"],
     }
+
+
+def _seconds_per_epoch(row: Row) -> float | None:
+    """Seconds of an epoch's steps; None for a script, whose epochs nobody knows."""
+    if row["steps_per_epoch"] is None or row["global_batch_size"] is None:
+        return None
+    return float(row["steps_per_epoch"] * row["global_batch_size"] / row["samples_per_second"])
 
 
 def shown(row: Row) -> dict[str, str]:

@@ -23,7 +23,8 @@ def differing(groups: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     alike: dict[tuple[int, str], dict[str, list[float]]] = {}
     for setting, group in groups.items():
         run = group[0].run
-        if run.strategy.script and (ends := [end for record in group if (end := _end(record)) is not None]):
+        known = run.task.unit != "runs"  # else nobody has told the global batch
+        if run.strategy.script and known and (ends := [end for record in group if (end := _end(record)) is not None]):
             same = run.batch.global_batch_size, options_text(run.strategy.options) or ""
             alike.setdefault(same, {})[setting] = ends
     return {setting: text for ends in alike.values() for setting, text in _differing(ends).items()}

@@ -10,21 +10,25 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-import torch
+
+def needs_help(torch_version: str | None = None) -> bool:
+    """Whether torchvision fails at its import here. `torch_version`: by default that of the installed torch."""
+    try:
+        return "+cpu" in (torch_version or version("torch")) and "+" not in version("torchvision")
+    except PackageNotFoundError:
+        return False
 
 
 @cache
 def importable() -> None:
     """Let `import torchvision` work, whichever torch is here."""
-    try:
-        built = version("torchvision")
-    except PackageNotFoundError:
-        return
-    if torch.version.cuda is None and "+" not in built:
+    import torch
+
+    if torch.version.cuda is None and needs_help("+cpu"):
         schemas = torch.library.Library("torchvision", "FRAGMENT")
         schemas.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         schemas.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _kept.append(schemas)  # they end with it
 
 
-_kept: list[torch.library.Library] = []
+_kept: list[object] = []

@@ -118,6 +118,8 @@ def described(training: Training, results: Path = RESULTS) -> str:
         return ""
     if known is None:
         return ""
+    if run.strategy.script:  # nobody knows its epochs, nor its end
+        return f"step {known.step:,}: {training.words}"
     epoch = f"epoch {known.step / run.length.steps_per_epoch:.1f} of {run.length.epochs:g}"
     speed = f"{known.steps_per_second * run.batch.global_batch_size:,.0f} samples/s"
     end = clock(known.reached + known.seconds_to(training.last))

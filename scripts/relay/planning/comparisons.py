@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -18,7 +20,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from relay.planning.config_blocks import Read, Segment
 from relay.spec.blocks import Block, Natural, Text
+from relay.spec.messages import show
 from relay.spec.run import setting_fields
+from relay.spec.script import STARTERS
 
 T = TypeVar("T")
 
@@ -43,8 +47,16 @@ def _single(value: Any) -> Any:
     return value
 
 
+def _name(text: str) -> str:
+    """A word that can be a part of a file's name."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", text):
+        told = f"{show(text)} is not allowed; allowed: letters, digits, '_', '-' and '.', a letter first"
+        raise PydanticCustomError("refused", "{told}", {"told": told})
+    return text
+
+
 Axis = Annotated[list[T], Field(min_length=1), OneOrSeveral()]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")]
+Name = Annotated[str, AfterValidator(_name)]
 Stack = Literal["torch", "lightning", "deepspeed", "horovod"]
 OptionValue = Annotated[
     Any, AfterValidator(_single), WithJsonSchema({"type": ["boolean", "integer", "number", "string", "null"]})
@@ -130,8 +142,11 @@ class Comparison(_Axes):
 
 def _name_of(command: str) -> str:
     """The name of a command that has none: that of the first Python file in it, or of its program."""
-    words = command.split() or [""]
-    named = next((word for word in words if word.endswith(".py")), words[0])
-    return (
-        re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py")).lstrip("-_0123456789") or "script"
-    )
+    try:
+        words = shlex.split(command) or [""]
+    except ValueError:  # told where the command is read
+        words = command.split() or [""]
+    modules = [after.rpartition(".")[2] for word, after in pairwise(words) if word == "-m" and after not in STARTERS]
+    named = next((word for word in words if word.endswith(".py")), modules[0] if modules else words[0])
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py"))
+    return stem.lstrip("-_0123456789") or "script"

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from relay.spec.blocks import Block, Natural, Positive, Text
 from relay.spec.messages import show
+from relay.spec.script import compiled
 
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
@@ -18,7 +19,7 @@ Epochs = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 def _pattern(text: str) -> str:
     """A regular expression with the one group that is read."""
     try:
-        groups = re.compile(text).groups
+        groups = compiled(text).groups
     except re.error as error:
         raise _refused(text, f"is no regular expression: {error}") from None
     if groups != 1:
@@ -27,7 +28,7 @@ def _pattern(text: str) -> str:
 
 
 def _refused(text: str, why: str) -> PydanticCustomError:
-    told = f"{show(text)} {why}; allowed: such as 'loss ([0-9.]+)'"
+    told = f"{show(text)} {why}; allowed: such as 'loss {{number}}'"
     return PydanticCustomError("refused", "{told}", {"told": told})
 
 
@@ -63,15 +64,15 @@ class Gate(Block):
 
 
 class Read(Block):
-    """What is read of a command's output: regular expressions, each with one group, which is a number."""
+    """What is read of a command's output: regular expressions, each with one group; {number} is one for any number."""
 
     samples_per_second: Pattern | None = Field(
         default=None,
-        description="the speed as the script tells it, of all processes together, such as 'img/s: ([0-9.]+)'",
+        description="the speed as the script tells it, of all processes together, such as 'img/s: {number}'",
     )
     step: Pattern | None = Field(
         default=None,
-        description="the number of a step that has ended, such as 'step ([0-9]+)'; the speed is that of the steps "
+        description="the number of a step that has ended, such as 'step {number}'; the speed is that of the steps "
         "times global_batch_size",
     )
     loss: Pattern | None = Field(default=None, description="the training loss")

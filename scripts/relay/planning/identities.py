@@ -16,20 +16,12 @@ from relay.spec.run import Setting
 class Identities:
     """The fingerprints of one plan's settings. Raises UserError for a source that cannot be read.
 
-    `task` is the task's name and file; None where commands are measured. `scripts` are the digests of their files, by
-    the commands' names.
+    `task` is the task's name and file; None where commands are measured, which have none.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        task: tuple[str, str] | None,
-        strategies: Mapping[str, StrategyFile],
-        scripts: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, root: Path, task: tuple[str, str] | None, strategies: Mapping[str, StrategyFile]) -> None:
         self.root = root
         self.task_source = identity.source_digest(identity.task_sources(root, *task)) if task else None
-        self.script_source = scripts
         self.gate_source, self.reference_source = (
             identity.source_digest(identity.module_sources(root, *modules))
             for modules in (("equivalence.gate", "strategies.base"), ("equivalence.reference",))
@@ -53,5 +45,5 @@ class Identities:
         """
         known = {"lock": self.lock(setting.strategy.stack)}
         script = setting.strategy.script
-        known |= {"script": self.script_source[setting.strategy.name]} if script else {"task": self.task_source}
+        known |= {"script": script.source} if script else {"task": self.task_source}
         return identity.identity(setting, sources=known | dict(sources), **more)

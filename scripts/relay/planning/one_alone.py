@@ -32,6 +32,6 @@ def trained(plan: Plan, results: Path) -> Iterator[str]:
         summary = read_json_or(places.run / "summary.json", {})
         jobs = counted(int(summary.get("attempts", 0)), "job")
         if run.strategy.script:
-            yield f"{run.strategy.name} has ended, in {jobs}: its folder is {places.work / 'folder'}"
+            yield f"{run.strategy.name} has ended, in {jobs}: its folder is {places.folder}"
         else:
             yield f"run {run.id} has ended, in {jobs}; `snakemake export` writes its model"

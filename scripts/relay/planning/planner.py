@@ -31,13 +31,13 @@ from relay.planning import (
 )
 from relay.planning.cards import ByJob, Looks
 from relay.planning.cautions import cautions
+from relay.planning.commands import Command
 from relay.planning.config import Config
 from relay.planning.gpus import count_gpus
 from relay.planning.identities import Identities
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import Proofs
 from relay.planning.right_size import Requests
-from relay.planning.scripts import Commanded
 from relay.planning.settings import Asked, Here, StrategyFile
 from relay.planning.unproven import because
 from relay.process.cpus import granted
@@ -152,7 +152,7 @@ class _Planner:
         self,
         plan: Plan,
         strategies: Mapping[str, StrategyFile],
-        commands: Mapping[str, Commanded],
+        commands: Mapping[str, Command],
         here: Here,
         looks: Looks,
         seen: Mapping[str, Looked],
@@ -162,8 +162,7 @@ class _Planner:
         if variables := self.arithmetic.variables:
             self.plan.warnings.append(f"set in the environment, and so a part of every run: {variables}")
         self.looked = {options: self._looked(looks, found) for options, found in seen.items()}
-        digests = {name: command.source for name, command in commands.items()}
-        self.identities = Identities(self.root, None if commands else looks.task, strategies, digests)
+        self.identities = Identities(self.root, None if commands else looks.task, strategies)
         self.settings: dict[str, PlannedSetting] = {}
         self.skipped: dict[str, Skipped] = {}
         self.cautions: dict[str, list[str]] = {}
@@ -193,7 +192,7 @@ class _Planner:
             others = f"; so do {len(named) - 1} more settings" if len(named) > 1 else ""
             self.plan.warnings.append(f"{named[0]} {caution}{others}")
 
-    def _of_command(self, asked: Asked, command: Commanded) -> tuple[Setting, list[str]]:
+    def _of_command(self, asked: Asked, command: Command) -> tuple[Setting, list[str]]:
         """The setting of a combination that names a command, and why it cannot run."""
         stack = self.plan.stacks.name(self.config.comparisons[asked.comparison].stack)
         setting = scripts.resolve(asked, command, config=self.config, stack=stack, here=self.here)

@@ -6,126 +6,44 @@ shape, which the job itself has; an axis that would change nothing is refused.
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from relay.base.errors import UserError
 from relay.planning import settings, skips
+from relay.planning.commands import Command, command_of, named_files
 from relay.planning.comparisons import AXES, Comparison
 from relay.planning.config import Config
 from relay.planning.settings import Asked, Here
 from relay.spec.dataset import DatasetSpec
-from relay.spec.identity import beside, source_digest
+from relay.spec.identity import source_digest
 from relay.spec.messages import near, show
 from relay.spec.requirements import Requirements
 from relay.spec.run import GROUPS, Setting
-from relay.spec.script import OF_A_JOB, Counted, Script, filled, placeholders, started_by_torchrun
+from relay.spec.script import (
+    OF_A_JOB,
+    Counted,
+    Script,
+    filled,
+    options_given,
+    placeholders,
+    started_by_torchrun,
+)
 from relay.spec.setting import Batch, Computation, Feeding, Launcher, Length, Optimization, Place, Shape, StrategySpec
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
 TASK = "script"  # the name of what scripts train: nobody knows it
 NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)
-MOST_FROZEN_BYTES = 10 * 2**20
 ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
 MEAN_NOTHING = ("loader", "learning_rate_scaling")
 BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
-SHELL = ("|", "||", "&", "&&", ";", "<", ">", ">>", "2>&1")
-REPORTING = re.compile(r"^\s*(from|import)\s+(relay|chain)\b", re.MULTILINE)
-STEPPING = re.compile(r"\b(relay|chain)\.step\(|import\s[^#\n]*\bstep\b")
 NEEDS = Requirements()
 
 
-@dataclass(frozen=True)
-class Commanded:
-    """A comparison's command: its words, the script that it starts, all that is frozen with a run, and its digest."""
-
-    name: str
-    words: tuple[str, ...]
-    file: str
-    files: tuple[str, ...]
-    source: str
-
-    @property
-    def reported(self) -> bool:
-        """Whether the script reports its steps by `relay.chain`."""
-        return any(REPORTING.search(text) for text in self._texts())
-
-    @property
-    def tells_samples(self) -> bool:
-        """Whether it reports samples, too."""
-        return any(REPORTING.search(text) and STEPPING.search(text) for text in self._texts())
-
-    def _texts(self) -> Iterator[str]:
-        for file in self.files:
-            if file.endswith(".py"):
-                yield Path(file).read_text(encoding="utf-8")
-
-
-def commanded(comparison: Comparison, index: int) -> Commanded:
-    """What a comparison's command is. Raises UserError, with one line, for one that cannot be."""
-    place = f"config: comparisons[{index}].command: "
-    try:
-        words = shlex.split(comparison.command or "")
-        placeholders(words)
-    except (ValueError, UserError) as error:
-        raise UserError(f"{place}{error}") from None
-    if not words:
-        raise UserError(f"{place}is empty; allowed: a program and its arguments")
-    if shell := next((word for word in words if word in SHELL or word.startswith("$")), None):
-        raise UserError(f"{place}'{shell}' is for a shell, and none is used; write a script for it, and name that")
-    if words[0].rpartition("/")[2] == "srun":
-        raise UserError(f"{place}srun is written by the job; leave it out, and give `launcher: srun`")
-    _check_program(words[0], place)
-    script, files = _script(words, place), _named(words)
-    frozen = {*files, *(map(str, beside(Path(script))) if script.endswith(".py") else [script] if script else [])}
-    large = [(name, size) for name in files if (size := Path(name).stat().st_size) > MOST_FROZEN_BYTES]
-    if large:
-        raise UserError(
-            f"{place}{large[0][0]} has {large[0][1] / 2**20:.0f} MiB, and what a command names is copied "
-            f"with each run; allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Name its folder in `links`, and a file in that"
-        )
-    source = source_digest(map(Path, frozen))
-    return Commanded(comparison.strategy, tuple(words), script, tuple(sorted(frozen)), source)
-
-
-def _check_program(program: str, place: str) -> None:
-    """Raise UserError where a program that is named by its place is none. Others are looked for by the job."""
-    if "/" not in program or "{" in program:
-        return
-    if not Path(program).is_file():
-        raise UserError(f"{place}{program}: no such file; allowed: a program, as seen from {Path.cwd()}")
-    if not os.access(program, os.X_OK):
-        raise UserError(f"{place}{program} is not executable: `chmod +x {program}`, or write `bash {program}`")
-
-
-def _script(words: Sequence[str], place: str) -> str:
-    """The script that a command starts: the first word that is a Python file, or a module here after `-m`."""
-    torchrun = started_by_torchrun(words)
-    for number, word in enumerate(words[torchrun or 0 :], torchrun or 0):
-        if word == "-m" and number + 1 < len(words) and number + 1 != torchrun and number + 2 != torchrun:
-            module = Path(*words[number + 1].split("."))
-            found = [each for each in (module.with_suffix(".py"), module / "__main__.py") if each.is_file()]
-            return str(found[0]) if found else ""
-        if word.endswith(".py") and not word.startswith("-"):
-            if not Path(word).is_file():
-                raise UserError(f"{place}{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
-            return word
-    return words[0] if "/" in words[0] and Path(words[0]).is_file() else ""
-
-
-def _named(words: Sequence[str]) -> list[str]:
-    """The files that the arguments of a command name: by themselves, or after the `=` of an option."""
-    values = [word.partition("=")[2] if word.startswith("-") else word for word in words[1:]]
-    return [value for value in values if value and ("/" in value or "." in value) and Path(value).is_file()]
-
-
-def check(config: Config) -> dict[str, Commanded]:
+def check(config: Config) -> dict[str, Command]:
     """The commands of a config, by their names; none where it compares strategies. Raises UserError."""
     commands = [(i, each) for i, each in enumerate(config.comparisons) if each.command is not None]
     if not commands:
@@ -137,10 +55,11 @@ def check(config: Config) -> dict[str, Commanded]:
             f"beside the command of comparisons[{commands[0][0]}]: nobody knows whether both train the same; give "
             "commands a config of their own"
         )
-    found: dict[str, Commanded] = {}
+    found: dict[str, Command] = {}
     for index, comparison in commands:
-        made = commanded(comparison, index)
-        if found.setdefault(made.name, made) != made:
+        made = command_of(comparison, index)
+        known = found.setdefault(made.name, made)
+        if (known.words, known.files) != (made.words, made.files):
             where = f"config: comparisons[{index}].name: {show(made.name)} is that of another command already"
             raise UserError(f"{where}; give each command a name")
     counts = {_counts(comparison, found[comparison.strategy], config): index for index, comparison in commands}
@@ -151,11 +70,11 @@ def check(config: Config) -> dict[str, Commanded]:
             "cannot be compared; let both tell the same: `read` has patterns for samples_per_second or step"
         )
     for index, comparison in commands:
-        _check_axes(comparison, found[comparison.strategy], index)
+        _check_axes(comparison, found[comparison.strategy], index, config.global_batch_size)
     return found
 
 
-def _counts(comparison: Comparison, command: Commanded, config: Config) -> Counted:
+def _counts(comparison: Comparison, command: Command, config: Config) -> Counted:
     """What the speed counts."""
     batch = any(getattr(comparison, name) != [None] for name in BATCHES[:2]) or config.global_batch_size
     read = comparison.read
@@ -166,13 +85,18 @@ def _counts(comparison: Comparison, command: Commanded, config: Config) -> Count
     return "runs"
 
 
-def _check_axes(comparison: Comparison, command: Commanded, index: int) -> None:
+def _check_axes(comparison: Comparison, command: Command, index: int, batch_of_config: int | None) -> None:
     """Raise UserError for an axis that would change nothing, a placeholder that is unknown, and one without a value."""
     place = f"config: comparisons[{index}]."
     used = placeholders(command.words)
     given = {name for name in AXES if getattr(comparison, name) != Comparison.model_fields[name].get_default()}
     known = {each.name for _, group in GROUPS for each in fields(group)} - {*MEAN_NOTHING}
     known |= {*BATCHES, "processes_per_node", "world_size", *OF_A_JOB, *comparison.options}
+    if shadowed := sorted({*comparison.options} & (known - {*comparison.options} | {*AXES, *OF_A_JOB, *BATCHES})):
+        raise UserError(
+            f"{place}options.{shadowed[0]}: is the name of {'a placeholder' if shadowed[0] in OF_A_JOB else 'an axis'} "
+            "already; give another name"
+        )
     for name in used:
         if name not in known:
             raise UserError(
@@ -190,20 +114,21 @@ def _check_axes(comparison: Comparison, command: Commanded, index: int) -> None:
         if not {*needed} & {*used} and not declared_only:
             key = f"options.{name}" if name in comparison.options else name
             raise UserError(f"{place}{key}: changes nothing: the command has no {{{name}}}")
-    if comparison.read.step and not any({*BATCHES} & given):
+    if comparison.read.step and not ({*BATCHES} & given or batch_of_config):
         raise UserError(f"{place}read.step: needs the samples of a step; give global_batch_size or batch_per_device")
 
 
-def resolve(asked: Asked, command: Commanded, *, config: Config, stack: str, here: Here) -> Setting:
+def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here: Here) -> Setting:
     """The setting of a combination, with every default and every placeholder filled in. Raises UserError."""
     comparison = config.comparisons[asked.comparison]
     axes, shape = asked.axes, _shape(asked, here)
     batch = axes["global_batch_size"] or (axes["batch_per_device"] or 0) * shape.devices or config.global_batch_size
     read = {name: pattern for name, pattern in comparison.read.model_dump().items() if pattern}
+    counts = _counts(comparison, command, config)
     setting = Setting(
         task=TaskSpec(
             name=TASK,
-            unit=_counts(comparison, command, config),
+            unit=counts,
             global_batch_size=batch or 1,
             learning_rate=0.0,
             epochs=1,
@@ -221,15 +146,20 @@ def resolve(asked: Asked, command: Commanded, *, config: Config, stack: str, her
         spot_checks=SpotChecks(random_steps=0, hops=0, end=False),
     )
     values = _values(setting, batch, asked.options)
+    words = tuple(filled(word, values) for word in command.words)
+    plain = [filled(word, {}, last=True) for word in words]
+    files = tuple(sorted({*command.files, *named_files(plain, command.place)}))
     script = Script(
-        command=tuple(filled(word, values) for word in command.words),
+        command=words,
         file=command.file,
-        files=command.files,
+        folder=command.folder,
+        files=files,
         links={name: str(Path(path).expanduser().absolute()) for name, path in comparison.links.items()},
         read=read,
-        counts=_counts(comparison, command, config),
+        counts=counts,
         reported=command.reported,
-        source=command.source,
+        chained=command.chained,
+        source=source_digest(map(Path, files)),
     )
     return replace(setting, strategy=replace(setting.strategy, script=script))
 
@@ -268,16 +198,18 @@ def _values(setting: Setting, batch: int | None, options: Mapping[str, Any]) -> 
     return {name: value for name, value in values.items() if value is not None} | dict(options)
 
 
-def problems(asked: Asked, setting: Setting, command: Commanded, here: Here) -> list[str]:
+def problems(asked: Asked, setting: Setting, command: Command, here: Here) -> list[str]:
     """Why the setting cannot run, each reason with its remedy; empty where it can."""
     return [*skips.of_devices(setting, NEEDS, here), *_problems(asked, setting, command, here)]
 
 
-def _problems(asked: Asked, setting: Setting, command: Commanded, here: Here) -> Iterator[str]:
+def _problems(asked: Asked, setting: Setting, command: Command, here: Here) -> Iterator[str]:
     shape, script = setting.shape, setting.strategy.script
     assert script is not None
     if shape.threads > shape.cpus_per_task:
         yield f"threads {shape.threads} exceed cpus_per_task {shape.cpus_per_task}"
+    if asked.axes["launcher"] == "torchrun":
+        yield "launcher torchrun is for strategies; write torchrun into the command"
     if shape.launcher in ("spawn", "horovodrun"):
         yield f"launcher {shape.launcher} is for strategies; use torchrun in the command, or launcher srun or direct"
     if shape.launcher == "srun" and here.site is None:
@@ -286,6 +218,13 @@ def _problems(asked: Asked, setting: Setting, command: Commanded, here: Here) ->
         yield f"launcher direct works on one node only, nodes is {shape.nodes}; use launcher srun"
     if shape.launcher == "none" and shape.world_size > 1:
         yield f"launcher none is for one process, {shape.world_size} are asked for; leave it out"
+    begin = started_by_torchrun(script.command)
+    started = options_given(script.command, begin).get("--nproc-per-node", "") if begin is not None else ""
+    if started.isdecimal() and int(started) != shape.processes_per_node:
+        yield (
+            f"the command starts {started} processes on a node (--nproc-per-node), and {shape.processes_per_node} are "
+            "asked for; leave that option out, or write {processes_per_node}"
+        )
     used = {*placeholders(command.words)}
     batch, given = setting.batch.global_batch_size, {*BATCHES} & used
     for parts, what, name in ((shape.devices, "devices", BATCHES[1]), (shape.world_size, "processes", BATCHES[2])):

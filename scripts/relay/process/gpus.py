@@ -44,6 +44,9 @@ def visible() -> list[str]:
         found = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     except nvml.NVMLError:
         return []
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
     shown = os.environ.get(VISIBLE)
     if shown is None:
         return found

@@ -50,6 +50,20 @@ def started() -> float | None:
     return own and _of_node("btime")[0] + own.started_seconds
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started; none without Linux."""
+    found = {int(entry.name): _process(entry.name) for entry in _entries()} if KNOWN else {}
+    return [each for each, process in found.items() if process and process.parent == pid]
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have; none without Linux."""
+    if not KNOWN:
+        return []
+    parents = {int(entry.name): found.parent for entry in _entries() if (found := _process(entry.name))}
+    return [each for each in parents if pid in _ancestors(each, parents)]
+
+
 class Usage:
     """The CPU time and the memory of some processes and, where `workers` are expected, of their children.
 

@@ -13,6 +13,9 @@ def dataset_folder(results: Path, dataset: DatasetSpec) -> Path:
     return results / "datasets" / dataset.directory_name
 
 
+FOLDER = "folder"  # in a run's work folder: where its script runs
+
+
 @dataclass(frozen=True)
 class Places:
     """The folders of one run."""
@@ -29,6 +32,11 @@ class Places:
     def work(self) -> Path:
         """Rolling checkpoints and records."""
         return self.results / "checkpoints" / self.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Where a script runs."""
+        return self.work / FOLDER
 
     @property
     def code(self) -> Path:

@@ -18,7 +18,10 @@ from relay.spec.requirements import declared_files
 from relay.spec.script import Script
 
 PACKAGE = Path(__file__).parents[1]
-OWN_TASK = "own_task"  # in a snapshot: a user's task or script, with what it imports and declares beside it
+OWN_TASK = "own_task"  # in a snapshot: a user's task, with what it imports and declares beside it
+# In a snapshot, beside the package: a user's script, with what it imports. Its parent folder has nothing of ours but
+# the package, for scripts put that on their path.
+OWN_SCRIPT = "own_script"
 COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
 GIT_SECONDS = 10.0
 
@@ -33,7 +36,7 @@ def _sources(strategy_file: Path | None, task_file: str, script: Script | None) 
     if task_file:
         found |= {f"{OWN_TASK}/{name}": path for name, path in own_files(Path(task_file)).items()}
     if script:
-        found |= {f"{OWN_TASK}/{script.frozen_name(file)}": Path(file) for file in script.files}
+        found |= {f"{OWN_SCRIPT}/{script.frozen_name(file)}": Path(file) for file in script.files}
     return found
 
 
@@ -61,18 +64,18 @@ def freeze(strategy_file: Path | None, folder: Path, task_file: str = "", script
     strategy's file is gone, and UserError where the task's cannot be read.
     """
     paths = _sources(strategy_file, task_file, script)
-    sources = {name: path.read_bytes() for name, path in paths.items()}
+    sources = {name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in paths.items()}
     frozen = folder / _digest(sources)
     problem = changed_since(frozen)
     if problem is None:
         return frozen
     mark = f"{os.uname().nodename}.{os.getpid()}"
     partial = folder / f".{frozen.name}.{mark}"
-    for name, content in sources.items():
-        path = partial / "relay" / name
+    for name, (content, executable) in sources.items():
+        path = _within(partial, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        if os.access(paths[name], os.X_OK):
+        if executable:
             path.chmod(0o755)
         sync_file(path)
     if told := _commit():
@@ -116,16 +119,28 @@ def changed_since(frozen: Path) -> str | None:
     if not package.is_dir():
         return "is gone"
     try:
-        found = [p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts]
-        digest = _digest({str(path.relative_to(package)): path.read_bytes() for path in found})
+        found = {str(path.relative_to(package)): path for path in _files(package)}
+        found |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}
+        digest = _digest({name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in found.items()})
     except OSError as error:
         return f"cannot be read ({error.strerror or error})"
     return None if digest == frozen.name else "was changed: its files do not have the digest that is its name"
 
 
-def _digest(sources: Mapping[str, bytes]) -> str:
+def _within(frozen: Path, name: str) -> Path:
+    """Where a file lies in a snapshot."""
+    return frozen / name if name.startswith(f"{OWN_SCRIPT}/") else frozen / "relay" / name
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _digest(sources: Mapping[str, tuple[bytes, bool]]) -> str:
+    """Of files' names and contents; of a script's also whether they can be executed."""
     digest = hashlib.sha256()
-    for name, content in sorted(sources.items()):
-        digest.update(f"{name}\0{len(content)}\0".encode())
+    for name, (content, executable) in sorted(sources.items()):
+        mode = "x" if executable and name.startswith(f"{OWN_SCRIPT}/") else ""
+        digest.update(f"{name}\0{len(content)}\0{mode}".encode())
         digest.update(content)
     return digest.hexdigest()[:16]

@@ -14,16 +14,17 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.chain.note import NOTE
 from relay.chain.report import PLACE
+from relay.datasets.vision import needs_help
 from relay.launch.command_lines import free_port
-from relay.run_folder.snapshot import OWN_TASK, PACKAGE
+from relay.process.cpus import BINDING
+from relay.run_folder.places import FOLDER
+from relay.run_folder.snapshot import OWN_SCRIPT, PACKAGE
 from relay.spec.run import Training
-from relay.spec.script import Script, filled, started_by_torchrun
+from relay.spec.script import MEETING, Script, file_argument, filled, options_given, started_by_torchrun
 
-FOLDER = "folder"  # in the run's work folder: where its command runs
 PYTHONS = ("python", "python3")
 # torchrun's default of 30 seconds would cut off the save of a large model.
 SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
-MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def folder_of(work: Path, script: Script) -> Path:
         if not Path(target).exists():
             raise UserError(f"links.{name}: {target}: no such file or folder; allowed: what the nodes can see")
         place = folder / name
-        if not place.is_symlink() and not place.exists():
+        if not place.exists():
             with suppress(FileExistsError):  # another rank was first
                 place.symlink_to(target)
     return folder
@@ -69,9 +70,14 @@ def folder_of(work: Path, script: Script) -> Path:
 def variables(run: Training, here: Here, work: Path, attempt: int, environment: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of the command. A script that is written for srun finds what srun would set."""
     shape, made = run.shape, dict(environment)
-    for name in ("PYTHONSAFEPATH", *(() if here.each else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))):
+    ranks = () if here.each else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    # OpenMP's places would bind torchrun, or a process with its data workers, to one core, and all that they start.
+    for name in ("PYTHONSAFEPATH", *BINDING, *ranks):
         made.pop(name, None)
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE.parent), str(_frozen()), made.get("PYTHONPATH")]))
+    found = [str(PACKAGE.parent), str(_frozen()), made.get("PYTHONPATH")]
+    if needs_help():
+        found.insert(0, str(PACKAGE / "script" / "beside"))
+    made["PYTHONPATH"] = os.pathsep.join(filter(None, found))
     made["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), made.get("PATH", os.defpath)])
     made |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(shape.threads)}
     made |= {"SLURM_CPUS_PER_TASK": str(shape.cpus_per_task)}
@@ -103,34 +109,28 @@ def words(run: Training, repeat: int, here: Here, environment: Mapping[str, str]
     if found is None:
         there = "is not executable" if Path(program).is_file() else "is not found"
         raise UserError(
-            f"the command's program '{program}' {there}; allowed: a program of stack {run.stack}, or of the node "
-            f"(PATH: {environment['PATH']})"
+            f"the command's program '{program}' {there}; allowed: a program of stack {run.stack}, or of the node's PATH"
         )
     return [found, *made[1:]]
 
 
 def _frozen() -> Path:
-    return PACKAGE / OWN_TASK
+    return PACKAGE.parent / OWN_SCRIPT
 
 
 def _place(word: str, script: Script) -> str:
-    """A word that names a file or a folder here, as its place: a frozen file's copy, or a folder seen from anywhere."""
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    if not value or not ("/" in value or "." in value):
-        return word
+    """A word that names a file which is frozen with the run, as the place of its copy."""
+    option, path = file_argument(word)
     frozen = {os.path.normpath(file): file for file in script.files}
-    if (file := frozen.get(os.path.normpath(value))) is not None:
-        return f"{option}{equals}{_frozen() / script.frozen_name(file)}"
-    if "/" in value and Path(value).is_dir():
-        return f"{option}{equals}{Path(value).absolute()}"
+    if path and (file := frozen.get(os.path.normpath(path))) is not None:
+        return f"{option}{_frozen() / script.frozen_name(file)}"
     return word
 
 
 def _meeting(made: Sequence[str], run: Training, here: Here) -> list[str]:
     """A command of torchrun with the options that it lacks: how many processes it starts, and where nodes meet."""
     begin = started_by_torchrun(made) or 1
-    given = {word.partition("=")[0].replace("_", "-") for word in made[begin:]}
-    shape, more = run.shape, []
+    given, shape, more = {*options_given(made, begin)}, run.shape, []
     if "--nproc-per-node" not in given:
         more.append(f"--nproc-per-node={shape.processes_per_node}")
     if shape.nodes == 1:

@@ -1,56 +1,69 @@
 """What is known of a command's course: from its output by patterns, or from what it reports of itself.
 
-A block is [step before, step after, seconds, 0, samples]: the records of a task's runs have the first four as well.
+A block is [number before, number after, seconds, 0, samples]: the records of a task's runs have the first four as well.
+The numbers are those of steps; where the output tells speeds, they are those of the prints.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
-from relay.spec.script import Counted, Script
+from relay.script.steps import Steps
+from relay.spec.script import Counted, Script, compiled
 
 LEAST_SECONDS = 0.1  # of a block; shorter ones are put together
 LATER_SECONDS = 1.0  # of a block after the first minute
 FIRST_SECONDS = 60.0
 KEPT_LINES = 40
+LONGEST_SHOWN = 200
 MOST_VALUES = 100  # losses of one record
 SHOWN_LINES = 8
+SPEED, STEP, ACCURACY = "samples_per_second", "step", "accuracy"
+CENT = 100.0  # an accuracy above 1, or before a per-cent sign, is in per cent
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
+
+
+class Point(NamedTuple):
+    """When a step, or a print, had come, its number, and the samples so far where they are told."""
+
+    at: float
+    number: int
+    samples: float | None = None
 
 
 class Observed:
     """Gathers what a command tells. `line` is called by the thread that reads its output, all else by the main one.
 
-    `problem` is what was read where a number should be; '' as long as there is none.
+    `problem` is what was read where a number should be; '' as long as there is none. `step` is the last one of which
+    is known, and `saved` the newest that can be gone on from; 0 before the first. `first_at` is when the first step
+    was told; None where the output tells speeds, for then nobody knows.
     """
 
     def __init__(self, script: Script, batch: int, warmup_steps: int, report: Path) -> None:
-        self._patterns = {name: re.compile(pattern) for name, pattern in script.read.items()}
+        self._patterns = {name: compiled(pattern) for name, pattern in script.read.items()}
         self._counts: Counted = script.counts
-        self._batch, self._warmup_steps, self._report = batch, warmup_steps, report
-        self._reading, self._rest = 0, ""  # how far the report was read, and the part of a line after that
+        self._batch, self._warmup_steps = batch, warmup_steps
+        self._report, self._read, self._rest = report, 0, ""  # how far it was read, and the part of a line after that
         self._lock = threading.Lock()
         self._values: dict[str, list[float]] = {}
+        self._speeds: list[float] = []
         self._blocks: list[list[float]] = []
-        self._last: tuple[float, int, float | None] | None = None  # when, which step, samples so far
-        self._newest = 0
-        self._told_steps = self._steps = 0  # as the output tells, and from the command's start
+        self._blocked = False  # whether there was any block
+        self._steps, self._first, self._last = Steps(), 0, Point(0.0, 0)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self.began = time.time()
         self.first_at: float | None = None
-        self.first_step = 0
-        self.saved = 0
+        self.step = self.saved = 0
         self.matched: set[str] = set()
         self.problem = ""
-
-    @property
-    def step(self) -> int:
-        """The last step of which is known; 0 before the first."""
-        return self._newest
 
     def line(self, text: str, now: float) -> None:
         """Take in a line of the output."""
@@ -58,103 +71,98 @@ class Observed:
             self.lines.append(text)
             for name, pattern in self._patterns.items():
                 if found := pattern.search(text):
-                    self._read(name, found[1] or "", text, now)
+                    self._match(name, found[1] or "", text[found.end(1) :], text, now)
 
-    def _read(self, name: str, told: str, line: str, now: float) -> None:
+    def _match(self, name: str, told: str, after: str, line: str, now: float) -> None:
         try:
-            value = float(told.replace(",", ""))
+            value = float(told.replace(",", "") if THOUSANDS.fullmatch(told) else told)
+            if name == ACCURACY:
+                value /= CENT if value > 1 or after.lstrip().startswith("%") else 1.0
+            if name in (SPEED, STEP, ACCURACY) and not 0 <= value <= (1 if name == ACCURACY else sys.float_info.max):
+                raise ValueError
         except ValueError:
-            self.problem = self.problem or f"read.{name}: '{told}' is no number, in the line '{line[:200]}'"
+            wrong = f"read.{name}: '{told}' is no number, in the line '{line[:LONGEST_SHOWN]}'"
+            self.problem = self.problem or wrong
             return
         self.matched.add(name)
-        if name == "samples_per_second":
+        if name == SPEED:
             self._speed(value, now)
-        elif name == "step" and "samples_per_second" not in self._patterns:
-            self._step(int(value), now)
-        elif name != "step":
+        elif name == STEP and SPEED not in self._patterns:
+            self._at(Point(now, self._steps.told(int(value))))
+        elif name != STEP:
             self._values.setdefault(name, []).append(value)
 
     def _speed(self, samples_per_second: float, now: float) -> None:
         """The speed of the time since the last one was told."""
-        if self._last:
-            self._block(self._last, (now, self._last[1] + 1, None), samples_per_second)
-        else:
-            self._begin(now, 0)
-            self._only = samples_per_second
-        self._newest = self._last[1] + 1 if self._last else 1
-        self._last = (now, self._newest, None)
+        self._speeds.append(samples_per_second)
+        seconds = now - self._last.at
+        if len(self._speeds) == 1:
+            self._last = Point(now, 1)
+        elif seconds > 0:  # else both came in one piece of output
+            self._block(Point(now, self._last.number + 1), samples_per_second * seconds)
 
-    def _step(self, told: int, now: float) -> None:
-        """A step's number; it may begin anew in each epoch."""
-        self._steps += told - self._told_steps if told > self._told_steps else told
-        self._told_steps = told
-        self._at(now, self._steps, None)
-
-    def _at(self, now: float, step: int, samples: float | None) -> None:
-        """Step `step` has ended by now."""
-        self._newest = max(self._newest, step)
-        if self._last is None:
-            self._begin(now, step)
-            self._last = (now, step, samples)
+    def _at(self, point: Point) -> None:
+        """A step has ended by now."""
+        self.step = max(self.step, point.number)
+        if self.first_at is None:
+            self.first_at, self._first, self._last = point.at, point.number, point
             return
-        least = LEAST_SECONDS if now - self.began < FIRST_SECONDS else LATER_SECONDS
-        if self._last[1] < self.first_step + self._warmup_steps <= step:
+        least = LEAST_SECONDS if point.at - self.began < FIRST_SECONDS else LATER_SECONDS
+        if self._last.number < self._first + self._warmup_steps <= point.number:
             least = 0.0  # here the steps begin that are timed
-        if step <= self._last[1] or now - self._last[0] < least:
+        if point.number <= self._last.number or not point.at - self._last.at >= least:
             return
-        self._block(self._last, (now, step, samples), None)
-        self._last = (now, step, samples)
+        samples: float = (point.number - self._last.number) * (self._batch if self._counts == "samples" else 1)
+        if self._last.samples is not None and point.samples is not None:
+            # A launcher that has started the script again begins at 0.
+            samples = point.samples - (self._last.samples if point.samples >= self._last.samples else 0.0)
+        self._block(point, samples)
 
-    def _begin(self, now: float, step: int) -> None:
-        self.first_at, self.first_step = now, step
-
-    def _block(
-        self, before: tuple[float, int, float | None], after: tuple[float, int, float | None], speed: float | None
-    ) -> None:
-        seconds, steps = after[0] - before[0], after[1] - before[1]
-        if seconds <= 0:
-            return
-        samples: float = steps * (self._batch if self._counts == "samples" else 1)
-        if before[2] is not None and after[2] is not None:
-            samples = after[2] - before[2]
-        if speed is not None:
-            samples = speed * seconds
-        self._blocks.append([before[1], after[1], round(seconds, 6), 0.0, samples])
+    def _block(self, point: Point, samples: float) -> None:
+        seconds = point.at - self._last.at
+        if seconds > 0:
+            self._blocks.append([self._last.number, point.number, round(seconds, 6), 0.0, samples])
+            self._blocked = True
+            self._last = point
 
     def _read_report(self) -> None:
         """Take in what the command has reported since the last time."""
         try:
-            with self._report.open(encoding="utf-8") as stream:
-                stream.seek(self._reading)
+            with self._report.open(encoding="utf-8", errors="replace") as stream:
+                stream.seek(self._read)
                 *lines, self._rest = (self._rest + stream.read()).split("\n")
-                self._reading = stream.tell()
+                self._read = stream.tell()
         except OSError:
             return
         for line in lines:
-            first, *others = line.split()
-            if first in ("saved", "resumed"):
-                self.saved = max(self.saved, int(others[0]))
+            try:
+                first, number, *samples = line.split()
+                if first in ("saved", "resumed"):
+                    self.saved = max(self.saved, int(number))
+                    continue
+                point = Point(float(first), int(number), None if samples[0] == "-" else float(samples[0]))
+            except (ValueError, IndexError):  # torn by a kill
                 continue
             self.matched.add("report")
-            if not {"samples_per_second", "step"} & {*self._patterns}:
-                told = None if others[1] == "-" else float(others[1])
-                self._at(float(first), int(others[0]), told)
+            self.step = max(self.step, point.number)
+            if not {SPEED, STEP} & {*self._patterns}:
+                self._at(point)
 
     def take(self) -> dict[str, Any]:
         """What has come since the last time, as a line of the records."""
         with self._lock:
             self._read_report()
-            values = {name: found[:: -(-len(found) // MOST_VALUES)] for name, found in self._values.items()}
+            values = {name: _thinned(found) for name, found in self._values.items()}
             taken = {"blocks": self._blocks, "read": values, "step": self.step}
             self._blocks, self._values = [], {}
             return taken
 
     def whole(self, seconds: float) -> list[list[float]]:
-        """The one block of a command of which nothing is known but how long it took, or one speed at its end."""
+        """The one block of a command of which nothing is known but how long it took, or a speed at its end."""
         if self._counts == "runs":
             return [[0, 1, seconds, 0.0, 1]]
-        if "samples_per_second" in self.matched and self.step == 1:
-            return [[0, 1, seconds, 0.0, self._only * seconds]]
+        if self._speeds and not self._blocked:
+            return [[0, 1, seconds, 0.0, fmean(self._speeds) * seconds]]
         return []
 
     def missing(self) -> str:
@@ -162,7 +170,7 @@ class Observed:
         for name in self._patterns:
             if name not in self.matched:
                 return f"read.{name}: the pattern '{self._patterns[name].pattern}' matches nothing in the output"
-        told = self._patterns.keys() & {"samples_per_second", "step"}
+        told = self._patterns.keys() & {SPEED, STEP}
         if self._counts != "runs" and not told and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
@@ -172,3 +180,10 @@ class Observed:
         with self._lock:
             last = [line for line in self.lines if line.strip()][-SHOWN_LINES:]
         return "; it printed nothing" if not last else "; its last lines:\n" + "\n".join(f"| {line}" for line in last)
+
+
+def _thinned(values: list[float]) -> list[float]:
+    """At most so many of the values, the last one and any that is not finite among them."""
+    stride = -(-len(values) // MOST_VALUES)
+    wrong = next((value for value in values if not math.isfinite(value)), None)
+    return values[::-1][::stride][::-1] + ([] if wrong is None else [wrong])

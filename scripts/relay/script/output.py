@@ -25,18 +25,27 @@ class Output(threading.Thread):
         self._end: deque[str] = deque(maxlen=END_LINES)
 
     def run(self) -> None:
-        rest = b""
+        try:
+            self._read()
+        finally:  # whatever has gone wrong here: a full pipe would stop the command
+            while self._pipe.read1(PIECE):  # type: ignore[attr-defined]
+                pass
+
+    def _read(self) -> None:
+        rest, began = b"", 0.0
         while piece := self._pipe.read1(PIECE):  # type: ignore[attr-defined]  # a buffered reader
             now = time.time()
-            # A progress bar goes back to the beginning of its line.
-            *lines, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            # A progress bar goes back to the beginning of its line, and ends it only with the next one.
+            *lines, last = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
             for line in lines:
-                self._take(line, now)
+                self._take(line, began if rest else now)
+                rest = b""
+            began, rest = (began if rest else now), last
             if len(rest) > LONGEST_LINE:
-                self._take(rest, now)
+                self._take(rest, began)
                 rest = b""
         if rest:
-            self._take(rest, time.time())
+            self._take(rest, began)
         self._finish()
 
     def _take(self, line: bytes, now: float) -> None:
@@ -59,5 +68,5 @@ class Output(threading.Thread):
         try:
             self._log.write(text + "\n")
             self._log.flush()
-        except OSError:  # a full disk: the command goes on as long as it can
+        except (OSError, ValueError):  # a full disk, or a log without Unicode: the command goes on as long as it can
             pass

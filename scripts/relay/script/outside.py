@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 
 from relay.spec.script import Script
 
-MOST_ENTRIES = 10_000  # of a folder that is looked at
+MOST_ENTRIES = 1_000  # of a folder that is looked at
 SHOWN = 3
 
 
@@ -42,14 +43,13 @@ class Outside:
 
 
 def _entries(place: Path) -> dict[str, int]:
-    """The times of the entries of a folder; of a very large one, of none."""
+    """The times of the files of a folder; of a very large one, none: to look at each would take minutes."""
     try:
         with os.scandir(place) as entries:
-            found = {
-                entry.name: entry.stat(follow_symlinks=False).st_mtime_ns
-                for entry in entries
-                if entry.name not in ("__pycache__", "results", ".snakemake") and entry.is_file(follow_symlinks=False)
-            }
+            found = list(islice(entries, MOST_ENTRIES + 1))
+            if len(found) > MOST_ENTRIES:
+                return {}
+            files = [entry for entry in found if entry.is_file(follow_symlinks=False)]
+            return {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in files}
     except OSError:
         return {}
-    return found if len(found) <= MOST_ENTRIES else {}

@@ -5,6 +5,7 @@ Started by the launcher: `python -m relay.launch.worker script.process WORK --he
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import resource
@@ -23,12 +24,12 @@ from typing import Any
 from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json_over
-from relay.base.lifeline import end_with_parent
+from relay.base.lifeline import adopt_orphans, end_with_parent
 from relay.base.lock import exclusive
 from relay.chain import note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.process import cpus, gpus, system
+from relay.process import cpus, gpus, system, usage
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
 from relay.run_folder import reached
@@ -46,7 +47,10 @@ PATIENCE_SECONDS = 600.0  # for a command that saves after a signal
 END_SECONDS = 5.0  # for the last output, once the command has ended
 DEADLINE = "deadline"  # the reason of a stop in time, as records have it
 TEMPORARY = 75  # the status of a script that wants to be started again
-KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9\b|SIGKILL")  # as launchers tell of a process of theirs
+# As torchrun's table, and torch's DataLoader, tell of a process that was killed.
+KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
+KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
 MANY = 1_000_000  # children that are looked for: all
 
@@ -60,6 +64,9 @@ def main(arguments: list[str]) -> None:
     if run.shape.threads > (own := len(cpus.granted())):
         raise UserError(f"run {run.id}: threads is {run.shape.threads}, but the process may use only {own} CPUs")
     first = here.rank == 0
+    adopt_orphans()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     with exclusive(work) if first else nullcontext():
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
@@ -67,7 +74,7 @@ def main(arguments: list[str]) -> None:
         line = words(run, run.repeat if isinstance(run, Run) else 0, here, environment)
         batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
-        records = Records(work, given.attempt, observed) if first else None
+        records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
         if records:
             records.begin(run, here)
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
@@ -86,11 +93,12 @@ class Child:
 
     def __init__(self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed) -> None:
         self.observed, self.received, self._told = observed, list[int](), 0.0
+        self._shell = Path(line[0]).name in SHELLS
         for number in SIGNALS:
             signal.signal(number, self._note)
         self.started = time.time()
         try:
-            # No thread is there yet, which could hold a lock at the fork.
+            # Of this process's threads, none holds a lock that the few calls before `exec` need.
             self.process = subprocess.Popen(
                 line,
                 cwd=folder,
@@ -116,7 +124,9 @@ class Child:
         while self.process.poll() is None:
             if (self.received or self.observed.problem) and not self._told:
                 self._told = time.monotonic()
-                self.process.terminate()
+                self._end()
+            if self._told and self._shell and not usage.descendants(self.process.pid):
+                self.process.terminate()  # before it goes on with its next line
             if self._told and time.monotonic() - self._told > PATIENCE_SECONDS:
                 self._kill()
             with suppress(subprocess.TimeoutExpired):
@@ -128,9 +138,30 @@ class Child:
         self._kill()  # what the command has left behind
         self.output.join(END_SECONDS)
 
+    def _end(self) -> None:
+        """Tell the command to end: the launcher or the script itself, which a shell would leave alone."""
+        inner = usage.children(self.process.pid) if self._shell else []
+        for pid in inner or [self.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
     def _kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End whatever the command has started, in whatever group or session: this process has adopted orphans."""
+        deadline = time.monotonic() + END_SECONDS
+        while (left := usage.descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
+            with suppress(ChildProcessError):
+                while self.process.returncode is not None and os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            time.sleep(0.02)
+
+    @property
+    def was_told(self) -> bool:
+        """Whether a signal was passed on while it ran."""
+        return bool(self.received and self._told)
 
     @property
     def status(self) -> int:
@@ -146,8 +177,8 @@ class Child:
 class Records:
     """Writes what is observed as the records of an attempt."""
 
-    def __init__(self, work: Path, attempt: int, observed: Observed) -> None:
-        self.work, self.path, self.observed = work, attempt_path(work, attempt), observed
+    def __init__(self, work: Path, attempt: int, observed: Observed, *, on_gpus: bool) -> None:
+        self.work, self.path, self.observed, self.on_gpus = work, attempt_path(work, attempt), observed, on_gpus
         self._saved = 0
 
     def _line(self, **values: Any) -> None:
@@ -169,21 +200,26 @@ class Records:
             self._saved = self.observed.saved
             write_json_over(self.work / reached.FILE, {"step": self._saved})
 
-    def end(self, child: Child, *, done: bool, stopped: str | None = None, step: int | None = None) -> None:
-        """Note how the command has ended."""
+    def end(self, child: Child, *, stopped: str = "", step: int | None = None, asks_again: bool = False) -> None:
+        """Note how the command has ended: done, or `stopped` after a step, and whether it asks to be started again."""
         self.write()
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest process
         self._line(
-            blocks=self.observed.whole(child.seconds) if done else [],
+            blocks=[] if stopped else self.observed.whole(child.seconds),
             end=self.observed.step if step is None else step,
-            done=done,
-            stopped=stopped,
+            done=not stopped,
+            stopped=stopped or None,
+            asks_again=asks_again,
+            seconds=child.seconds,
             first_at=self.observed.first_at,
-            first_step=self.observed.first_step,
-            peak_memory_bytes=peak,
-            peak_main_memory_bytes=peak,
+            peak_memory_bytes=None if self.on_gpus else peak_memory_bytes(),
+            peak_main_memory_bytes=peak_memory_bytes(),
             counted={},
         )
+
+
+def peak_memory_bytes() -> int:
+    """The most main memory that a process of the command has used."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
 def _conclude(child: Child, observed: Observed, records: Records | None, told: dict[str, Any] | None) -> None:
@@ -196,26 +232,31 @@ def _conclude(child: Child, observed: Observed, records: Records | None, told: d
         stopped = DEADLINE if stopped == NEARLY_OVER else stopped
         if child.status == 0:
             print(f"warning: the script ended with status 0, and had stopped after step {step}: let SystemExit pass")
-    elif child.received:
-        stopped = signal.Signals(child.received[0]).name if child.status else None
+    elif child.was_told:  # whatever its status: many scripts save, and end with 0
+        stopped = signal.Signals(child.received[0]).name
     elif child.status == TEMPORARY:
         stopped = f"status {TEMPORARY}"
     if stopped:
         if records:
-            records.end(child, done=False, stopped=stopped, step=step)
+            records.end(child, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
         return
     if child.status:
         if records:
             records.write()
-        if child.status == -signal.SIGKILL or any(KILLED.search(line) for line in observed.lines):
+        if child.status in KILLED_STATUS or any(KILLED.search(line) for line in observed.lines):
             print(f"the command, or a process of it, was killed (status {child.status})", file=sys.stderr, flush=True)
             sys.exit(1)  # no fault of its own: worth a retry
-        raise UserError(f"the command ended with status {child.status}{observed.shown()}")
+        how = (
+            f"was ended by {signal.Signals(-child.status).name}"
+            if child.status < 0
+            else f"ended with status {child.status}"
+        )
+        raise UserError(f"the command {how}{observed.shown()}")
     if records:
         records.write()
         if missing := observed.missing():
             raise UserError(f"{missing}{observed.shown()}")
-        records.end(child, done=True)
+        records.end(child)
 
 
 @contextmanager

@@ -11,54 +11,70 @@ from relay.spec.run import Run
 from relay.training.summary import described, quantiles, recorded, remarks, thinned
 
 Lines = list[dict[str, Any]]
-CENT = 100.0  # an accuracy above 1 is in per cent
 
 
 def summarise(run: Run, work: Path) -> dict[str, Any]:
     """The summary of a command that has ended. Raises UserError where its records are gone."""
     chain, lines = recorded(run, work)
-    counted = _counted(lines)
+    counted = _counted(run, lines)
     measured = [block for start, blocks in counted for block in _after_warm_up(run, start, blocks)]
-    seconds, steps = math.fsum(b[2] for b in measured), int(sum(b[1] - b[0] for b in measured))
+    seconds = math.fsum(b[2] for b in measured)
+    steps = int(sum(b[1] - b[0] for b in measured)) if of_steps(run) else 0
     trained = [math.fsum(block[2] for block in blocks) for _, blocks in counted]
     losses, accuracies = _values(lines, "loss"), _values(lines, "accuracy")
-    accuracy = accuracies[-1][1] if accuracies else None
     wrong = next((value for _, value in losses if not math.isfinite(value)), None)
     refused = "" if wrong is None else f"the loss that the command printed is {wrong}: the training diverged"
+    figures = described(run, work, chain, _from_first_step(lines), trained)
     return {
-        **described(run, work, chain, _from_first_step(lines), trained),
+        **figures,
         "status": "failed" if refused else "done",
-        "reason": refused or remarks(run, steps, chain, lines),
+        "reason": refused or remarks(run, len(measured), chain, lines),
         "samples_per_second": math.fsum(b[4] for b in measured) / seconds if seconds else None,
         "measured_steps": steps,
-        **(quantiles(measured) if run.strategy.script and run.strategy.script.counts != "runs" else quantiles([])),
+        **quantiles(measured if of_steps(run) else []),
         "data_wait_fraction": None,
-        "test_accuracy": accuracy / CENT if accuracy is not None and accuracy > 1 else accuracy,
+        "test_accuracy": accuracies[-1][1] if accuracies else None,
         "test_loss": None,
         "test_metric": None,
-        "train_loss": losses[-1][1] if losses else None,
+        "train_loss": losses[-1][1] if losses and not refused else None,
         "evaluations": [],
-        "losses": thinned(losses),
+        "losses": thinned([pair for pair in losses if math.isfinite(pair[1])]),
+        **({"peak_memory_bytes": figures.get("peak_gpu_memory_bytes")} if run.shape.device == "cuda" else {}),
         "steps_reached": max((line.get("step", 0) for found in lines for line in found), default=0),
     }
 
 
-def _counted(lines: list[Lines]) -> list[tuple[int, list[list[float]]]]:
+def of_steps(run: Run) -> bool:
+    """Whether the blocks are those of steps: not of speeds that are printed, nor of whole runs."""
+    script = run.strategy.script
+    return script is not None and script.counts != "runs" and "samples_per_second" not in script.read
+
+
+def _counted(run: Run, lines: list[Lines]) -> list[tuple[int, list[list[float]]]]:
     """The first step and the blocks of each attempt that left records, without the steps that a later one did again."""
     counted: list[tuple[int, list[list[float]]]] = []
+    again = of_steps(run)  # else nobody knows which steps were done again
     limit = math.inf
     for found in reversed([each for each in lines if each]):
         blocks = [block for line in found for block in line.get("blocks", ())]
         start = int(blocks[0][0]) if blocks else 0
         counted.append((start, [block for block in blocks if block[1] <= limit]))
-        limit = min(limit, start) if blocks else limit
+        limit = min(limit, start) if blocks and again else limit
+    if counted and run.strategy.script and run.strategy.script.counts == "runs":
+        _add_attempts(counted[0][1], [each for each in lines if each])
     return counted[::-1]
+
+
+def _add_attempts(last: list[list[float]], lines: list[Lines]) -> None:
+    """Add to the time of a whole run that of its earlier attempts which have asked to be started again."""
+    more = math.fsum(found[-1].get("seconds", 0.0) for found in lines[:-1] if found[-1].get("asks_again"))
+    if last:
+        last[-1] = [*last[-1][:2], last[-1][2] + more, *last[-1][3:]]
 
 
 def _after_warm_up(run: Run, start: int, blocks: list[list[float]]) -> list[list[float]]:
     """The blocks that are timed. Speeds that a command prints are counted, not steps: all but the first."""
-    script = run.strategy.script
-    if script is None or script.counts == "runs" or "samples_per_second" in script.read:
+    if not of_steps(run):
         return blocks
     return [block for block in blocks if block[0] >= start + run.length.warmup_steps]
 

@@ -69,9 +69,12 @@ def task_sources(root: Path, name: str, file: str = "") -> list[Path]:
     return sorted({*code, *(data_beside(Path(file)) if file else ())})
 
 
-def beside(file: Path) -> set[Path]:
-    """A user's file, and the modules in its folder that it imports, directly or through each other."""
-    folder, found, unread = file.parent, {file}, [file]
+def beside(file: Path, folder: Path | None = None) -> set[Path]:
+    """A user's file, and the modules in `folder` that it imports, directly or through each other.
+
+    `folder` is from where it imports: by default that in which it lies.
+    """
+    folder, found, unread = folder or file.parent, {file}, [file]
     while unread:
         importing = unread.pop()
         source = _read(importing)
@@ -79,6 +82,7 @@ def beside(file: Path) -> set[Path]:
         paths = [folder.joinpath(*module.split(".")) for module in _modules(source)] + _relative(source, importing)
         # Of a module within a package, the packages around it are imported, too.
         around = {each for path in paths for each in (path, *path.parents) if folder in each.parents}
+        around |= {each for each in importing.parents if folder in each.parents}
         files = {each for path in around for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()}
         unread += sorted(files - found)
         found |= files

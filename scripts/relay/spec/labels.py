@@ -19,7 +19,9 @@ ALWAYS_NAMED = ("computation", "batch", "optimization", "length")
 def flat(setting: Setting) -> dict[str, Any]:
     """A setting as a row: every declared field by name, the task's options, and the names of task, strategy, stack."""
     row = {each.name: value_of(setting, each) for each in setting_fields()}
-    row |= {"loader": None} if setting.strategy.script else {}  # a script reads its data as it likes
+    if setting.strategy.script:  # it reads its data as it likes, and nobody knows its epochs and steps
+        row |= dict.fromkeys(("loader", "epochs", "steps_per_epoch", "total_steps", "evaluate_every_steps"))
+        row |= {"global_batch_size": None} if setting.task.unit == "runs" else {}
     row |= {"task_options": options_text(setting.task.options)}
     row |= {"task": setting.task.name, "strategy": setting.strategy.name, "stack": setting.strategy.stack}
     return row | {"world_size": setting.shape.world_size}

@@ -159,7 +159,7 @@ def _written(location: Sequence[str | int], raw: Any) -> list[str | int]:
 def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
     location, value, kind = list(error["loc"]), error["input"], error["type"]
     if location[-1:] == ["[key]"]:
-        location, kind = location[:-2], "invalid_key"
+        location, kind = location[:-2], kind if kind == "refused" else "invalid_key"
     path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in _written(location, raw)).lstrip(".")
     if kind == "exceeds":  # a check between two keys, which names both itself
         return f"config: {error['msg']}"

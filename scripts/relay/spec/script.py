@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from string import Formatter
 from typing import Any, Literal
@@ -15,7 +18,11 @@ Counted = Literal["samples", "steps", "runs"]
 # Placeholders that a job fills in. All others are filled in by the planner.
 OF_A_JOB = ("seed", "repeat", "node", "address", "port")
 NOT_PROVEN = "script"  # the id of the verdict that all scripts share
+# Options of torchrun that say where processes meet.
+MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
 STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+# What `{number}` in a pattern stands for.
+NUMBER = r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,35 +30,42 @@ class Script:
     """A command, measured as it stands.
 
     `command` are its words, with the placeholders of a job. `file` is the script among them, as the config writes it;
-    '' where there is none. `files` are all that is frozen with a run: the script, the modules beside it that it
-    imports, and the files that the command names. `links` are what a run's folder links to, by the links' names.
+    '' where there is none. `files` are all that is frozen with a run: the script, the modules that it imports from
+    `folder` on, and the files that the command names. `links` are what a run's folder links to, by the links' names.
     `read` are the patterns for its output, by what they find: `samples_per_second`, `step`, `loss`, `accuracy`.
-    `reported`: the script itself reports its steps, by `relay.chain`. `source` is a digest of the files.
+    `reported`: the script itself reports its steps, by `relay.chain`. `chained`: it keeps checkpoints by that, so that
+    its jobs can go on from each other. `source` is a digest of the files.
     """
 
     command: tuple[str, ...]
     file: str = ""
+    folder: str = ""
     files: tuple[str, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
     counts: Counted = "runs"
     reported: bool = False
+    chained: bool = False
     source: str = ""
 
-    @property
-    def chained(self) -> bool:
-        """Whether its jobs can go on from each other's checkpoints."""
-        return self.reported
-
     def frozen_name(self, file: str) -> str:
-        """Where one of `files` lies in a run's snapshot: as seen from the script's folder, or by its name alone."""
-        folder = Path(self.file).absolute().parent
-        path = Path(file).absolute()
-        return str(path.relative_to(folder)) if self.file and path.is_relative_to(folder) else path.name
+        """Where one of `files` lies in a run's snapshot: as seen from the script's folder.
+
+        A file elsewhere has a folder of its own there, for several may have one name.
+        """
+        folder, path = Path(self.folder).absolute(), Path(file).absolute()
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+        return f"from-{sha256(os.path.normpath(path).encode()).hexdigest()[:8]}/{path.name}"
 
     def identity(self) -> dict[str, Any]:
-        """What of it changes the result: where its files lie does not."""
-        return {"command": self.command, "read": self.read, "links": sorted(self.links)}
+        """What of it changes the result: where its own files lie does not."""
+        return {"command": self.command, "read": self.read, "links": self.links}
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of the config, in which `{number}` stands for any number. Raises re.error."""
+    return re.compile(pattern.replace("{number}", NUMBER))
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
@@ -63,11 +77,16 @@ def filled(word: str, values: Mapping[str, Any], *, last: bool = False) -> str:
     """A word with the values of its placeholders. One without a value stays, and so do `{{` and `}}`, but for the last
     time.
     """
+
+    def text(value: object) -> str:
+        plain = str(value).lower() if isinstance(value, bool) else str(value)  # as the config writes it
+        return plain if last else plain.replace("{", "{{").replace("}", "}}")
+
     made = []
-    for text, name in _parts(word):
-        made.append(text if last else text.replace("{", "{{").replace("}", "}}"))
+    for plain, name in _parts(word):
+        made.append(text(plain))
         if name is not None:
-            made.append(str(values[name]) if name in values else f"{{{name}}}")
+            made.append(text(values[name]) if name in values else f"{{{name}}}")
     return "".join(made)
 
 
@@ -87,3 +106,21 @@ def started_by_torchrun(words: Sequence[str]) -> int | None:
         if word.rpartition("/")[2] in STARTERS and (place == 0 or words[place - 1] == "-m"):
             return place + 1
     return None
+
+
+def options_given(words: Sequence[str], begin: int) -> dict[str, str]:
+    """The options of torchrun that a command gives, as torchrun spells them, with their values ('' without one)."""
+    found: dict[str, str] = {}
+    rest = list(words[begin:])
+    while rest and rest[0].startswith("-") and rest[0] != "-m":
+        name, equals, value = rest.pop(0).partition("=")
+        if not equals and rest and not rest[0].startswith("-") and name not in ("--standalone", "--no-python"):
+            value = rest.pop(0)
+        found[name.replace("_", "-")] = value
+    return found
+
+
+def file_argument(word: str) -> tuple[str, str]:
+    """What a word may name as a file or folder: the part before it, such as `--config=`, and the path; '' for none."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return (f"{option}{equals}", value) if "/" in value or "." in value else (word, "")

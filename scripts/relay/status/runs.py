@@ -50,7 +50,7 @@ def standing(
     """
     places = Places(results, run.id)
     done = [end for end in ends or () if places.state(end).exists()]
-    known = _pace(places)
+    known = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
     left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
     if left is not None and known is not None and state == "running":

@@ -10,7 +10,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or
-from relay.run_folder import chain
+from relay.run_folder import chain, reached
 from relay.run_folder.places import Places
 from relay.run_folder.replaced import how_anew
 from relay.run_folder.sealed import complete
@@ -80,9 +80,12 @@ def edited_since(run: Run, places: Places) -> str:
     )
 
 
-def may_change(work: Path) -> bool:
-    """Whether a run can still take other code: it has no checkpoint that other code would go on with."""
-    return not complete(work)
+def may_change(run: Run, work: Path) -> bool:
+    """Whether a run can still take other code: it has no checkpoint that other code would go on with.
+
+    An edit of a script makes another run of it.
+    """
+    return run.strategy.script is None and not complete(work)
 
 
 def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
@@ -91,8 +94,8 @@ def _kept(run: Run, places: Places, today: str | None) -> Kept | None:
     if summary and isinstance(summary, dict):  # the report tells of a damaged one
         return Kept(run, finished=True) if _differs(summary, today) else None
     declared, known = chain.declared(places.run), chain.read(places.work)
-    begun = known and known["generation"] == declared and not may_change(places.work)
-    return Kept(run, finished=False, step=complete(places.work)[0]) if begun and _differs(known, today) else None
+    begun = known and known["generation"] == declared and not may_change(run, places.work)
+    return Kept(run, finished=False, step=reached.newest(places.work)) if begun and _differs(known, today) else None
 
 
 def _differs(known: dict[str, Any] | None, today: str | None) -> bool:

@@ -61,6 +61,8 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     known["attempts"].append(entry)
     chain.write(places.work, known)
+    _put_folder_aside(places, run, known)
+    before = reached.newest(places.work)
     role, arguments = "script.process", {"--spec": places.run / "run.json", "--work": places.work, "--attempt": number}
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
@@ -72,6 +74,8 @@ def run_segment(places: Places, first: int, last: int, attempt: int) -> int:
             wait_until_free(places.work, SAVING_SECONDS)
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
         chain.note_end(places.work, generation, number, time.time())
+    if run.strategy.script:
+        return _conclude_script(places, run, number, status, known, before)
     return _conclude(places, run, last, number, status, known)
 
 
@@ -107,7 +111,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
             make_own(places.work)
         known = {"generation": generation, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
         chain.write(places.work, known)
-    elif first == 0 and may_change(places.work):  # the user may have mended what failed
+    elif first == 0 and may_change(run, places.work):  # the user may have mended what failed
         known |= _code_of_today(places, run)
         chain.write(places.work, known)
     chain.note_begun(places.run, generation)
@@ -194,13 +198,44 @@ def _conclude(places: Places, run: Run, last: int, number: int, status: int, kno
     lines = attempts.read(places.work, number)
     ended = lines[-1] if lines and "end" in lines[-1] else None
     # The records decide, not the status: torchrun reports failure where a signal came just after the last step.
-    if ended and (ended.get("done") if run.strategy.script else ended["end"] == last):
+    if ended and ended["end"] == last:
         _write_state(places, run, last, known)
         return 0
     if ended and (reason := ended["stopped"]):
-        where = f"after step {ended['end']}" if run.strategy.script else f"at step {ended['end']} of {last}"
-        return ending.interrupted(f"run {run.id}: stopped {where} ({reason})", planned=reason == "deadline")
+        what = f"run {run.id}: stopped at step {ended['end']} of {last} ({reason})"
+        return ending.interrupted(what, planned=reason == "deadline")
     came_further = bool(lines) and reached.newest(places.work) > lines[0]["start"]
+    return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
+
+
+def _put_folder_aside(places: Places, run: Run, known: dict[str, Any]) -> None:
+    """Let a command that is started again begin with an empty folder, unless it keeps its own checkpoints there.
+
+    Else one that looks for what it has saved would seem fast. What is there is kept, under another name.
+    """
+    script, before = run.strategy.script, known["attempts"][:-1]
+    if script is None or script.chained or not before or not places.folder.exists():
+        return
+    number = before[-1]["number"]
+    lines = attempts.read(places.work, number)
+    if not (lines and lines[-1].get("asks_again")):
+        places.folder.rename(places.work / f"folder-{number}")
+
+
+def _conclude_script(places: Places, run: Run, number: int, status: int, known: dict[str, Any], before: int) -> int:
+    """The same for a command. A fault of any process comes first: the others are told to end because of it.
+
+    `before` is the step that was saved before.
+    """
+    lines = attempts.read(places.work, number)
+    ended = lines[-1] if lines and "end" in lines[-1] and not faults.told(places.work) else {}
+    if ended.get("done") and status == 0:
+        _write_state(places, run, run.length.total_steps, known)
+        return 0
+    if reason := ended.get("stopped"):
+        what = f"run {run.id}: stopped after step {ended['end']} ({reason})"
+        return ending.interrupted(what, planned=reason == "deadline")
+    came_further = reached.newest(places.work) > before
     return faults.concluded(places.work, f"run {run.id}", status, came_further=came_further)
 
 

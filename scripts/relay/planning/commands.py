@@ -1,0 +1,150 @@
+"""What a command of the config is: its words, the script that it starts, and what is frozen with each run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay.base.errors import UserError
+from relay.planning.comparisons import Comparison
+from relay.spec.identity import beside
+from relay.spec.script import file_argument, placeholders, started_by_torchrun
+
+PYTHON = re.compile(r"python[0-9.]*")
+MOST_FROZEN_BYTES = 10 * 2**20
+# What only a shell understands: operators at the edges of a word, and what it replaces anywhere in one.
+SHELL = re.compile(r"^\d?[<>|&;]|[;&|]$|\$[A-Za-z_{(]|`")
+# The planner imports no script: its text tells what it uses of `relay.chain`, which may be a copied folder `chain`.
+IMPORTING = r"^[ \t]*(?:from[ \t]+{0}(?:\.[\w.]+)?[ \t]+import\b|import[ \t]+{0}\b)"
+OURS = re.compile(IMPORTING.format("relay"), re.MULTILINE)
+COPIED = re.compile(IMPORTING.format("chain"), re.MULTILINE)
+STEPPING = re.compile(r"\b(?:relay|chain)\.step\(|import\s[^#\n]*\bstep\b")
+CHAINING = re.compile(r"\bresume\b|\bChainCallback\b")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A comparison's command. `folder` is from where the script imports: its own, or this one for `-m`.
+
+    `files` are the script, and the modules that it imports from there; `place` names the comparison in a mistake.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    file: str
+    folder: str
+    files: tuple[str, ...]
+    place: str
+
+    @property
+    def reported(self) -> bool:
+        """Whether the script reports its steps by `relay.chain`."""
+        return any(STEPPING.search(text) or CHAINING.search(text) for text in self._texts())
+
+    @property
+    def chained(self) -> bool:
+        """Whether it keeps checkpoints by `relay.chain`."""
+        return any(CHAINING.search(text) for text in self._texts())
+
+    @property
+    def tells_samples(self) -> bool:
+        """Whether it reports samples, too."""
+        return any(STEPPING.search(text) for text in self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        """The texts of the files that use `relay.chain`."""
+        copied = (Path(self.folder) / "chain" / "agreement.py").is_file()
+        for file in self.files:
+            if file.endswith(".py") and (Path(self.folder) / "chain") not in Path(file).parents:
+                text = Path(file).read_text(encoding="utf-8", errors="replace")
+                if OURS.search(text) or (copied and COPIED.search(text)):
+                    yield text
+
+
+def command_of(comparison: Comparison, index: int) -> Command:
+    """What a comparison's command is. Raises UserError, with one line, for one that cannot be."""
+    place = f"config: comparisons[{index}].command: "
+    try:
+        words = shlex.split(comparison.command or "")
+        placeholders(words)
+    except (ValueError, UserError) as error:
+        raise UserError(f"{place}{error}") from None
+    if not words:
+        raise UserError(f"{place}is empty; allowed: a program and its arguments")
+    if shell := next((word for word in words if SHELL.search(word)), None):
+        raise UserError(f"{place}'{shell}' is for a shell, and none is used; write a script for it, and name that")
+    if words[0].rpartition("/")[2] == "srun":
+        raise UserError(f"{place}srun is written by the job; leave it out, and give `launcher: srun`")
+    if re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
+        raise UserError(f"{place}'{words[0]}' sets a variable, which a shell does; write `env {words[0]} …`")
+    _check_program(words[0], place)
+    file, folder = _script(words, place)
+    try:
+        found = beside(Path(file), Path(folder)) if file.endswith(".py") else {Path(file)} if file else set()
+    except UserError as error:
+        raise UserError(f"{place}{error}") from None
+    files = map(str, found)
+    return Command(comparison.strategy, tuple(words), file, folder, tuple(sorted(files)), place)
+
+
+def _check_program(program: str, place: str) -> None:
+    """Raise UserError where a program that is named by its place is none. Others are looked for by the job."""
+    if program.endswith(".py") and "/" not in program:
+        raise UserError(f"{place}{program} is no program; write `python {program}`")
+    if "/" not in program or "{" in program:
+        return
+    if not Path(program).is_file():
+        raise UserError(f"{place}{program}: no such file; allowed: a program, as seen from {Path.cwd()}")
+    if not os.access(program, os.X_OK):
+        raise UserError(f"{place}{program} is not executable: `chmod +x {program}`, or write `bash {program}`")
+
+
+def _script(words: Sequence[str], place: str) -> tuple[str, str]:
+    """The script that a command starts, and from where it imports.
+
+    It is the first word that is a Python file, a module here after `-m`, or the program itself.
+    """
+    torchrun = started_by_torchrun(words) or 0
+    for number, word in enumerate(words[torchrun:], torchrun):
+        if word == "-m" and number + 1 < len(words):
+            module = Path(*words[number + 1].split("."))
+            found = [each for each in (module.with_suffix(".py"), module / "__main__.py") if each.is_file()]
+            return (str(found[0]), ".") if found else ("", ".")
+        if word.endswith(".py") and not word.startswith("-") and "{" not in word:
+            if not Path(word).is_file():
+                raise UserError(f"{place}{word}: no such file; allowed: a script, as seen from {Path.cwd()}")
+            return word, str(Path(word).parent)
+    if PYTHON.fullmatch(words[0].rpartition("/")[2]) and not any(word in ("-c", "-") for word in words[1:]):
+        raise UserError(f"{place}'{' '.join(words)}' names no script; allowed: `python train.py`, `python -m train`")
+    if "/" in words[0] and Path.cwd() in Path(words[0]).absolute().parents:
+        return words[0], str(Path(words[0]).parent)
+    return "", "."
+
+
+def named_files(words: Sequence[str], place: str) -> list[str]:
+    """The files that the arguments of a command name, placeholders filled in. Raises UserError for a folder, and for a
+    file that is too large to be copied with each run.
+    """
+    found = []
+    for word in words[1:]:
+        _, path = file_argument(word)
+        if not path or Path(path).is_absolute():
+            continue
+        if Path(path).is_dir() and "/" in path:
+            raise UserError(
+                f"{place}{path} is a folder here, and the command runs in a folder of its own; write its whole path, "
+                "or name it in `links`"
+            )
+        if Path(path).is_file():
+            size = Path(path).stat().st_size
+            if size > MOST_FROZEN_BYTES:
+                raise UserError(
+                    f"{place}{path} has {size / 2**20:.0f} MiB, and what a command names is copied with each run; "
+                    f"allowed: {MOST_FROZEN_BYTES // 2**20} MiB. Write its whole path, or name it in `links`"
+                )
+            found.append(path)
+    return found
