@@ -57,7 +57,7 @@ def trained(python: Path, folder: Path, *given: str, ranks: int = 1) -> tuple[in
 
 
 def test_the_script_has_the_lines_of_the_page() -> None:
-    lines = block("docs/make-your-script-a-chain.md", "chain = ChainCallback()").lines
+    lines = block("docs/make-your-script-a-chain.md", "trainer.train(").lines
     script = SCRIPT.read_text()
     assert [line for line in (lines[0], lines[2]) if line not in script] == []
     assert "callbacks=[chain" in script

@@ -58,7 +58,7 @@ PRINTED = {
     "what runs segments": "test_the_tutorials_plan_is_the_one_on_the_page",
     "ddp (2 procs, 1 thread, resident): 6,570": "test_a_strategys_speed_is_told_as_on_the_page",
     "The virtual cluster is up": "test_the_virtual_cluster_does_what_its_page_says",
-    "chain = ChainCallback()": "tests/test_chain_huggingface.py",
+    "chain = ChainCallback()": "tests/test_chain_huggingface.py and tests/test_chain_lightning.py",
     "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",

@@ -1,0 +1,247 @@
+"""PyTorch Lightning's Trainer as a chain of short jobs:
+
+    chain = ChainCallback()
+    trainer = Trainer(…, callbacks=[chain])
+    trainer.fit(model, loader, ckpt_path=chain.newest(trainer))
+
+A checkpoint is the Trainer's own, `trainer.ckpt`, and of each rank its random generators and its place in the data. It
+is saved before a batch is fetched: all that belongs to the step before has been done then, such as the module's hooks,
+validation and schedulers. An interrupted epoch goes on from there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning.callbacks import Checkpoint
+else:
+    try:
+        from lightning.pytorch.callbacks import Checkpoint
+    except ModuleNotFoundError:
+        from pytorch_lightning.callbacks import Checkpoint
+
+from . import note
+from .agreement import Agreement
+from .errors import ChainError, Stopped, say, tell_in_one_line
+from .files import described
+from .folder import Folder, damage, manifest, of_another
+from .generators import generators
+from .lightning_loader import Loader
+from .place import Place, own_generators
+from .ranks import Ranks
+from .report import reporter
+from .signals import Interruption
+from .time_limit import end_time
+
+CHECKPOINT = "trainer.ckpt"
+
+
+class ChainCallback(Checkpoint):
+    """Saves on the way, and stops the Trainer with status 75 when the job's time is nearly over or a signal comes.
+
+    The arguments are as for `resume`; a step is a batch. As it is a `Checkpoint`, the Trainer adds no `ModelCheckpoint`
+    by itself.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path = "checkpoints",
+        *,
+        time_limit: float | str | None = None,
+        save_minutes: float = 10.0,
+        save_steps: int | None = None,
+    ) -> None:
+        tell_in_one_line()
+        if not save_minutes > 0 or (save_steps is not None and save_steps < 1):
+            raise ChainError(f"save_minutes={save_minutes}, save_steps={save_steps}: each has to be more than 0")
+        self.folder = Folder(Path(folder))
+        self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
+        self._script = Path(sys.argv[0]).name
+        self._interruption = Interruption()
+        self._ranks: Ranks | None = None
+        self._lock: Any = None  # held as long as the process lives
+        self._found: Path | None = None
+        self._attempt = ""
+        self._loaders: list[Loader] = []
+        self._saved = self._asked = 0
+        self._put_off = False
+        self._save_seconds = 0.0
+
+    # Before the training
+
+    def newest(self, trainer: Any) -> str | None:
+        """The newest sound checkpoint, for `fit(ckpt_path=…)`; None where there is none at all. Collective.
+
+        Says what is passed over. Raises ChainError where none is sound, for one of another script or number of
+        processes, and where another process trains in the folder. It starts the Trainer's processes, if it has any.
+        """
+        ranks = self._ranks = _joined(trainer)
+        self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
+        self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
+        self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        step = ranks.of_first(lambda: self._newest(ranks.world_size))
+        self._found = None if step is None else self.folder.place(step)
+        return None if self._found is None else str(self._found / CHECKPOINT)
+
+    def _newest(self, world_size: int) -> int | None:
+        steps = self.folder.steps()
+        for step in steps:
+            place = self.folder.place(step)
+            if problem := damage(place):
+                say(f"the checkpoint of step {step} is passed over: {problem}")
+                continue
+            if wrong := of_another(manifest(place), self._script, world_size):
+                raise ChainError(f"{place} {wrong}; give another folder")
+            say(f"goes on from step {step} ({place})")
+            return step
+        if steps:
+            raise ChainError(f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0")
+        return None
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
+        self._interruption.watch()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to watch for signals and the time, and go to the place in the data."""
+        ranks = self._ranks
+        given = None if self._found is None else str(self._found / CHECKPOINT)
+        if ranks is None or (str(trainer.ckpt_path) if trainer.ckpt_path else None) != given:
+            raise ChainError("the Trainer begins elsewhere; write trainer.fit(…, ckpt_path=chain.newest(trainer))")
+        self._interruption.watch()
+        own: dict[str, Any] = {}
+        if self._found is not None:
+            own = torch.load(self._found / f"rank-{ranks.rank}.pt", map_location="cpu", weights_only=True)
+            self._save_seconds = float(manifest(self._found).get("save_seconds", 0))
+        self._saved = self._asked = _step(trainer)
+        self._agreement = Agreement(ranks, self._interruption, self._saved, self.save_minutes * 60, self.save_steps)
+        # The Trainer has made the first epoch's iterator already, which is not at the place.
+        trainer.fit_loop._combined_loader.reset()
+        self._use_loaders(trainer, own)
+        iter(trainer.fit_loop._data_fetcher)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Take the loaders again, where the Trainer has made new ones."""
+        if not all(isinstance(each, Loader) for each in trainer.fit_loop._combined_loader.flattened):
+            self._use_loaders(trainer, {})
+
+    def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
+        combined = trainer.fit_loop._combined_loader
+        self._loaders = [Loader(each, trainer) for each in combined.flattened]
+        for loader, its_place, its_generators in zip(
+            self._loaders, own.get("places", ()), own.get("own", ()), strict=False
+        ):
+            loader.go_on(Place(**its_place), its_generators)
+        # The first is asked first: when it is, the step before is over.
+        self._loaders[0].use(own.get("generators"), lambda: self._between(trainer))
+        combined.flattened = self._loaders
+
+    # Between two steps
+
+    def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        """Tell how far the training is."""
+        if told := reporter():
+            told.count(_step(trainer), None)
+
+    def _between(self, trainer: Any) -> None:
+        """Save, and stop, where the ranks agree on it. Raises Stopped."""
+        step = _step(trainer)
+        if step <= self._asked:  # a batch that is fetched ahead
+            return
+        self._asked = step
+        if not _is_whole(trainer):
+            return
+        # The Trainer goes on in the middle of an epoch, where it has not just validated. Else at the next step; but not
+        # never, where it validates after each.
+        self._put_off = not self._put_off and _is_edge(trainer)
+        if self._put_off:
+            return
+        if not self._agreement.due(step):
+            return
+        decision = self._agreement.reach(step, 0.0, self._save_seconds)
+        if decision.save or decision.stopped:
+            self._save(trainer, step)
+        self._agreement.done(step, saved=decision.save)
+        if decision.stopped:
+            note.leave(step, decision.stopped)
+            if self._agreement.ranks.rank == 0:
+                say(f"stops after step {step}, which is saved: {decision.stopped}")
+            raise Stopped(step, decision.stopped)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Save what is not saved yet, and give the Trainer its loaders back."""
+        if _step(trainer) > self._saved:
+            self._save(trainer, _step(trainer))
+        trainer.fit_loop._combined_loader.flattened = [each.loader for each in self._loaders]
+
+    # Saving
+
+    def _save(self, trainer: Any, step: int) -> None:
+        """Save the state after this step; the training waits. Collective."""
+        ranks, began = self._agreement.ranks, time.monotonic()
+        partial = self.folder.partial(self._attempt, step)
+        ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
+        ahead = int(trainer.fit_loop._data_fetcher is not None and trainer.fit_loop._data_fetcher.length is None)
+        own = {
+            "places": [each.reached(ahead) for each in self._loaders],
+            "own": [[one.get_state() for one in own_generators(each.loader)] for each in self._loaders],
+            "generators": generators(),
+        }
+        ranks.alike(lambda: torch.save(own, partial / f"rank-{ranks.rank}.pt"))
+        try:
+            trainer.save_checkpoint(partial / CHECKPOINT, weights_only=False)
+        except OSError as error:
+            raise ChainError(f"{self.folder.path}: step {step} could not be saved: {error.strerror or error}") from None
+        ranks.gather(None)  # all have written
+        self._save_seconds = max(self._save_seconds, time.monotonic() - began)
+        ranks.alike(lambda: self._complete(partial, step) if ranks.rank == 0 else None)
+        self._save_seconds = max(self._save_seconds, time.monotonic() - began)
+        self._saved = step
+
+    def _complete(self, partial: Path, step: int) -> None:
+        files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}
+        world_size, seconds = self._agreement.ranks.world_size, round(self._save_seconds, 3)
+        told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
+        self.folder.complete(partial, step, files, told)
+        if told_to := reporter():
+            told_to.saved(step)
+
+
+def _joined(trainer: Any) -> Ranks:
+    """The processes of the Trainer, which are started here where it starts them itself. Collective."""
+    if trainer.world_size > 1 and not dist.is_initialized():
+        launcher, begin = trainer.strategy.launcher, trainer.strategy.setup_environment
+        if "MultiProcessing" in type(launcher).__name__:
+            raise ChainError('the Trainer forks its processes; give strategy="ddp"')
+        if launcher is None:
+            begin()
+        else:
+            launcher.launch(begin, trainer=trainer)
+    return Ranks.join()
+
+
+def _step(trainer: Any) -> int:
+    """How many batches have been trained since the run's start."""
+    return int(trainer.fit_loop.total_batch_idx) + 1
+
+
+def _is_whole(trainer: Any) -> bool:
+    """Whether no gradients are kept for the next batch: they are in no checkpoint."""
+    done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
+    return bool(done % trainer.accumulate_grad_batches == 0)
+
+
+def _is_edge(trainer: Any) -> bool:
+    """Whether an epoch begins, or the Trainer has just validated in its middle."""
+    progress, every = trainer.fit_loop.epoch_loop.batch_progress, trainer.val_check_batch
+    done = progress.total.completed if trainer.check_val_every_n_epoch is None else progress.current.completed
+    validates = isinstance(every, int) and trainer.enable_validation and done % every == 0
+    return bool(progress.current.completed == 0 or validates)

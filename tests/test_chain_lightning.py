@@ -1,0 +1,156 @@
+"""Lightning's Trainer as a chain: stopped, killed, damaged, and bit for bit as uncut."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+import stacks
+from pages import block
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "tests" / "support" / "lightning_script.py"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with the stack's and this one's packages, but for torchvision, which torchmetrics would import."""
+    made = stacks.provide("lightning")
+    folder = tmp_path_factory.mktemp("lightning")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inside = folder / "lib" / version / "site-packages"
+    inside.mkdir(parents=True)
+    for packages in (Path(sysconfig.get_path("purelib")), made.parents[1] / "lib" / version / "site-packages"):
+        for path in packages.iterdir():
+            if "torchvision" not in path.name and path.suffix != ".pth" and not (inside / path.name).exists():
+                (inside / path.name).symlink_to(path)
+    base = Path(sys._base_executable)  # type: ignore[attr-defined]
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(base)
+    return folder / "bin" / "python"
+
+
+def trained(
+    python: Path,
+    folder: Path,
+    *given: str,
+    ranks: int = 1,
+    script: Path = SCRIPT,
+    launched: bool = True,
+    **options: str,
+) -> tuple[int, str]:
+    """The status of the script in this folder, and what it says. Not `launched`: the Trainer starts the ranks."""
+    folder.mkdir(exist_ok=True)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [python, *(torchrun if ranks > 1 and launched else []), str(script), "model.pt", *given]
+    own = {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1", "DEVICES": str(ranks), **options}
+    done = subprocess.run(
+        [python, "-m", "relay.chain", *command], cwd=folder, env=os.environ | own, capture_output=True, text=True
+    )
+    return done.returncode, done.stderr
+
+
+def newest(folder: Path) -> Path:
+    """The folder of the newest checkpoint, sound or not."""
+    return max((folder / "checkpoints").glob("step-*"), key=lambda place: int(place.name.partition("-")[2]))
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same bits of a trained model."""
+    models = [torch.load(folder / "model.pt", weights_only=True) for folder in (one, other)]
+    return models[0].keys() == models[1].keys() and all(
+        torch.equal(models[0][name], models[1][name]) for name in models[0]
+    )
+
+
+def test_the_script_has_the_lines_of_the_page() -> None:
+    lines = block("docs/make-your-script-a-chain.md", "trainer.fit(model").text
+    assert "ckpt_path=chain.newest(trainer))" in lines
+    script = SCRIPT.read_text()
+    assert all(
+        words in script for words in ("ckpt_path=chain.newest(trainer))", "chain = ChainCallback(", "callbacks=[chain")
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: Path, ranks: int) -> None:
+    """24 steps in 3 epochs, saved after each third."""
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    status, told = trained(python, uncut, ranks=ranks)
+    assert status == 0, told
+    status, told = trained(python, cut, "10", "SIGTERM", ranks=ranks)
+    assert (status, newest(cut).name) == (75, "step-11"), told
+    assert "stops after step 11, which is saved: SIGTERM" in told
+    status, told = trained(python, cut, "13", "SIGKILL", ranks=ranks)
+    assert status not in (0, 75), told
+    assert "goes on from step 11" in told
+    status, told = trained(python, cut, "18", "SIGUSR1", ranks=ranks)
+    assert (status, newest(cut).name) == (75, "step-19"), told
+    assert "goes on from step 12" in told
+    checkpoint = newest(cut) / "trainer.ckpt"
+    checkpoint.write_bytes(bytes(checkpoint.stat().st_size))
+    status, told = trained(python, cut, ranks=ranks)
+    assert status == 0, told
+    assert "the checkpoint of step 19 is passed over" in told
+    assert "goes on from step 18" in told
+    assert same(uncut, cut)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_its_time_ends_in_the_middle_of_an_epoch(python: Path, tmp_path: Path, ranks: int) -> None:
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    assert trained(python, uncut, ranks=ranks)[0] == 0
+    # All but the margin is over when the training begins; how long its packages take to import does not matter.
+    status, told = trained(python, cut, ranks=ranks, LIMIT="1")
+    assert status == 75, told
+    assert "stops after step 1, which is saved: the job's time is nearly over" in told
+    status, told = trained(python, cut, ranks=ranks)
+    assert status == 0, told
+    assert same(uncut, cut)
+
+
+@pytest.mark.parametrize("options", [{"GATHER": "2"}, {"VALIDATE": "0.5"}, {"WORKERS": "2", "PLAIN": "1"}])
+def test_gathered_gradients_validation_within_epochs_and_workers(
+    python: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    assert trained(python, uncut, **options)[0] == 0
+    for step in ("2", "11"):
+        status, told = trained(python, cut, step, "SIGINT", **options)
+        assert status == 75, told
+    status, told = trained(python, cut, **options)
+    assert status == 0, told
+    assert same(uncut, cut)
+
+
+def test_the_trainer_starts_its_processes_itself(python: Path, tmp_path: Path) -> None:
+    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
+    assert trained(python, uncut, ranks=2)[0] == 0
+    status, told = trained(python, cut, "10", "SIGTERM", ranks=2, launched=False)
+    assert (status, newest(cut).name) == (75, "step-11"), told
+    status, told = trained(python, cut, ranks=2, launched=False)
+    assert status == 0, told
+    assert same(uncut, cut)
+
+
+def test_another_scripts_checkpoint_and_one_of_more_processes_are_refused(python: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    assert trained(python, folder, "3", "SIGTERM")[0] == 75
+    other = tmp_path / "other.py"
+    other.write_text(SCRIPT.read_text())
+    refusals = [
+        (trained(python, folder, script=other), "belongs to another script: lightning_script.py, not other.py"),
+        (trained(python, folder, ranks=2), "is of 1 processes, and here are 2; start 1"),
+    ]
+    for (status, told), words in refusals:
+        assert status == 1
+        assert [words in line for line in told.splitlines() if line.startswith("relay.chain: ")] == [True], told
