@@ -55,8 +55,10 @@ class Net(LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), 0.01)
         by_step = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-        return [optimizer], [{"scheduler": by_step, "interval": "step"}, {"scheduler": plateau, "monitor": "loss"}]
+        # The loss never falls so far: the rate is lower after each epoch but the first, if no epoch is passed over.
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+        watching = {"scheduler": plateau, "monitor": "loss", "strict": False}
+        return [optimizer], [{"scheduler": by_step, "interval": "step"}, watching]
 
 
 class Signals(Callback):
@@ -76,7 +78,7 @@ def main() -> None:
     trainer = Trainer(
         accelerator="cpu", devices=int(given("DEVICES", "1")), max_epochs=3, logger=False, callbacks=[chain, Signals()],
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=int(given("GATHER", "1")),
-        val_check_interval=float(given("VALIDATE", "1.0")),
+        val_check_interval=float(given("VALIDATE", "1.0")), check_val_every_n_epoch=int(given("EVERY", "1")),
     )  # fmt: skip
     model = Net()
     plain = torch.arange(32) if given("PLAIN", "") else None
@@ -87,7 +89,8 @@ def main() -> None:
     loader = DataLoader(samples, 4 // trainer.world_size, shuffle=True, num_workers=workers, generator=own)
     trainer.fit(model, loader, DataLoader(Numbers(), 8), ckpt_path=chain.newest(trainer))
     if trainer.is_global_zero:
-        torch.save(model.state_dict(), RESULT)
+        rate = torch.tensor(trainer.optimizers[0].param_groups[0]["lr"])
+        torch.save({**model.state_dict(), "rate": rate}, RESULT)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     trainer = Trainer(…, callbacks=[chain])
     trainer.fit(model, loader, ckpt_path=chain.newest(trainer))
 
-A checkpoint is the Trainer's own, `trainer.ckpt`, and of each rank its random generators and its place in the data. It
-is saved before a batch is fetched: all that belongs to the step before has been done then, such as the module's hooks,
-validation and schedulers. An interrupted epoch goes on from there.
+A checkpoint is the Trainer's own, `trainer.ckpt`, and of each rank its random generators, its place in the data and the
+metrics that schedulers and callbacks watch. It is saved before a batch is fetched: all that belongs to the step before
+has been done then, such as the module's hooks, validation and schedulers. An interrupted epoch goes on from there.
 """
 
 from __future__ import annotations
@@ -127,6 +127,12 @@ class ChainCallback(Checkpoint):
         trainer.fit_loop._combined_loader.reset()
         self._use_loaders(trainer, own)
         iter(trainer.fit_loop._data_fetcher)
+        # At the end of an interrupted epoch the Trainer would pass ReduceLROnPlateau over, because it saves no metrics.
+        # Here they are kept.
+        trainer.fit_loop._restarting = False
+        trainer._logger_connector._callback_metrics.update(own.get("metrics", {}))
+        if told := reporter():
+            told.event("resumed", self._saved)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the loaders again, where the Trainer has made new ones."""
@@ -194,6 +200,7 @@ class ChainCallback(Checkpoint):
             "places": [each.reached(ahead) for each in self._loaders],
             "own": [[one.get_state() for one in own_generators(each.loader)] for each in self._loaders],
             "generators": generators(),
+            "metrics": {name: value.detach() for name, value in trainer._logger_connector._callback_metrics.items()},
         }
         ranks.alike(lambda: torch.save(own, partial / f"rank-{ranks.rank}.pt"))
         try:
@@ -212,7 +219,7 @@ class ChainCallback(Checkpoint):
         told = {"script": self._script, "world_size": world_size, "save_seconds": seconds}
         self.folder.complete(partial, step, files, told)
         if told_to := reporter():
-            told_to.saved(step)
+            told_to.event("saved", step)
 
 
 def _joined(trainer: Any) -> Ranks:
