@@ -1,0 +1,143 @@
+"""What is told of scripts that were measured: the line that starts them, losses that differ, chains, one training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plans import planned
+from relay.comparison.inputs import Record
+from relay.comparison.own_script import own_script
+from relay.comparison.request import Request, memory
+from relay.comparison.script_losses import differing
+from relay.planning import one_alone
+from relay.planning.chains import forecasts
+from relay.run_folder.places import Places
+from relay.spec.run import Run
+
+ASKED = Request(
+    nodes=1, tasks_per_node=1, cpus_per_task=2, gpus_per_node=0, memory_mb=1000, minutes=5, jobs=1,
+    expected_seconds=1.0, memory_why="", time_why="",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("from relay.chain import resume\n")
+
+
+def run_of(command: str = "python train.py", **comparison: Any) -> Run:
+    (run,) = planned({"command": command, **comparison}, device="cpu").runs
+    return run
+
+
+def printed(run: Run, asked: Request = ASKED) -> list[str]:
+    """What the script's words would be: the lines are run, with programs that print their arguments."""
+    lines = "\n".join(own_script(run, asked))
+    show = 'show() { for word in "$@"; do printf "<%s>" "$word"; done; echo; }\n'
+    fake = "".join(f'{name}() {{ show "$@"; }}\n' for name in ("python", "torchrun")) + "scontrol() { echo node1; }\n"
+    own = os.environ | {"SLURM_JOB_NODELIST": "node[1-2]"}
+    done = subprocess.run(["bash", "-eu", "-c", show + fake + lines], capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_line_that_starts_a_script_has_its_launcher_and_its_values() -> None:
+    run = run_of("torchrun train.py --lr {lr}", options={"lr": 0.1}, devices_per_node=2)
+    assert printed(run) == ["<--nproc-per-node=2><--standalone><train.py><--lr><0.1>"]
+    run = run_of("torchrun --nproc-per-node {processes_per_node} train.py {seed}", devices_per_node=2)
+    assert printed(run) == ["<--standalone><--nproc-per-node><2><train.py><1>"]
+
+
+@pytest.mark.parametrize("value", ["a b", "'", '"', "$HOME", "`id`", "$(id)", "\\", "{x}", "a;b", "*", "!x", "ä"])
+def test_nothing_of_a_value_is_read_by_the_shell(value: str) -> None:
+    run = run_of("python train.py --name={name} {address}:{port}:{name}", options={"name": value})
+    assert printed(run) == [f"<train.py><--name={value}><node1:29500:{value}>"]
+
+
+def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:
+    run = run_of("torchrun train.py")
+    run = replace(run, shape=replace(run.shape, nodes=2, devices_per_node=4, launcher="torchrun"))
+    *_, line = own_script(run, ASKED)
+    words = shlex.split(line)
+    assert words[0] == "srun"
+    assert "--nproc-per-node=4" in words[-1]
+    assert "--nnodes=2" in words[-1]
+    assert "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" in words[-1]
+
+
+def record(run: Run, losses: list[float]) -> Record:
+    summary = {"losses": {"steps": [*range(len(losses))], "values": losses}}
+    return Record(run=run, gate="script", segments=1, summary=summary, error="", verdict=None)
+
+
+def test_losses_that_differ_at_the_same_global_batch_are_pointed_out() -> None:
+    runs = [run_of("python train.py {threads}", global_batch_size=8, cpus_per_task=n) for n in (1, 2, 4)]
+    same = {run.setting_id: [record(run, [3.0, 2.0, 1.01]), record(run, [3.0, 2.0, 0.99])] for run in runs}
+    assert differing(same) == {}
+    other = {**same, runs[2].setting_id: [record(runs[2], [3.0, 2.5, 2.0]), record(runs[2], [3.0, 2.5, 2.02])]}
+    assert [*differing(other)] == [runs[2].setting_id]
+    assert "they may not train the same" in differing(other)[runs[2].setting_id]
+    larger = run_of("python train.py {threads}", global_batch_size=16)
+    assert differing({**same, larger.setting_id: [record(larger, [3.0, 2.0, 2.0])]}) == {}, "another batch is another"
+
+
+def test_memory_is_asked_for_all_that_a_script_starts() -> None:
+    summary = {"peak_main_memory_bytes": 2**30, "peak_node_memory_bytes": 20 * 2**30}
+    asked, why = memory(run_of(), [summary], None)
+    assert asked is not None
+    assert asked > 20 * 1024
+    assert "all that the command starts" in why
+
+
+def test_one_training_alone_is_of_one_setting() -> None:
+    asked = {"command": "python train.py", "cpus_per_task": [1, 2]}
+    assert one_alone.refusals(planned({"command": "python train.py"}), ["chain"]) == []
+    assert "trains one setting alone, and the config has 2 settings" in one_alone.refusals(planned(asked), ["chain"])[0]
+    assert one_alone.refusals(planned(asked), ["all"]) == []
+
+
+def ended(run: Run, script: str) -> None:
+    """The files of a run that trained 100 steps in two jobs."""
+    Path("train.py").write_text(script)
+    places = Places(Path("results"), run.id)
+    run.write(places.run / "run.json")
+    records = places.work / "records"
+    records.mkdir(parents=True)
+    attempts = []
+    for number in (1, 2):
+        started = 1000.0 * number
+        first, last = 50 * (number - 1), 50 * number
+        lines: list[dict[str, Any]] = [{"time": started + 1, "run": run.id, "start": 0, "ranks": [{}]}]
+        lines.append({"time": started + 60, "blocks": [[first + 1, last, 49.0, 0, 49]], "step": last})
+        lines.append({"time": started + 60, "end": last, "done": number == 2, "first_at": started + 11})
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (records / f"attempt-{number:04}.jsonl").write_text(text)
+        attempts.append({"number": number, "started": started, "ended": started + 62})
+    chain = {"generation": "g", "code": "c", "strategy_source": "s", "attempts": attempts}
+    (places.work / "chain.json").write_text(json.dumps(chain))
+    summary = {"status": "done", "steps_reached": 100, "allocated_seconds": 124.0, "jobs": []}
+    (places.run / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_the_plan_tells_what_time_limits_mean_for_a_script(chained: bool) -> None:
+    script = "from relay.chain import resume\n" if chained else "from relay.chain import step\n"
+    Path("train.py").write_text(script)
+    keys: dict[str, Any] = {"device": "cpu", "time_limits": [1, 2, 10], "speeds": Path("results/speeds.json")}
+    plan = planned({"command": "python train.py"}, **keys)
+    assert [*forecasts(plan)] == [], "nothing is known before it was measured"
+    ended(plan.runs[0], script)
+    (forecast,) = forecasts(planned({"command": "python train.py"}, **keys))
+    assert ("keeps no checkpoints" in forecast.told) == (not chained)
+    jobs = [getattr(each, "jobs", None) for each in forecast.chains]
+    # A step takes a second, a start 11: of 48 seconds in a minute 35 are for steps.
+    assert jobs == ([3, 2, 1] if chained else [None, None, 1])
