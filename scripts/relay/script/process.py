@@ -10,13 +10,11 @@ import os
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,13 +27,14 @@ from relay.base.lock import exclusive
 from relay.chain import note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.process import cpus, gpus, system, usage
+from relay.process import cpus, gpus, usage
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
 from relay.run_folder import reached
 from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
 from relay.run_folder.samples import samples_path
 from relay.script.command import Here, folder_of, variables, words
+from relay.script.facts import facts
 from relay.script.observed import Observed
 from relay.script.output import Output
 from relay.script.outside import Outside
@@ -51,7 +50,6 @@ TEMPORARY = 75  # the status of a script that wants to be started again
 KILLED = re.compile(r"exitcode\s*: -9\b|Signal 9 \(SIGKILL\) received|is killed by signal: Killed")
 KILLED_STATUS = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell's way to tell it
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-LIBRARIES = ("torch", "torchvision", "numpy", "lightning", "transformers", "deepspeed", "horovod")
 MANY = 1_000_000  # children that are looked for: all
 
 
@@ -191,7 +189,7 @@ class Records:
         """Note on what the command runs."""
         launched = os.environ.get(LAUNCHED)
         known = {"launched": float(launched)} if launched else {}
-        self._line(run=self.work.name, start=0, ranks=[_facts(run, here)], **known)
+        self._line(run=self.work.name, start=0, ranks=[facts(run, here)], **known)
 
     def write(self) -> None:
         """Write what has come since the last time."""
@@ -281,27 +279,3 @@ def _watched(run: Training, here: Here, child: Child, work: Path, attempt: int) 
         yield
     finally:
         watch.end()
-
-
-def _facts(run: Training, here: Here) -> dict[str, Any]:
-    """What the command runs on, without importing torch."""
-    shown = gpus.visible() if run.shape.device == "cuda" else []
-    names = sorted({*gpus.Gpus(shown).names}) if shown else []
-    return {
-        "host": socket.gethostname(),
-        "device_name": " and ".join(names) or ("GPU" if run.shape.device == "cuda" else system.processor()),
-        "cpus": len(cpus.granted()),
-        "threads": run.shape.threads * (1 if here.each else run.shape.processes_per_node),
-        "virtual": system.virtual(),
-        "cpu_quota": system.cpu_quota(),
-        "versions": {"python": sys.version.split()[0], "driver": system.driver(), **_libraries()},
-    }
-
-
-def _libraries() -> dict[str, str | None]:
-    """The versions of what a training may use, as far as they are installed."""
-    found: dict[str, str | None] = {}
-    for name in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
