@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mini_slurm import MiniSlurm
 from pages import ROOT
 from script_runs import Commanded, commanded
 from shared import once, session_folder
+from slurm_runs import site_file, slurm_snakemake
 
 SHARED = ROOT.parent / "shared"
 SEEDS, DATA = SHARED / "seeds", SHARED / "data"
@@ -155,3 +159,22 @@ def test_dellas_script_for_ddp_under_srun_on_gloo(tmp_path: Path) -> None:
         read={"loss": "Loss: {number}"},
     )
     assert float(str(ended(made)["train_loss"])) > 0
+
+
+@pytest.mark.slurm
+def test_the_alliances_scripts_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path, cifar10: Path) -> None:
+    (tmp_path / "cifar10-cpu.py").write_text(alliance("cifar10-cpu.py"))
+    (tmp_path / "pytorch-ddp-test.py").write_text(on_cpus(alliance("pytorch-ddp-test.py")))
+    ddp = "python pytorch-ddp-test.py --init_method tcp://{address}:{port} --world_size {world_size} --max_epochs 1"
+    links = {"links": {"data": str(cifar10)}, "global_batch_size": 1024}
+    comparisons: list[dict[str, Any]] = [
+        {"command": "python cifar10-cpu.py --batch_size={global_batch_size}", "cpus_per_task": 2, **links},
+        {"command": f"{ddp} --batch_size {{batch_per_process}}", "nodes": 2, "launcher": "srun", **links},
+    ]
+    config = {"device": "cpu", "repeats": 1, "runtime_minutes": 10, "comparisons": comparisons}
+    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
+    assert status == 0, printed
+    with (tmp_path / "results" / "comparison.csv").open(newline="") as stream:
+        rows = {row["strategy"]: row for row in csv.DictReader(stream)}
+    assert {name: row["status"] for name, row in rows.items()} == {"cifar10-cpu": "done", "pytorch-ddp-test": "done"}
+    assert rows["pytorch-ddp-test"]["nodes"] == "2"

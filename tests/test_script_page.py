@@ -58,6 +58,26 @@ def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
     assert "Nothing to be done" in typed(tmp_path, command), "what is measured stays measured"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_command_of_which_nothing_is_known_is_timed_and_reported(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("sleep 0.$1\n")
+    config = "repeats: 2\ncomparisons:\n  - {command: 'bash run.sh {tenths}', options: {tenths: [1, 9]}}\n"
+    (tmp_path / "script.yaml").write_text(config)
+    printed = typed(tmp_path, block(PAGE, "RELAY/.venv/bin/snakemake --snakefile").text)
+    assert "runs/s" in printed
+    assert "For your script, run (" in printed
+    results = tmp_path / "results"
+    with (results / "comparison.csv").open(newline="") as stream:
+        rows = {row["options"]: row for row in csv.DictReader(stream)}
+    fast, slow = rows["tenths=1"], rows["tenths=9"]
+    assert float(fast["samples_per_second"]) > 1.5 * float(slow["samples_per_second"])
+    assert {row["epochs"] or row["global_batch_size"] for row in rows.values()} == {""}, "nobody knows them"
+    assert "epoch" not in (results / "recommendation.sbatch").read_text()
+    page = (results / "comparison.html").read_text()
+    assert not [words for words in ("an epoch", "over epochs", "None") if words in page]
+
+
 def test_the_page_names_every_key_and_every_placeholder_of_a_job() -> None:
     text = (ROOT / PAGE).read_text()
     own = {"command", "name", "read", "links", "stack", "options", "launcher"}

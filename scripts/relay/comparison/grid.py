@@ -66,6 +66,8 @@ def _grid(strategy: str, members: Sequence[Row], sizes: Sequence[tuple[int, int]
 
 def _batch(row: Mapping[str, Any]) -> int | None:
     """The samples of a device in a step; None where they are no whole number."""
+    if row["global_batch_size"] is None:  # nobody has told that of a script
+        return None
     batch, rest = divmod(int(row["global_batch_size"]), int(row["nodes"] * row["devices_per_node"]))
     return None if rest else batch
 

@@ -141,12 +141,13 @@ class Comparison(_Axes):
 
 
 def _name_of(command: str) -> str:
-    """The name of a command that has none: that of the first Python file in it, or of its program."""
+    """The name of a command that has none: that of the first script in it, or of its program."""
     try:
         words = shlex.split(command) or [""]
     except ValueError:  # told where the command is read
         words = command.split() or [""]
     modules = [after.rpartition(".")[2] for word, after in pairwise(words) if word == "-m" and after not in STARTERS]
-    named = next((word for word in words if word.endswith(".py")), modules[0] if modules else words[0])
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py"))
+    scripts = (word for word in words if word.endswith((".py", ".sh")))
+    named = next(scripts, modules[0] if modules else words[0])
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", named.rpartition("/")[2].removesuffix(".py").removesuffix(".sh"))
     return stem.lstrip("-_0123456789") or "script"
