@@ -71,6 +71,29 @@ def test_a_step_that_every_rank_prints_counts_once(ranks: int) -> None:
     assert [steps.told(step) for _ in range(3) for step, _ in printed][-1] == pytest.approx(150, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("printed", "steps"),
+    [
+        ([0, 1, 2, 3, 4] * 3, 14),
+        ([0, 10, 20, 30] * 3, 110),
+        ([*range(1, 21)] * 4, 80),
+        ([10, 20, 30] * 3, 90),
+        # Two ranks with progress bars, which print 0 as soon as they begin.
+        ([each for _ in range(4) for number in range(21) for each in (number, number)], 83),
+        ([*(1, 1, 2, 2, 3, 3, 4, 4, 0, 4, 0, 1, 1, 2, 2, 3, 3, 4, 4), *(0, 4, 0, 1, 1, 2)], 11),
+    ],
+)
+def test_epochs_that_count_anew(printed: list[int], steps: int) -> None:
+    counted = Steps()
+    assert [counted.told(number) for number in printed][-1] == pytest.approx(steps, abs=1)
+
+
+@pytest.mark.parametrize("text", ["12,5 img/s", "1.234,5 img/s", "1234,567 img/s", "0,123 img/s", "loss 3,14"])
+def test_a_decimal_comma_is_not_read_as_another_number(text: str) -> None:
+    pattern = "loss {number}" if text.startswith("loss") else "{number} img/s"
+    assert compiled(pattern).search(text) is None
+
+
 def test_a_line_that_names_the_step_again_is_no_step() -> None:
     steps = Steps()
     assert [steps.told(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]

@@ -22,11 +22,10 @@ class Outside:
         self._before = {place: _entries(place) for place in places if place.is_dir()}
 
     def changed(self) -> list[Path]:
-        """What is new there, or was changed."""
+        """What is new there. Files that were there before may be the user's, who edits them."""
         found = []
         for place, before in self._before.items():
-            now = _entries(place)
-            found += [place / name for name, at in now.items() if before.get(name) != at]
+            found += [place / name for name in sorted(_entries(place) - before)]
         return [path for path in found if path.resolve() not in (self._folder, *self._folder.parents)]
 
     def warn(self) -> None:
@@ -42,14 +41,13 @@ class Outside:
             )
 
 
-def _entries(place: Path) -> dict[str, int]:
-    """The times of the files of a folder; of a very large one, none: to look at each would take minutes."""
+def _entries(place: Path) -> set[str]:
+    """The files of a folder; of a very large one, none: to look at each would take minutes."""
     try:
         with os.scandir(place) as entries:
             found = list(islice(entries, MOST_ENTRIES + 1))
             if len(found) > MOST_ENTRIES:
-                return {}
-            files = [entry for entry in found if entry.is_file(follow_symlinks=False)]
-            return {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in files}
+                return set()
+            return {entry.name for entry in found if entry.is_file(follow_symlinks=False)}
     except OSError:
-        return {}
+        return set()

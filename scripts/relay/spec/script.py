@@ -21,8 +21,10 @@ NOT_PROVEN = "script"  # the id of the verdict that all scripts share
 # Options of torchrun that say where processes meet.
 MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
 STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-# What `{number}` in a pattern stands for.
-NUMBER = r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b)"
+# What `{number}` in a pattern stands for. Commas are between thousands: of a decimal comma, nothing is read.
+NUMBER = (
+    r"(?<![\d.,])([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b)(?!\d|,\d)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

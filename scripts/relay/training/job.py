@@ -121,7 +121,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
             f"run {run.id}: the snapshot {places.code / known['code']} of its code {problem}; "
             f"delete {places.run} to train it from the start with the code of today"
         )
-    if source_today(run) not in (None, known["strategy_source"]):
+    if run.strategy.script is None and source_today(run) not in (None, known["strategy_source"]):
         print(
             f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
             f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
