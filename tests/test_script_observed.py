@@ -143,6 +143,14 @@ def test_a_pattern_that_matches_nothing_is_told_with_the_last_lines(tmp_path: Pa
     assert len(seen.shown().splitlines()) == 9
 
 
+def test_the_words_of_a_failed_process_are_shown_and_not_torchruns_table(tmp_path: Path) -> None:
+    seen = observed(tmp_path, samples_per_second="img/s: (.*)")
+    failed = "E1124 16:32 29898 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) rank: 0"
+    for text in ("ValueError: width is -1", failed, *(["  traceback of torchrun"] * 30), "=" * 60):
+        seen.line(text, 1.0)
+    assert seen.shown().splitlines()[1:] == ["| ValueError: width is -1"]
+
+
 def test_losses_are_kept_in_their_order(tmp_path: Path) -> None:
     seen = observed(tmp_path, loss="loss (.*)", samples_per_second="([0-9]+) img/s")
     for number in (3.0, 2.0, math.nan):

@@ -22,7 +22,9 @@ from relay.spec.script import Counted, Script, compiled
 LEAST_SECONDS = 0.1  # of a block; shorter ones are put together
 LATER_SECONDS = 1.0  # of a block after the first minute
 FIRST_SECONDS = 60.0
-KEPT_LINES = 40
+KEPT_LINES = 200
+# What torchrun prints of a process that failed, after that process's own words: forty lines that hide them.
+EPILOGUE = re.compile(r"torch/distributed/elastic/\S+\] (Sending process|failed \(exitcode)")
 LONGEST_SHOWN = 200
 MOST_VALUES = 100  # losses of one record
 SHOWN_LINES = 8
@@ -178,7 +180,9 @@ class Observed:
     def shown(self) -> str:
         """The last lines of the output, for an error."""
         with self._lock:
-            last = [line for line in self.lines if line.strip()][-SHOWN_LINES:]
+            told = [line for line in self.lines if line.strip()]
+        epilogue = next((place for place, line in enumerate(told) if EPILOGUE.search(line)), None)
+        last = (told[:epilogue] or told)[-SHOWN_LINES:]
         return "; it printed nothing" if not last else "; its last lines:\n" + "\n".join(f"| {line}" for line in last)
 
 
