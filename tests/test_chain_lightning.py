@@ -103,6 +103,10 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: 
     assert "the checkpoint of step 19 is passed over" in told
     assert "goes on from step 18" in told
     assert same(uncut, cut)
+    # Killed after its last step was saved: whoever measures learns that none is left.
+    status, told = trained(python, cut, ranks=ranks, RELAY_CHAIN_REPORT=str(cut / "report"))
+    assert (status, (cut / "report").read_text()) == (0, "resumed 24\n"), told
+    assert same(uncut, cut)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

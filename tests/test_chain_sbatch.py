@@ -97,7 +97,7 @@ def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
 
 
 def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(cluster: MiniSlurm, tmp_path: Path) -> None:
-    waits = "until test -e go; do sleep 0.2; done"
+    waits = "touch began-${SLURM_RESTART_COUNT:-0}; until test -e go; do sleep 0.2; done"
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c '{waits}'")
     first = number(relay_chain(cluster, tmp_path, "job.sh"))
     second = str(int(first) + 1)
@@ -107,6 +107,7 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
     assert f"job.sh is a chain already: job {second} is queued or runs; cancel it first" in refused.stderr
     cluster.run("scontrol", "requeue", first)
     running(cluster, tmp_path, first, starts=1)
+    until(tmp_path / "began-1")  # a signal that comes before the command reaches nobody
     cluster.run("scancel", "--signal=KILL", "--full", first)
     (tmp_path / "go").touch()
     jobs = chained(cluster, first)
@@ -124,6 +125,13 @@ def running(cluster: MiniSlurm, folder: Path, job: str, starts: int = 0) -> None
             if f'"after": "{job}"' in record:
                 return
         assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+def until(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline, path
         time.sleep(0.2)
 
 

@@ -101,6 +101,8 @@ class ChainCallback(Checkpoint):
             if wrong := of_another(manifest(place), self._script, world_size):
                 raise ChainError(f"{place} {wrong}; give another folder")
             say(f"goes on from step {step} ({place})")
+            if told := reporter():  # now: the Trainer calls nobody where no step is left
+                told.event("resumed", step)
             return step
         if steps:
             raise ChainError(f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0")
@@ -131,8 +133,6 @@ class ChainCallback(Checkpoint):
         # Here they are kept.
         trainer.fit_loop._restarting = False
         trainer._logger_connector._callback_metrics.update(own.get("metrics", {}))
-        if told := reporter():
-            told.event("resumed", self._saved)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the loaders again, where the Trainer has made new ones."""
