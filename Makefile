@@ -16,6 +16,7 @@ PYTEST_OPTIONS ?=
 PYTEST_PROCESSES ?= 3
 LOCK_OPTIONS ?=
 CARDS_OPTIONS ?=
+BENCHMARK_OPTIONS ?=
 # Of a task or a strategy that `make new-task` or `make new-strategy` begins.
 NAME ?=
 
@@ -41,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # The targets build upon one environment: one at a time, whatever -j says.
 .NOTPARALLEL:
-.PHONY: help install install-dev new-task new-strategy cards demo prove prove-models gpu-check stacks test test-quick test-long lint format lock schema clean
+.PHONY: help install install-dev new-task new-strategy cards demo prove prove-models gpu-check stacks test test-quick test-long benchmark lint format lock schema clean
 
 help:  ## List what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +83,9 @@ test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minut
 
 test-long: install-dev  ## Run the long campaigns alone
 	$(BIN)/pytest -m long $(PYTEST_OPTIONS)
+
+benchmark: install-dev  ## Measure what the project says of its own speed, on an idle machine: benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/run.py $(BENCHMARK_OPTIONS)
 
 lint: install-dev  ## Check style and types, changing nothing
 	$(BIN)/ruff check .

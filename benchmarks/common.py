@@ -1,34 +1,59 @@
-"""What the benchmarks share: a synthetic dataset, a single-process run on it, and how ratios are told."""
+"""What the benchmarks share: a run in one process, the centres' scripts and data, and how ratios are told."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
+import shutil
 import statistics
+import subprocess
 import sys
+import tarfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 import torch
 
+from relay.planning.config import load
+from relay.planning.planner import plan
+from relay.run_folder.places import Places, dataset_folder
+from relay.run_folder.snapshot import freeze
 from relay.spec.looked import Looked
 from relay.spec.run import Run
-from relay.spec.setting import Batch, Length, StrategySpec
+from relay.spec.setting import Batch, Computation, Feeding, Length, StrategySpec
 from relay.spec.tasks import BUILT_IN
 from relay.task.prepared import prepare_data
 
+ROOT = Path(__file__).resolve().parents[1]
+# Where the centres' pages and the data that they train on may lie.
+PAGES, DATA = ROOT.parent / "shared/seeds", ROOT.parent / "shared/data"
 
-def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
-    """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
-    looked = Looked.read(BUILT_IN / "cards/lenet-synthetic.json")
-    task, dataset = looked.task, looked.dataset
-    prepare_data(task, dataset, folder)
+
+def run_of(
+    task: str,
+    folder: Path,
+    steps: int,
+    global_batch_size: int,
+    *,
+    computation: Computation | None = None,
+    feeding: Feeding | None = None,
+    root: Path | None = None,
+) -> Run:
+    """A run of a built-in task in one process, without evaluations, its data prepared below the folder.
+
+    `root` holds a copy of public data.
+    """
+    looked = Looked.read(BUILT_IN / f"cards/{task}.json")
+    prepare_data(looked.task, looked.dataset, folder, root=root)
     length = Length(
         epochs=1,
-        steps_per_epoch=dataset.train_count // global_batch_size,
+        steps_per_epoch=looked.dataset.train_count // global_batch_size,
         total_steps=steps,
         evaluate_every_steps=steps + 1,
     )
@@ -37,12 +62,70 @@ def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
         setting_id="benchmark",
         repeat=0,
         seed=1,
-        task=replace(task, global_batch_size=global_batch_size),
-        dataset=dataset,
+        task=replace(looked.task, global_batch_size=global_batch_size),
+        dataset=looked.dataset,
         strategy=StrategySpec(name="cpu", file=""),
+        computation=computation or Computation(),
+        feeding=feeding or Feeding(),
         batch=Batch(global_batch_size=global_batch_size),
         length=length,
     )
+
+
+def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
+    """A LeNet run of that many steps on 10,000 synthetic images, prepared below the folder."""
+    return run_of("lenet-synthetic", folder, steps, global_batch_size)
+
+
+def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None = None) -> Run:
+    """The one run that a config asks for on this machine's CPUs, with the files that the workflow makes for its job."""
+    (run,) = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT).runs
+    places = Places(results, run.id)
+    prepare_data(run.task, run.dataset, dataset_folder(results, run.dataset), root=root)
+    run.write(places.run / "run.json")
+    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
+    freeze(Path(run.strategy.file), places.code)
+    return run
+
+
+def trained(run: Run, results: Path) -> float:
+    """Samples per second of all the steps that the run's job records, from its first one to its last; it is begun anew.
+
+    Raises SystemExit with what the job printed, where it fails.
+    """
+    places = Places(results, run.id)
+    shutil.rmtree(places.work, ignore_errors=True)
+    command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(results)]
+    command += ["--first", "0", "--last", str(run.length.total_steps)]
+    done = subprocess.run(command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        sys.exit(f"the run {run.id} failed:\n{done.stdout}")
+    lines = [json.loads(line) for path in places.work.glob("records/*.jsonl") for line in path.read_text().splitlines()]
+    blocks = [block for line in lines for block in line.get("blocks", ())]  # first step, last step, seconds, …
+    steps, seconds = sum(block[1] - block[0] for block in blocks), sum(block[2] for block in blocks)
+    return steps * run.batch.global_batch_size / seconds
+
+
+def unpacked(archive: str, folder: Path, data: Path = DATA) -> Path:
+    """The folder, into which an archive of real data is unpacked once. Exits where there is none."""
+    if not (data / archive).is_file():
+        sys.exit(f"left out: {data / archive} is not here; name its folder by --data")
+    if not (folder / archive).exists():
+        with tarfile.open(data / archive) as opened:
+            opened.extractall(folder, filter="data")
+        (folder / archive).touch()
+    return folder
+
+
+def page_script(name: str, pages: Path = PAGES) -> str:
+    """A script of the Alliance's page on PyTorch, as it stands there. Exits where the page is not here."""
+    found = next(pages.glob("000_*.txt"), None)
+    if found is None:
+        sys.exit(f"left out: the page with {name} is not in {pages}; name its folder by --pages")
+    text = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", found.read_text(), re.DOTALL)
+    if text is None:
+        sys.exit(f"left out: {found} has no script {name}")
+    return text[1] + "\n"
 
 
 def report(question: str, ratios: list[float], **figures: object) -> None:

@@ -18,16 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from common import report
+from common import ROOT, report, workflow_run
 
-from relay.datasets.prepare import prepare
-from relay.planning.config import load
-from relay.planning.planner import plan
-from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.snapshot import freeze
+from relay.run_folder.places import Places
 from relay.spec.run import Run
 
-ROOT = Path(__file__).resolve().parents[1]
 STEPS = 5  # of each segment
 # Python runs this file at the start of each process that finds it. It notes the first event of each kind.
 MARKS = """
@@ -62,15 +57,11 @@ sys.addaudithook(_hook)
 
 
 def declared_run(folder: Path, strategy: str, processes: int) -> Run:
-    """A run on the digits, with the files that the workflow would have made."""
+    """A run on the digits, whose processes tell what they do."""
     comparison = {"strategy": strategy, "devices_per_node": processes}
-    config = {"task": "lenet-digits", "device": "cpu", "repeats": 1, "comparisons": [comparison]}
-    (run,) = plan(load(config), root=ROOT).runs
-    places = Places(folder, run.id)
-    prepare(run.dataset, dataset_folder(folder, run.dataset))
-    run.write(places.run / "run.json")
-    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
-    (freeze(Path(run.strategy.file), places.code) / "sitecustomize.py").write_text(MARKS)
+    run = workflow_run({"task": "lenet-digits", "comparisons": [comparison]}, folder)
+    (frozen,) = Places(folder, run.id).code.iterdir()
+    (frozen / "sitecustomize.py").write_text(MARKS)
     return run
 
 

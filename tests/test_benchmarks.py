@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 
 import debian_packages
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES, DATA = ROOT.parent / "shared/seeds", ROOT.parent / "shared/data"
+RUN = runpy.run_path(str(BENCHMARKS / "run.py"))
 
 
 def printed(name: str, *options: str) -> dict[str, Any]:
@@ -26,12 +30,62 @@ def printed(name: str, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["loop_overhead", "loaders"])
-def test_a_ratio_is_measured(name: str) -> None:
-    found = printed(name, "--steps", "4", "--rounds", "2")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("loop", ("--against", "bare")),
+        ("loop", ("--against", "step", "--channels-last")),
+        ("loop", ("--against", "plain", "--task", "gpt-tiny")),
+        ("loaders", ()),
+    ],
+)
+def test_a_ratio_is_measured(name: str, options: tuple[str, ...]) -> None:
+    found = printed(name, "--steps", "4", "--rounds", "2", "--global-batch-size", "64", *options)
     assert found["median_ratio"] > 0
     assert found["rounds"] == 2
     assert found["global_batch_size"] == 64
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PAGES.is_dir() and DATA.is_dir()), reason="the centres' pages are not here")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("centres", ("--page", "cifar10-cpu", "--epochs", "0.2")),
+        ("loaders", ("--against", "torchvision", "--steps", "2")),
+    ],
+)
+def test_the_centres_way_is_measured_beside(name: str, options: tuple[str, ...]) -> None:
+    found = printed(name, "--rounds", "1", *options)
+    assert found["median_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_a_benchmark_without_its_data_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    command = [sys.executable, BENCHMARKS / "loaders.py", "--against", "torchvision", "--data", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.split(":")[0]) == (1, "left out")
+
+
+@pytest.mark.slow
+def test_what_saving_costs_is_measured() -> None:
+    found = printed("saving", "--steps", "40", "--rounds", "1", "--every-seconds", "0.1")
+    assert found["median_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
+    command = [sys.executable, BENCHMARKS / "run.py", "--only", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "--only: 'nothing' is not allowed; allowed: centres, demo, hop, loaders, loop, saving" in done.stderr
+    row = RUN["Row"]("speed", "another", "loop", reach=0.5, shown=("other_samples_per_second",))
+    found = {"median_ratio": 0.51, "quartiles": [0.5, 0.52], "rounds": 3, "other_samples_per_second": 9}
+    assert (
+        RUN["line"](row, found) == "| speed | another | ≥ 0.5 | 0.51 (0.5 – 0.52) | yes | other samples per second 9 |"
+    )
+    assert RUN["line"](row, found | {"median_ratio": 0.4}).split(" | ")[4] == "no"
+    assert RUN["line"](row, "left out: no GPU") == "| speed | another | ≥ 0.5 | left out: no GPU | | |"
+    assert all((BENCHMARKS / f"{row.script}.py").is_file() for row in RUN["ROWS"])
 
 
 @pytest.mark.slow
@@ -67,10 +121,9 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     assert max(parts.values()) < found["whole call"]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_a_hop_is_told_by_its_phases() -> None:
-    found = printed("hop", "--rounds", "2")
+    found = printed("hop", "--rounds", "1")
     assert found["median_ratio"] > 0
     begins = list(found["begins_at"].items())
     assert begins == sorted(begins, key=lambda phase: phase[1])
@@ -121,7 +174,11 @@ def test_every_benchmark_is_run() -> None:
     tested = {
         "hop",
         "interop",
-        "loop_overhead",
+        "loop",
+        "centres",
+        "demo",
+        "run",
+        "saving",
         "loaders",
         "monitor_cost",
         "job_overhead",

@@ -161,6 +161,7 @@ def test_dellas_script_for_ddp_under_srun_on_gloo(tmp_path: Path) -> None:
     assert float(str(ended(made)["train_loss"])) > 0
 
 
+@pytest.mark.long
 @pytest.mark.slurm
 def test_the_alliances_scripts_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path, cifar10: Path) -> None:
     (tmp_path / "cifar10-cpu.py").write_text(alliance("cifar10-cpu.py"))

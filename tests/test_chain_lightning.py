@@ -109,7 +109,7 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: 
     assert same(uncut, cut)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_its_time_ends_in_the_middle_of_an_epoch(python: Path, tmp_path: Path, ranks: int) -> None:
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     assert trained(python, uncut, ranks=ranks)[0] == 0
@@ -123,7 +123,12 @@ def test_its_time_ends_in_the_middle_of_an_epoch(python: Path, tmp_path: Path, r
 
 
 @pytest.mark.parametrize(
-    "options", [{"GATHER": "2"}, {"VALIDATE": "0.5"}, {"EVERY": "2"}, {"WORKERS": "2", "PLAIN": "1"}]
+    "options",
+    [
+        {"GATHER": "2", "VALIDATE": "0.5"},
+        {"WORKERS": "2", "PLAIN": "1"},
+        *(pytest.param(one, marks=pytest.mark.long) for one in ({"GATHER": "2"}, {"VALIDATE": "0.5"}, {"EVERY": "2"})),
+    ],
 )
 def test_gathered_gradients_other_validations_and_workers(
     python: Path, tmp_path: Path, options: dict[str, str]

@@ -58,11 +58,11 @@ def test_a_right_training_of_600_steps_is_not_struck_out_for_chaos(gates: Gates)
 
 
 def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> None:
-    """Rounding moves the first step by a last place, and more soon after."""
+    """Rounding moves the first step by a last place, and more soon after: how much depends on the processor."""
     _, run = planned("cpu")
     data, trial = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=60, least_steps=1)
-    known = reference.train(replace(trial, most_rounding=2e-15), data)
-    assert 0 < known["steps"] < 60
+    limits = (replace(trial, most_rounding=most) for most in (2e-15, 1e-15, 5e-16, 2e-16))
+    known = next(found for limit in limits if 0 < (found := reference.train(limit, data))["steps"] < 60)
     assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
 
 

@@ -42,7 +42,10 @@ pytest_plugins = ["chain_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # One task for each network, each loss and each optimizer.
-GATED = ("lenet-digits", "lenet-adam-cifar10", "princeton-mnist", "linear-random10", "gpt-moe-tiny")
+GATED = (
+    *("lenet-digits", "lenet-adam-cifar10", "linear-random10"),
+    *(pytest.param(dear, marks=pytest.mark.long) for dear in ("princeton-mnist", "gpt-moe-tiny")),
+)
 NORMALISED = spec("resnet18-tiny", global_batch_size=32, width=4, train_count=301, test_count=77)
 TEXT = spec("gpt-tiny", depth=1, heads=2, global_batch_size=8)
 # Two GPUs have 8 and 7 samples of a batch.

@@ -268,7 +268,8 @@ def test_a_chain_goes_on_after_a_signal_and_after_a_kill() -> None:
     assert reached >= 5
     status, printed = made.run(attempt=3)
     assert status == 0, printed
-    assert f"goes on from step {reached}" in printed
+    # One more may have been complete when the kill came, and not yet told.
+    assert int(printed.partition("goes on from step ")[2].split()[0]) >= reached
     summary = made.summary()
     assert (summary["attempts"], summary["steps_reached"]) == (3, 40)
     assert (made.folder / "end.pt").exists()

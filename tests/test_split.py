@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import relay
 from relay.base.errors import UserError
-from relay.task import batches
+from relay.task import batches, kept
 from relay.task.data import Mapped, Resident, Streamed
 from relay.task.split import Chosen, Split
 
@@ -160,18 +160,65 @@ def test_a_batch_of_another_mapping_is_divided_too() -> None:
     assert [part["ids"].tolist() for part in batches.chunks(batch, 2)] == [[3, 0], [5, 1]]
 
 
-def test_what_the_transform_makes_has_the_trainings_type() -> None:
-    class Pixels(relay.Task):
-        def transform(self, batch: Any) -> Any:
-            return batch[0].float() / 255, batch[1]
+class Pixels(relay.Task):
+    """Counts the batches that it transforms."""
 
-    stored = TensorDataset(torch.full((7, 2), 51, dtype=torch.uint8), torch.arange(7))
-    resident = Resident(split(stored, Pixels(), dtype=torch.float64), CPU)
-    assert resident.stored[0].dtype == torch.uint8, "memory for floating-point copies of all images"
-    images, labels = resident.fetch(STEPS[0])
-    assert images.dtype == torch.float64
-    assert images.tolist() == [[pytest.approx(0.2)] * 2] * 4
-    assert labels.tolist() == [3, 0, 5, 1]
+    transformed = 0
+
+    def transform(self, batch: Any) -> Any:
+        self.transformed += 1
+        return batch[0].float() / 255, batch[1]
+
+
+class Centred(Pixels):
+    """What becomes of a sample depends on its batch."""
+
+    def transform(self, batch: Any) -> Any:
+        pixels, labels = super().transform(batch)
+        return pixels - pixels.mean(), labels
+
+
+class OfFour(Pixels):
+    def transform(self, batch: Any) -> Any:
+        assert len(batch[0]) == 4
+        return super().transform(batch)
+
+
+class InPlace(Pixels):
+    """Changes what it is given."""
+
+    def transform(self, batch: Any) -> Any:
+        return super().transform((batch[0].add_(1), batch[1]))
+
+
+PIXELS = torch.arange(7 * 2 * 3 * 3, dtype=torch.uint8).view(7, 2, 3, 3)
+
+
+@pytest.mark.parametrize(("task", "ready"), [(Pixels, True), (InPlace, True), (Centred, False), (OfFour, False)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_samples_in_memory_are_transformed_once_where_that_is_the_same(
+    task: type[Pixels], ready: bool, channels_last: bool
+) -> None:
+    stored = TensorDataset(PIXELS.clone(), torch.arange(7))
+    its = Split(task(), stored, 5, torch.float64, channels_last=channels_last)
+    resident = Resident(its, CPU)
+    before = its.task.transformed
+    found = list(resident.batches(iter(STEPS)))
+    assert its.task.transformed == before + (0 if ready else len(STEPS))
+    for one, other in zip(found, Mapped(its, CPU).batches(iter(STEPS)), strict=True):
+        same(one, other)
+        assert (one[0].dtype, one[1].dtype) == (torch.float64, torch.int64)
+        assert one[0].stride() == other[0].stride()
+        assert one[0].is_contiguous(memory_format=torch.channels_last) == channels_last
+    assert torch.equal(stored.tensors[0], PIXELS)
+    assert len({images.data_ptr() for images, _ in found}) == len(STEPS), "a step may change its batch"
+
+
+def test_samples_without_room_stay_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.system, "memory_bytes", lambda: 2 * PIXELS.nbytes)
+    resident = Resident(split(TensorDataset(PIXELS, torch.arange(7)), Pixels()), CPU)
+    assert resident.stored[0].dtype == torch.uint8
+    assert resident.fetch(STEPS[0])[0].dtype == torch.float32
 
 
 class Endless(IterableDataset[Any]):

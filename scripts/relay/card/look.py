@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.card import data, declared, divided, learning, model, optimizer, outputs
+from relay.card import channels_last, data, declared, divided, learning, model, optimizer, outputs
 from relay.card.seen import Seen
 from relay.datasets.verified import MANIFEST
 from relay.process.devices import gpu
@@ -89,6 +89,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
         optimizer.see(bound, whole, seen)
         if computable is not None:
             learning.see(computable, seen)
+            channels_last.see(computable, seen)
             outputs.see(computable, seen)
     return Looked(
         task=replace(spec, card=Card(**seen.card), optimizer=seen.optimizer, metrics=seen.metrics),

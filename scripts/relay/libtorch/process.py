@@ -55,7 +55,9 @@ class Example:
         """The run's final model, and its dataset's test samples. It computes in fp32, or in fp64 as its run did."""
         precision = "fp64" if run.computation.precision == "fp64" else "fp32"
         folder = dataset_folder(places.results, run.dataset)
-        task = replace(BoundTask.of(run, folder), precision=precision, compiled=False, recompute=False)
+        task = replace(
+            BoundTask.of(run, folder), precision=precision, compiled=False, channels_last=False, recompute=False
+        )
         model = task.model()
         model.load_state_dict(read_model(final_checkpoint(run, places) / "strategy"))
         split = task.split("test")

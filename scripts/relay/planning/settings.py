@@ -21,7 +21,9 @@ from relay.spec.looked import Looked
 from relay.spec.messages import near, show, unknown
 from relay.spec.requirements import Need, Requirements
 from relay.spec.run import Setting
+from relay.spec.schedules import SCHEDULES
 from relay.spec.setting import (
+    IN_TENSOR_CORES,
     Backend,
     Batch,
     Computation,
@@ -38,9 +40,9 @@ from relay.spec.site import Site
 from relay.spec.spot_checks import SpotChecks
 from relay.spec.tasks import TaskSpec
 
-# The backends that every torch has for a device, the preferred one first.
 # The largest training set that is kept on the device where nobody has said how to read it.
 MOST_RESIDENT_BYTES = 4 * 2**30
+# The backends that every torch has for a device, the preferred one first.
 BACKENDS: Mapping[Device, tuple[Backend, ...]] = {"cpu": ("gloo",), "cuda": ("nccl", "gloo")}
 
 
@@ -207,7 +209,7 @@ def resolve(
         ),
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
-        computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
+        computation=_computation(axes, shape, task.card, needs, options),
         feeding=Feeding(loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
         batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
         optimization=optimization.of(trained),
@@ -256,6 +258,18 @@ def default_loader(card: Card, dataset: DatasetSpec) -> Loader:
     if card.equal_shapes is False or card.random_samples:
         return "dataloader"
     return "resident" if (card.sample_bytes or 0) * dataset.train_count <= MOST_RESIDENT_BYTES else "dataloader"
+
+
+def _computation(
+    axes: Mapping[str, Any], shape: Shape, card: Card, needs: Requirements, options: Mapping[str, Any]
+) -> Computation:
+    """How a combination computes. The order in memory that is faster is the default, where it gives the same."""
+    given = {each.name: axes[each.name] for each in fields(Computation)}
+    if given["channels_last"] is None:
+        faster = shape.device == "cpu" or given["precision"] in IN_TENSOR_CORES
+        parted = needs.pipelined and options["schedule"] in SCHEDULES and SCHEDULES[options["schedule"]].parted
+        given["channels_last"] = bool(card.channels_last) and faster and not parted
+    return Computation(**given)
 
 
 def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:

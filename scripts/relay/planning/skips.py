@@ -139,6 +139,8 @@ def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
     task, card, options = setting.task, setting.task.card, setting.strategy.options
     if setting.computation.channels_last and card.batch and not any(len(leaf.shape) == 3 for leaf in card.batch):
         yield f"channels_last is for images, a batch of {task.name} has none"
+    elif setting.computation.channels_last and card.channels_last is False and setting.shape.device == "cpu":
+        yield f"channels_last is not for {task.name}: on CPUs its model cannot be computed so"
     if card.parameters is not None and not card.cross_entropy:
         for name, values in needs.cross_entropy_only.items():
             if options[name] in values:

@@ -5,7 +5,6 @@ Started on every rank by the launcher, anew for each size: `python -m relay.laun
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 from functools import partial
@@ -39,8 +38,7 @@ def budget_bytes(run: Training, device: torch.device, fraction: float, node_memo
         sharing = max(1, run.shape.processes_per_node // run.shape.devices_per_node)
         return int(fraction * torch.cuda.get_device_properties(device).total_memory / sharing)
     if node_memory_mb is None:
-        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-        node_memory_mb = min(has, system.memory_limit_mb() or has)
+        node_memory_mb = system.memory_bytes() // 2**20
     return int(fraction * node_memory_mb * 2**20 / run.shape.processes_per_node)
 
 

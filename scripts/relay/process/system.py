@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import resource
@@ -17,6 +18,12 @@ def memory_limit_mb(groups: Path = Path("/proc/self/cgroup")) -> int | None:
     told = [*_told(groups, "", "memory.max"), *_told(groups, "memory", "memory.limit_in_bytes")]
     least = min((int(text) for text in told if text != "max"), default=_UNLIMITED)
     return None if least >= _UNLIMITED else least // 2**20
+
+
+def memory_bytes() -> int:
+    """The main memory that this process and those beside it may use: the limit, or the machine's."""
+    limit_mb, machine = memory_limit_mb(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine if limit_mb is None else min(machine, limit_mb * 2**20)
 
 
 def cpu_quota(groups: Path = Path("/proc/self/cgroup"), root: Path = CONTROL_GROUPS) -> float | None:

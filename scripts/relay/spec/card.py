@@ -35,7 +35,8 @@ class Card:
     parameter. `dropout` and `batch_norm` name modules or functions, `buffers` what a forward pass changes beside
     BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside torch's that they come
     from. `without_gradient` are parameters that the first step leaves out. `forward_flops` are floating-point
-    operations of a sample's forward pass.
+    operations of a sample's forward pass. `channels_last`: it is for pictures, and computes the same where the channels
+    of each pixel lie side by side in memory; False where it cannot be computed so on CPUs.
 
     Options: `no_options` are plain values of the class that are no options, because of their type.
 
@@ -70,6 +71,7 @@ class Card:
     outside: tuple[str, ...] = ()
     without_gradient: tuple[str, ...] = ()
     forward_flops: int | None = None
+    channels_last: bool | None = None
     outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     optimizer_options: Mapping[str, float] = field(default_factory=dict)

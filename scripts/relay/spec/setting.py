@@ -29,6 +29,8 @@ TF32: Mapping[str, frozenset[str]] = {
     "tf32_matmul": frozenset({"matmul"}),
     "tf32_convolution": frozenset({"convolution"}),
 }
+# In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
+IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
 # Far beyond any node's CPUs, and still few enough to be started.
 MOST_THREADS = 1024
 
@@ -194,7 +196,10 @@ class Computation:
         False,
         means="whether the channels of each pixel lie side by side in memory, for networks with convolutions",
         label="channels last|channels first",
-        axis=Axis(),
+        axis=Axis(
+            null="true for a model of pictures that computes the same so, on CPUs, and on GPUs in bf16, fp16 and tf32; "
+            "not where the strategy does not allow it"
+        ),
     )
     activation_checkpointing: bool = declare(
         False,

@@ -81,9 +81,24 @@ def cast(batch: Batch, dtype: torch.dtype) -> Batch:
     return each(partial(_of_type, dtype=dtype), batch)
 
 
+def with_channels_last(batch: Batch) -> Batch:
+    """The batch with its pictures, (N, C, H, W) of floating-point numbers, in the order in which a network has them."""
+    return each(lambda part: part.contiguous(memory_format=torch.channels_last) if _pictures(part) else part, batch)
+
+
+def _pictures(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_floating_point()
+
+
 def model_of_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model with its parameters and buffers in this type. `nn.Module.to` would drop imaginary parts of buffers."""
     return model._apply(partial(_of_type, dtype=dtype))
+
+
+def make_contiguous(model: nn.Module) -> None:
+    """Bring the parameters into torch's own order in memory, in place, for libraries that refuse another one."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()
 
 
 def _of_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

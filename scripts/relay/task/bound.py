@@ -33,6 +33,8 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The first scale of fp16's loss. It doubles after 2,000 steps without overflow. With a low start, no steps are lost to
 # overflows at the beginning.
 FIRST_SCALE = 1024.0
+# The optimisers that are fused on CPUs. SGD could be, but not where gradients are sparse.
+FUSED = (torch.optim.Adam, torch.optim.AdamW)
 # In a group of an optimiser's parameters: by what its learning rate is multiplied.
 FACTOR = "learning_rate_factor"
 
@@ -203,8 +205,11 @@ class BoundTask:
             group |= self.spec.optimizer_options
             if group["lr"] != self.spec.learning_rate:
                 group[FACTOR] = group["lr"] / self.spec.learning_rate
-            # On GPUs torch chooses this by itself, where it can. On CPUs it gives the same bits and takes less time.
+            # On GPUs torch chooses by itself, where it can. On CPUs a fused step takes a third of the time of one by
+            # `foreach`, which has the same bits as a plain step and takes less time, too.
             if group.get("foreach", ...) is None and not any(is_gpu(each.device) for each in group["params"]):
+                if group.get("fused", False) is None:
+                    group["fused"] = type(made) in FUSED and not group["differentiable"]
                 group["foreach"] = not group.get("fused")
         return made
 
@@ -238,7 +243,8 @@ class BoundTask:
     def split(self, name: Literal["train", "test"]) -> Split:
         """One of the two, as the training reads it. Raises UserError where it cannot be read."""
         called = "test" if name == "test" else "training"
-        return Split(self.own, self.datasets[name == "test"], self.seed, self.dtype, called)
+        dataset = self.datasets[name == "test"]
+        return Split(self.own, dataset, self.seed, self.dtype, called, channels_last=self.channels_last)
 
     def example(self, count: int) -> Batch:
         """A batch of the first samples of the training set, on the CPU; repeated, where there are fewer."""

@@ -17,7 +17,7 @@ from relay.process import cpus
 from relay.process.devices import is_gpu
 from relay.process.interruption import SIGNALS
 from relay.process.ranks import Ranks
-from relay.task import batches
+from relay.task import batches, kept
 from relay.task.batches import Batch
 from relay.task.split import Chosen, Split
 
@@ -35,19 +35,22 @@ def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
 
 
 class Resident:
-    """The whole split as tensors on the device; a batch is an indexing and the task's transform."""
+    """The whole split as tensors on the device; a batch is an indexing, and the transform where it has to be."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split, self.device = split, device
         stored = split.read(Chosen(torch.arange(len(split))))
+        self.ready = kept.transformed(split, stored, device)
         # A copy, because tensors that map a file would be read from it in every step.
-        self.stored = batches.moved(batches.each(torch.clone, stored), device)
+        self.stored = batches.moved(batches.each(torch.clone, stored), device) if self.ready is None else None
 
     def fetch(self, which: Chosen) -> Batch:
         """The batch of these samples, on the device."""
         positions = which.positions
         if is_gpu(self.device):  # from pinned memory, so that the loop need not wait for the device
             positions = positions.pin_memory().to(self.device, non_blocking=True)
+        if self.ready is not None:
+            return batches.taken(self.ready, positions)
         return self.split.ready(batches.taken(self.stored, positions), self.device)
 
     def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:

@@ -60,12 +60,22 @@ def chosen(count: int, global_batch_size: int, seed: int, step: int, index: int 
 class Split(Dataset[Any]):
     """One of a task's datasets, whose samples depend on nothing but the seed, the epoch and their position."""
 
-    def __init__(self, task: Task, dataset: Any, seed: int, dtype: torch.dtype, name: str = "training") -> None:
-        """`dtype` is that of the training, `name` that of the set for people.
+    def __init__(
+        self,
+        task: Task,
+        dataset: Any,
+        seed: int,
+        dtype: torch.dtype,
+        name: str = "training",
+        *,
+        channels_last: bool = False,
+    ) -> None:
+        """`dtype` and `channels_last` are those of the training, `name` is that of the set for people.
 
         Raises UserError for a dataset without a length, and for an empty one.
         """
         self.task, self.dataset, self.seed, self.dtype, self.name = task, dataset, seed, dtype, name
+        self.channels_last = channels_last
         kind = type(dataset).__name__
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
             lacks = "is an IterableDataset" if isinstance(dataset, IterableDataset) else "has no length"
@@ -149,9 +159,9 @@ class Split(Dataset[Any]):
         return f"{self.numbered([number])} has the shape {one}, sample {like_most} {two}"
 
     def ready(self, batch: Batch, device: torch.device) -> Batch:
-        """The batch on the device, transformed, with floating-point numbers in the training's type."""
-        transformed = self.task.transform(batches.moved(batch, device))
-        return batches.cast(transformed, self.dtype)
+        """The batch on the device, transformed, with floating-point numbers in the training's type and order."""
+        transformed = batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype)
+        return batches.with_channels_last(transformed) if self.channels_last else transformed
 
 
 def shapes(sample: Any) -> Shapes:

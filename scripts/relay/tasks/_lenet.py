@@ -1,4 +1,7 @@
-"""LeNet for 3x32x32 images, as in document 000 (the Alliance's CIFAR-10 examples): 62,006 parameters."""
+"""LeNet for 3x32x32 images, as in document 000 (the Alliance's CIFAR-10 examples): 62,006 parameters.
+
+Pooling comes before each ReLU: the same bits, of a quarter of the numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ class LeNet(Images):
         return nn.Sequential(
             OrderedDict(
                 conv1=nn.Conv2d(self.channels, 6, 5),
-                act1=nn.ReLU(),
                 pool1=nn.MaxPool2d(2),
+                act1=nn.ReLU(),
                 conv2=nn.Conv2d(6, 16, 5),
-                act2=nn.ReLU(),
                 pool2=nn.MaxPool2d(2),
+                act2=nn.ReLU(),
                 flatten=nn.Flatten(),
                 fc1=nn.Linear(16 * 5 * 5, 120),
                 act3=nn.ReLU(),

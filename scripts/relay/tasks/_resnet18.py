@@ -9,7 +9,7 @@ from torch import nn
 
 from relay.tasks._images import Images
 
-GROUPS = 4  # divides the channels of every layer, also of the gate's network, whose first layer has 4
+GROUPS = 4  # divides the channels of every layer
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
@@ -44,7 +44,7 @@ class ResNet18(Images):
 
     global_batch_size, learning_rate = 128, 0.1
     schedule = {"kind": "cosine"}
-    small = {"width": 4}
+    small = {"width": 16}  # with fewer, channels cannot lie last in memory: see `relay.card.channels_last`
     norm, width = "batch", 64
 
     def model(self) -> nn.Module:

@@ -1,0 +1,39 @@
+"""How many seconds the demo takes from nothing to its report, when all is installed, and what part its proofs take."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import ROOT, report
+from proof_share import share
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, default=ROOT / "config/demo.yaml")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    command += ["--profile", str(ROOT / "profiles/local"), "--configfile", str(given.config.resolve())]
+    seconds, shares, rules = [], [], {}
+    for _ in range(given.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            done = subprocess.run([*command, "--directory", folder], check=False, text=True, capture_output=True)
+            seconds.append(time.monotonic() - began)
+            if done.returncode:
+                sys.exit(f"the demo failed:\n{done.stdout}{done.stderr}")
+            told = share(Path(folder) / "results")
+        shares.append(told["share"])
+        rules = told["rules"]
+    report("seconds of the demo", seconds, share_of_proofs=sorted(shares)[len(shares) // 2], seconds_by_rule=rules)
+
+
+if __name__ == "__main__":
+    main()

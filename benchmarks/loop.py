@@ -1,0 +1,150 @@
+"""The product's training loop beside simpler ones on the same task, in turns: its speed over theirs.
+
+--against bare    ten lines that fetch the same batches, with the same model and optimizer: what do records, agreement,
+                  timing and the looks at the machine cost?
+--against step    the training step alone, on one batch in memory: the limit of what any loop can reach
+--against plain   torch's own modules in ten lines, at the best of its settings: eager, with a fused optimizer, and
+                  compiled; the product, too, at the better of eager and compiled
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from common import DATA, report, run_of, unpacked
+
+from relay.process import machine
+from relay.process.ranks import Ranks
+from relay.spec.run import Run, changed
+from relay.spec.setting import Computation, Feeding
+from relay.task.bound import BoundTask
+from relay.task.data import feeder
+from relay.task.split import Chosen, chosen
+from relay.training.monitor import monitored
+from relay.training.timing import Block
+from relay.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+class Simple:
+    """A loop of ten lines. `fused` and `compiled` are of its optimizer and its model; None: as the product has them."""
+
+    def __init__(
+        self, run: Run, dataset: Path, *, one_batch: bool, fused: bool = False, compiled: bool = False
+    ) -> None:
+        task = self.task = BoundTask.of(run, dataset)
+        self.run = run
+        self.model = task.model()
+        self.optimizer = task.optimizer(self.model.parameters())
+        if fused:
+            for group in self.optimizer.param_groups:
+                group |= {"fused": True, "foreach": False}
+        if compiled and not run.computation.compile:
+            self.model.compile()
+        self.data = feeder(run.feeding.loader, task.split("train"), CPU, run.feeding.data_workers)
+        self.one = next(self.data.batches([self._chosen(0)])) if one_batch else None
+
+    def _chosen(self, step: int) -> Chosen:
+        return chosen(self.run.dataset.train_count, self.run.batch.global_batch_size, self.run.seed, step)
+
+    def seconds_of_a_step(self, steps: int) -> float:
+        """The mean over so many steps, after some that warm up."""
+        warm = self.run.length.warmup_steps
+        steps += warm
+        of = (self.one for _ in range(steps)) if self.one else self.data.batches(map(self._chosen, range(steps)))
+        for number, batch in enumerate(of):
+            if number == warm:
+                started = time.perf_counter()
+            self.optimizer.zero_grad()
+            self.task.loss(self.task.outputs(self.model, batch), batch).backward()
+            self.optimizer.step()
+        return (time.perf_counter() - started) / (steps - warm)
+
+
+def product(run: Run, ranks: Ranks, dataset: Path, folder: Path) -> float:
+    """Seconds of a step in the product's loop, with all records and looks; the save at its end is left out."""
+    blocks: list[Block] = []
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as work,
+        redirect_stdout(sys.stderr),  # stdout is for the figures alone
+        monitored(run, ranks, Path(work), 1),
+    ):
+        trainer = Trainer(run, ranks, dataset, Path(work), attempt=1, measured={})
+        trainer.recorder.flush = lambda timed, _: blocks.extend(timed)  # type: ignore[method-assign]
+        trainer.train(0, run.length.total_steps)
+    timed = [block for block in blocks if block.first >= run.length.warmup_steps]
+    return sum(block.seconds for block in timed) / sum(block.last - block.first for block in timed)
+
+
+def best(loops: dict[str, Callable[[], float]]) -> tuple[str, Callable[[], float]]:
+    """The name of the quickest of several loops, each tried twice, and the loop."""
+    name = min(loops, key=lambda each: min(loops[each](), loops[each]()))
+    return name, loops[name]
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", choices=("bare", "step", "plain"), default="bare")
+    parser.add_argument("--task", default="lenet-synthetic")
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
+    parser.add_argument("--loader", choices=("resident", "dataloader"), default="resident")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--global-batch-size", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    machine.set_threads(given.threads, 1)
+    ranks = Ranks.join("cpu", "gloo")
+    with tempfile.TemporaryDirectory() as named:
+        folder, root = Path(named), None
+        if given.task.endswith("cifar10"):
+            root = unpacked("cifar-10-batches-py.tar.xz", folder / "archive", given.data)
+        run = run_of(
+            given.task, folder / "dataset", given.steps + 10, given.global_batch_size, root=root,
+            computation=Computation(channels_last=given.channels_last),
+            feeding=Feeding(loader=given.loader, data_workers=given.workers),
+        )  # fmt: skip
+        shape = replace(run.shape, cpus_per_task=given.threads, threads=given.threads)
+        run = changed(replace(run, shape=shape), observed_steps=0)
+
+        def simple(**how: bool) -> Callable[[], float]:
+            loop = Simple(run, folder / "dataset", **how)
+            return lambda: loop.seconds_of_a_step(given.steps)
+
+        def ours(run: Run = run) -> float:
+            return product(run, ranks, folder / "dataset", folder)
+
+        others = {given.against: simple(one_batch=given.against == "step")}
+        products = {"eager": ours}
+        if given.against == "plain":
+            others |= {"fused": simple(one_batch=False, fused=True), "compiled": simple(one_batch=False, compiled=True)}
+            compiled = replace(run, computation=replace(run.computation, compile=True))
+            products["compiled"] = lambda: ours(compiled)
+        (other_name, other), (name, quickest) = best(others), best(products)
+        ratios, seconds = [], []
+        for _ in range(given.rounds):
+            seconds.append(other())
+            ratios.append(seconds[-1] / quickest())
+    speed = run.batch.global_batch_size / statistics.median(seconds)
+    report(f"product's loop over {given.against} loop, samples/s", ratios, other_samples_per_second=round(speed),
+           other=other_name, product=name, task=given.task, loader=given.loader, workers=given.workers,
+           channels_last=given.channels_last, global_batch_size=run.batch.global_batch_size,
+           threads=given.threads)  # fmt: skip
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()
