@@ -72,10 +72,10 @@ def test_the_learning_rate_is_smaller_only_where_it_must_be(gates: Gates, name: 
     """ResNet-18 with statistics frozen on few samples: at a rate that it bears, and a hundred times too fast."""
     _, first = planned("cpu", task="resnet18-cifar10", global_batch_size=16)
     for factor in (1, 100):
-        run = replace(first, task=replace(first.task, learning_rate=0.03 * factor))
+        run = replace(first, task=replace(first.task, learning_rate=0.003 * factor))
         trial = asked(run, name, steps=20)
         if trial.sgd_learning_rate:
-            trial = replace(trial, sgd_learning_rate=trial.sgd_learning_rate * factor)
+            trial = replace(trial, sgd_learning_rate=trial.sgd_learning_rate * factor / 10)
         known = reference.train(trial, TrialData(run, gates.dataset(run), CPU))
         assert known["steps"] == 20
         assert torch.isfinite(known["losses"]).all()
