@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +45,24 @@ def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
         batch=Batch(global_batch_size=global_batch_size),
         length=length,
     )
+
+
+# A process in between, which is small: a child inherits the peak memory of the process that starts it.
+SPENT = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:], stdout=2)
+spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(spent.ru_utime + spent.ru_stime, spent.ru_maxrss / 1024)
+sys.exit(status)
+"""
+
+
+def spent(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
+    """CPU seconds of a command and its processes, and the largest peak memory, in MB. Raises CalledProcessError."""
+    asked = [sys.executable, "-c", SPENT, *map(str, command)]
+    done = subprocess.run(asked, cwd=folder, check=True, text=True, stdout=subprocess.PIPE)
+    seconds, megabytes = map(float, done.stdout.split())
+    return seconds, megabytes
 
 
 def report(question: str, ratios: list[float], **figures: object) -> None:

@@ -117,13 +117,32 @@ def test_what_intervals_cover_is_simulated() -> None:
     assert found["advised for a ratio of 0.9"]["repeats"] >= 2
 
 
+@pytest.mark.slow
+def test_a_dry_run_is_measured_beside_a_bare_workflow() -> None:
+    found = printed("planning", "--runs", "6", "--rounds", "1", "--growth", "2")
+    assert found["median_ratio"] > 0
+    assert found["over_described"] > 0
+    assert found["growth"] < 1  # most of so small a call is the start of Snakemake
+    assert found["bare_jobs"] == 6 * 3 + 6 + 1 < found["jobs"]
+
+
+def test_a_large_comparison_is_measured() -> None:
+    found = printed("large_comparison", "--runs", "12", "--settings", "6")
+    assert (found["runs"], found["settings"]) == (12, 6)
+    assert found["median_ratio"] > 0
+    assert 0 < found["pictures_megabytes"] < found["page_megabytes"] * 2
+    assert found["peak_memory_megabytes"] > 0
+
+
 def test_every_benchmark_is_run() -> None:
     tested = {
         "hop",
         "interop",
+        "large_comparison",
         "loop_overhead",
         "loaders",
         "monitor_cost",
+        "planning",
         "job_overhead",
         "proof_share",
         "split_error",
