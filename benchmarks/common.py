@@ -58,9 +58,11 @@ sys.exit(status)
 
 
 def spent(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
-    """CPU seconds of a command and its processes, and the largest peak memory, in MB. Raises CalledProcessError."""
+    """CPU seconds of a command and its processes, and the largest peak memory, in MB. Ends where it fails."""
     asked = [sys.executable, "-c", SPENT, *map(str, command)]
-    done = subprocess.run(asked, cwd=folder, check=True, text=True, stdout=subprocess.PIPE)
+    done = subprocess.run(asked, cwd=folder, check=False, text=True, capture_output=True)
+    if done.returncode:
+        sys.exit(f"{command[1]} failed:\n{done.stderr}")
     seconds, megabytes = map(float, done.stdout.split())
     return seconds, megabytes
 

@@ -55,11 +55,12 @@ class Size(NamedTuple):
 
     asked: int
     segments: int
+    most_settings: int = SETTINGS
 
     @property
     def settings(self) -> int:
         """The number of its settings."""
-        return min(SETTINGS, self.asked)
+        return min(self.most_settings, self.asked)
 
     @property
     def repeats(self) -> int:

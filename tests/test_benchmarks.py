@@ -134,8 +134,20 @@ def test_a_large_comparison_is_measured() -> None:
     assert found["peak_memory_megabytes"] > 0
 
 
+@pytest.mark.slow
+def test_a_driver_is_measured_on_jobs_that_end_at_once() -> None:
+    found = printed("driving", "--runs", "2", "--segments", "2", "--growth", "2")
+    few, many = found["driver"], found["driver_when_larger"]
+    of_runs = many["jobs"] - few["jobs"]
+    assert of_runs == 2 * 4  # the start of each run, its segments, its summary
+    assert few["jobs"] >= 2 * 4 + 2  # and the proofs
+    assert few["seconds"] > 0
+    assert found["median_ratio"] < 1  # most of so small a call is the start of Snakemake
+
+
 def test_every_benchmark_is_run() -> None:
     tested = {
+        "driving",
         "hop",
         "interop",
         "large_comparison",
