@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,26 @@ def page_script(name: str, pages: Path = PAGES) -> str:
     if text is None:
         sys.exit(f"left out: {found} has no script {name}")
     return text[1] + "\n"
+
+
+# A process in between, which is small: a child inherits the peak memory of the process that starts it.
+SPENT = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:], stdout=2)
+spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(spent.ru_utime + spent.ru_stime, spent.ru_maxrss / 1024)
+sys.exit(status)
+"""
+
+
+def spent(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
+    """CPU seconds of a command and its processes, and the largest peak memory, in MB. Ends where it fails."""
+    asked = [sys.executable, "-c", SPENT, *map(str, command)]
+    done = subprocess.run(asked, cwd=folder, check=False, text=True, capture_output=True)
+    if done.returncode:
+        sys.exit(f"{command[1]} failed:\n{done.stderr}")
+    seconds, megabytes = map(float, done.stdout.split())
+    return seconds, megabytes
 
 
 def report(question: str, ratios: list[float], **figures: object) -> None:

@@ -170,8 +170,37 @@ def test_what_intervals_cover_is_simulated() -> None:
     assert found["advised for a ratio of 0.9"]["repeats"] >= 2
 
 
+@pytest.mark.slow
+def test_a_dry_run_is_measured_beside_a_bare_workflow() -> None:
+    found = printed("planning", "--runs", "6", "--rounds", "1", "--growth", "2")
+    assert found["median_ratio"] > 0
+    assert found["over_described"] > 0
+    assert found["growth"] < 1  # most of so small a call is the start of Snakemake
+    assert found["bare_jobs"] == 6 * 3 + 6 + 1 < found["jobs"]
+
+
+def test_a_large_comparison_is_measured() -> None:
+    found = printed("large_comparison", "--runs", "12", "--settings", "6")
+    assert (found["runs"], found["settings"]) == (12, 6)
+    assert found["median_ratio"] > 0
+    assert 0 < found["pictures_megabytes"] < found["page_megabytes"] * 2
+    assert found["peak_memory_megabytes"] > 0
+
+
+@pytest.mark.slow
+def test_a_driver_is_measured_on_jobs_that_end_at_once() -> None:
+    found = printed("driving", "--runs", "2", "--segments", "2", "--growth", "2")
+    few, many = found["driver"], found["driver_when_larger"]
+    of_runs = many["jobs"] - few["jobs"]
+    assert of_runs == 2 * 4  # the start of each run, its segments, its summary
+    assert few["jobs"] >= 2 * 4 + 2  # and the proofs
+    assert few["seconds"] > 0
+    assert found["median_ratio"] < 1  # most of so small a call is the start of Snakemake
+
+
 def test_every_benchmark_is_run() -> None:
     tested = {
+        "driving",
         "hop",
         "interop",
         "loop",
@@ -179,8 +208,10 @@ def test_every_benchmark_is_run() -> None:
         "demo",
         "run",
         "saving",
+        "large_comparison",
         "loaders",
         "monitor_cost",
+        "planning",
         "job_overhead",
         "proof_share",
         "split_error",

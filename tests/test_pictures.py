@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from relay.comparison import pictures, plots
+from relay.comparison import drawing, pictures, plots
 from relay.comparison.answer import answers
 from relay.comparison.drawing import below, figure_of, fitted
 from relay.comparison.inputs import read_inputs
@@ -43,6 +44,25 @@ def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axi
     drawn = axis_plot(found, "cpus_per_task", "CPUs", "images", "x") if axis else speed_plot(found, "x")
     assert drawn is not None
     assert 1000 <= max(ticks(drawn)) <= 5000
+
+
+@pytest.mark.parametrize("draw", [plots.loss_plot, pictures.quality_plot])
+def test_the_first_repeats_alone_are_drawn_where_there_are_very_many(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, draw: Callable[..., str | None]
+) -> None:
+    tree.setting("cpu", [1000.0, 1010.0, 1020.0])
+    tree.setting("cpu", [1100.0, 1110.0, 1120.0], threads=2, cpus_per_task=2)
+    found, said = results(tree), "No more than 2 repeats of each setting are drawn."
+    whole = draw(found, "x")
+    assert tree.compare() == 0
+    assert said not in tree.html
+    monkeypatch.setattr(drawing, "MOST_CURVES", 4)
+    fewer = draw(found, "x")
+    assert whole is not None
+    assert fewer is not None
+    assert whole.count('id="x-line2d_') - fewer.count('id="x-line2d_') == 2  # one of each setting
+    assert tree.compare() == 0
+    assert tree.html.count(said) == 2
 
 
 def test_a_line_has_the_name_that_its_settings_share(tree: Tree) -> None:

@@ -237,6 +237,13 @@ def asked_for(name):
     return any(job.rule.name == name for job in jobs)
 
 
+@cache  # each job's command asks for them, and they are chosen before the first one runs
+def jobs_of(name):
+    """The jobs of a rule that this call has or had to do."""
+    jobs = tuple(workflow.dag.needrun_jobs(exclude_finished=False))
+    return [job for job in jobs if job.rule.name == name]
+
+
 def still_to_do(name, ready=False):
     """The wildcards of a rule's jobs that this call has still to do; with `ready`, of those whose inputs are there.
 
@@ -245,13 +252,10 @@ def still_to_do(name, ready=False):
     if SITE is not None or not workflow.is_main_process:
         return []
     dag = workflow.dag
-    jobs = tuple(dag.needrun_jobs(exclude_finished=False))
     return [
         job.wildcards[0]
-        for job in jobs
-        if job.rule.name == name
-        and not dag.finished(job)
-        and (not ready or job in dag.ready_jobs)
+        for job in jobs_of(name)
+        if not dag.finished(job) and (not ready or job in dag.ready_jobs)
     ]
 
 

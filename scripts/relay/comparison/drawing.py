@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from relay.comparison.measured import SettingResult
 INK, MUTED, LINE, ACCENT, BAD = "#010203", "#020304", "#030405", "#040506", "#050607"
 _VARIABLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", ACCENT: "--accent", BAD: "--bad"}
 NAME_CHARACTERS = 80  # so many characters of size 8 fit into the width of a plot
+MOST_CURVES = 300  # in one picture: beyond, no eye tells them apart, and the page opens slowly
 LEAST_SIZE = 5.0  # smaller letters cannot be read
 PANEL_CHARACTERS = 42  # and so many into that of one of two panels
 # The page's light colours, for pictures in files of their own.
@@ -125,6 +126,11 @@ def named(axes: Axes, place: int, text: str) -> None:
         va="center",
         annotation_clip=False,
     )
+
+
+def repeats_drawn(settings: Sequence[SettingResult]) -> int:
+    """How many repeats of each setting have a curve, where each has one for itself: the first ones."""
+    return max(1, MOST_CURVES // max(1, len(settings)))
 
 
 def room_for(values: Iterable[float]) -> float:

@@ -17,7 +17,7 @@ from relay.comparison.answer import Answer
 from relay.comparison.answer_files import recommendation
 from relay.comparison.candidates import rules_of
 from relay.comparison.columns import Row, category, reason_title, told_speed, told_unit
-from relay.comparison.drawing import standalone
+from relay.comparison.drawing import repeats_drawn, standalone
 from relay.comparison.evidence import evidence
 from relay.comparison.grid import Grid, grids
 from relay.comparison.inputs import Inputs, Record, log_of
@@ -132,6 +132,7 @@ class Section:
     time_plot: Markup | None
     step_plot: Markup | None
     unobserved: str
+    without_curves: str
     timeline_plot: Markup | None
     usage_plot: Markup | None
 
@@ -235,6 +236,7 @@ class Report:
             links={each.row["setting"]: self._of_failed(each) for each in planned},
             gates=_gates(planned),
             unobserved=", ".join(unobserved(planned)),
+            without_curves=_without_curves(planned),
             **_pictures(planned, answer, place, self.inputs.config.get("target_accuracy")),
         )
 
@@ -284,6 +286,13 @@ class Report:
 
 def _newest(path: Path) -> float:
     return path.stat().st_mtime
+
+
+def _without_curves(results: Sequence[SettingResult]) -> str:
+    """Which repeats have no curve in the pictures; '' where each has one."""
+    most = repeats_drawn(results)
+    beyond = any(len(each.records) > most for each in results)
+    return f" No more than {most} repeats of each setting are drawn." if beyond else ""
 
 
 def _pictures(

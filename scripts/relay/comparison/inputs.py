@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -109,11 +110,12 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
     records, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
+    shared = cache(read_json)  # the repeats of a setting share its verdicts
     for planned in plan["runs"]:
         missing = [key for key in _PLANNED_KEYS if key not in planned]
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
-        record = _record(planned, results, partial, spot_checks=plan.get("spot_checks", False))
+        record = _record(planned, results, partial, shared, spot_checks=plan.get("spot_checks", False))
         record = replace(record, dropped=str((plan.get("dropped") or {}).get(record.run.setting_id, "")))
         stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
@@ -163,10 +165,10 @@ def _setting(run: Run) -> Setting:
     return Setting(**{each.name: getattr(run, each.name) for each in fields(Setting)})
 
 
-def read_json_file(path: Path) -> Any:
+def read_json_file(path: Path, read: Callable[[Path], Any] = read_json) -> Any:
     """Parsed JSON. Raises UserError with one line where the file is missing, unreadable or no JSON."""
     try:
-        value = read_json(path)
+        value = read(path)
     except (OSError, ValueError) as error:
         fault = "is no JSON" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
         raise UserError(f"{path}: {fault}; remove it and run again") from None
@@ -176,12 +178,15 @@ def read_json_file(path: Path) -> Any:
 
 
 def _read(
-    path: Path, keys: Mapping[str, tuple[type, ...]], of: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    keys: Mapping[str, tuple[type, ...]],
+    of: Mapping[str, str] = MappingProxyType({}),
+    read: Callable[[Path], Any] = read_json,
 ) -> dict[str, Any]:
     """What a file says. `keys` and the types of their values are needed. `of`: whose it has to be, by the name under
     which it says so.
     """
-    value = read_json_file(path)
+    value = read_json_file(path, read)
     missing = [key for key in keys if not isinstance(value, dict) or key not in value]
     if missing:
         raise UserError(f"{path}: lacks '{missing[0]}', another version wrote it; remove it and run again")
@@ -194,7 +199,10 @@ def _read(
     return result
 
 
-def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_checks: bool) -> Record:
+def _record(
+    planned: dict[str, Any], results: Path, partial: bool, shared: Callable[[Path], Any], *, spot_checks: bool
+) -> Record:
+    """A run with its results. `shared` reads the files that it shares with other runs."""
     identity, gate = planned["id"], planned["gate"]
     path = results / "runs" / identity / "run.json"
     try:
@@ -211,7 +219,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
     verdict = None
     if not partial or verdict_path.is_file():
         try:
-            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, {"gate": gate}), OwnBatch.of(run))
+            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, {"gate": gate}, shared), OwnBatch.of(run))
         except UserError:
             if not partial:
                 raise
@@ -227,7 +235,7 @@ def _record(planned: dict[str, Any], results: Path, partial: bool, *, spot_check
         verdict=verdict,
         strategy_source=source,
         inherited=tuple(inherited),
-        spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks),
+        spot_check=spot_checked(identity, run.setting_id, results, asked=spot_checks, read=shared),
         job=job,
         preflight=planned.get("preflight"),
     )

@@ -20,6 +20,7 @@ from relay.comparison.drawing import (
     fitted,
     key_below,
     named,
+    repeats_drawn,
     room_for,
     styled,
     svg_of,
@@ -181,7 +182,7 @@ def quality_plot(settings: Sequence[SettingResult], name: str) -> str | None:
             if (other := behind(setting, [each for each, _ in drawn])) is not None:
                 first = next(curves[0] for each, curves in drawn if each is other)
                 panel.plot(*first, color=MUTED, linewidth=0.8, alpha=0.5)
-            for curve in curves:
+            for curve in curves[: repeats_drawn(settings)]:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, marker=".", markersize=3)
             titled(panel, setting.name + setting.mark)
             panel.grid(axis="y")

@@ -16,6 +16,7 @@ from relay.comparison.drawing import (
     figure_of,
     marker_of,
     named,
+    repeats_drawn,
     room_for,
     styled,
     svg_of,
@@ -79,7 +80,7 @@ def loss_plot(settings: Sequence[SettingResult], name: str) -> str | None:
             if (other := behind(setting, [each for each, _ in drawn])) is not None:
                 first = next(curves[0] for each, curves in drawn if each is other)
                 panel.plot(*first, color=MUTED, linewidth=0.6, alpha=0.45)
-            for curve in curves:
+            for curve in curves[: repeats_drawn(settings)]:
                 panel.plot(*curve, color=colour_of(setting), linewidth=0.9, alpha=0.8)
             titled(panel, setting.name + setting.mark)
             panel.grid(axis="y")

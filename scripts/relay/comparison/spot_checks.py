@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,17 @@ class SpotChecked:
     spots: int = 0
 
 
-def spot_checked(run: str, setting: str, results: Path, *, asked: bool) -> SpotChecked:
-    """What was found of a run. A verdict on an earlier start of the run, or one that cannot be read, is none."""
+def spot_checked(
+    run: str, setting: str, results: Path, *, asked: bool, read: Callable[[Path], Any] = read_json
+) -> SpotChecked:
+    """What was found of a run. A verdict on an earlier start of the run, or one that cannot be read, is none.
+
+    `read` gives a file's JSON: all repeats of a setting ask for the same one.
+    """
     if not asked:
         return SpotChecked()
     try:
-        verdict = read_json(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {"runs": []}
+        verdict = read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {"runs": []}
         found = next((each for each in verdict["runs"] if each["run"] == run), None)
         if found is None or _other_start(found, run, results):
             return SpotChecked("not checked", "its spot check has not been made")

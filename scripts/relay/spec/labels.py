@@ -40,7 +40,8 @@ def trained(rows: Sequence[Row]) -> list[str]:
 
     It is the same for two rows of these if, and only if, they are `comparable`.
     """
-    names = [(row["task"], ", ".join(filter(None, _task_options(row, rows)))) for row in rows]
+    shared = _shared_options(rows)
+    names = [(row["task"], ", ".join(filter(None, _task_options(row, shared)))) for row in rows]
     return [f"{task} ({options})" if options else str(task) for task, options in names]
 
 
@@ -53,40 +54,56 @@ def setting_labels(rows: Sequence[Row]) -> list[str]:
     """
     named = [each for each in setting_fields() if each.about.label]
     common = [each for each in named if each.group in ALWAYS_NAMED]
-    labels = [", ".join([*_base(row), *_task_options(row, rows), *_differing(row, rows, common)]) for row in rows]
+    shared, various = _shared_options(rows), _various(rows, common)
+    labels = [", ".join([*_base(row), *_task_options(row, shared), *_differing(row, various)]) for row in rows]
     for more in ([each for each in named if each.group not in ALWAYS_NAMED], None):
         names = [(row["task"], row["strategy"], label) for row, label in zip(rows, labels, strict=True)]
         alike: dict[Any, list[Row]] = {}
         for row, name in zip(rows, names, strict=True):
             alike.setdefault(name, []).append(row)
-        labels = [
-            ", ".join(filter(None, [name[2], *_told_apart(row, alike[name], more)]))
-            for row, name in zip(rows, names, strict=True)
-        ]
+        apart = {name: _told_apart(group, more) for name, group in alike.items()}
+        labels = [", ".join(filter(None, [name[2], *apart[name](row)])) for row, name in zip(rows, names, strict=True)]
     return labels
 
 
-def _told_apart(row: Row, alike: Sequence[Row], more: Sequence[Declared] | None) -> list[str]:
-    if more is None:
-        ids = {other["setting"] for other in alike if other.get("setting")}
-        return [str(row["setting"])] if len(ids) > 1 and row.get("setting") else []
-    return _differing(row, alike, more)
+def _told_apart(alike: Sequence[Row], more: Sequence[Declared] | None) -> Callable[[Row], list[str]]:
+    """What is added to the name of one of these rows: words of these fields, or without any the setting's id."""
+    if more is not None:
+        various = _various(alike, more)
+        return lambda row: _differing(row, various)
+    several = len({row["setting"] for row in alike if row.get("setting")}) > 1
+    return lambda row: [str(row["setting"])] if several and row.get("setting") else []
 
 
-def _differing(row: Row, rows: Sequence[Row], among: Sequence[Declared]) -> list[str]:
+def _various(rows: Sequence[Row], among: Sequence[Declared]) -> Mapping[Any, Sequence[Declared]]:
+    """By task: those of the fields whose values differ between its rows."""
+    values: dict[Any, dict[str, set[Any]]] = {}
+    for row in rows:
+        for name, seen in values.setdefault(row["task"], {each.name: set() for each in among}).items():
+            seen.add(row[name])
+    return {task: [each for each in among if len(seen[each.name] - {None}) > 1] for task, seen in values.items()}
+
+
+def _differing(row: Row, various: Mapping[Any, Sequence[Declared]]) -> list[str]:
     """The labels of the row's values in those fields whose values differ between the rows of its task."""
-    words = []
-    for each in among:
-        values = {other[each.name] for other in rows if other["task"] == row["task"] and other[each.name] is not None}
-        if len(values) > 1 and row[each.name] is not None:
-            words.append(each.about.word(row[each.name]))
-    return words
+    return [each.about.word(row[each.name]) for each in various[row["task"]] if row[each.name] is not None]
 
 
-def _task_options(row: Row, rows: Sequence[Row]) -> list[str]:
+def _shared_options(rows: Sequence[Row]) -> Mapping[Any, set[str]]:
+    """By task: those of its options that all of its rows have which have any."""
+    shared: dict[Any, set[str]] = {}
+    for row in rows:
+        if row.get("task_options"):
+            options = set(_options(row))
+            shared[row["task"]] = shared.get(row["task"], options) & options
+    return shared
+
+
+def _task_options(row: Row, shared: Mapping[Any, set[str]]) -> list[str]:
     """Those of the task's options whose values differ between the rows of its task."""
-    others = [_options(other) for other in rows if other["task"] == row["task"] and other.get("task_options")]
-    return [each for each in _options(row) if any(each not in other for other in others)]
+    if row["task"] not in shared:
+        return []
+    return [each for each in _options(row) if each not in shared[row["task"]]]
 
 
 def _options(row: Row) -> list[str]:

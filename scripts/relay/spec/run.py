@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
@@ -252,7 +253,7 @@ def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
 
     Raises KeyError for an unknown name, and TypeError for a missing one.
     """
-    types = get_type_hints(kind)
+    types = _types(kind)  # type: ignore[arg-type]  # a class is hashable
     names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
     if unknown := sorted(set(values) - names):
         raise KeyError(f"unknown: {', '.join(unknown)}")
@@ -267,3 +268,8 @@ def built(kind: type[Value], values: Mapping[str, Any]) -> Value:
         return value
 
     return kind(**{name: of(types[name], value) for name, value in values.items()})
+
+
+@cache  # a comparison reads thousands of runs, and Python looks up the hints anew each time
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
