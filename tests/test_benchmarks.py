@@ -77,7 +77,7 @@ def test_what_saving_costs_is_measured() -> None:
 def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
     command = [sys.executable, BENCHMARKS / "run.py", "--only", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert "--only: 'nothing' is not allowed; allowed: centres, demo, hop, loaders, loop, saving" in done.stderr
+    assert "--only: 'nothing' is not allowed; allowed: centres, demo, driving, hop, large_comparison" in done.stderr
     row = RUN["Row"]("speed", "another", "loop", reach=0.5, shown=("other_samples_per_second",))
     found = {"median_ratio": 0.51, "quartiles": [0.5, 0.52], "rounds": 3, "other_samples_per_second": 9}
     assert (

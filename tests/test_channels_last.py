@@ -55,7 +55,7 @@ from torch.utils.data import TensorDataset
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = nn.Conv2d(1, {channels}, 3, padding=1), nn.Conv2d({channels}, 16, {kernel}, stride=2)
+        self.first, self.second = nn.Conv2d(3, {channels}, 3, padding=1), nn.Conv2d({channels}, 16, {kernel}, stride=2)
         self.last = nn.Linear(16, 3)
 
     def forward(self, x):
@@ -64,7 +64,7 @@ class Net(nn.Module):
 
 class Task(relay.Task):
     def datasets(self, folder):
-        data = TensorDataset(torch.rand(32, 1, 8, 8), torch.arange(32) % 3)
+        data = TensorDataset(torch.rand(32, 3, 8, 8), torch.arange(32) % 3)
         return data, data
     def model(self):
         return Net()

@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor, Shard
 from relay.process.devices import is_gpu
 from relay.strategies._averages import kept_whole, sum_and_divide
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
-from relay.task import batches
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
 
@@ -93,7 +92,6 @@ def shard_units(model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh, 
     The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
     whole = kept_whole(model, mesh)
-    batches.make_contiguous(model)  # fully_shard refuses parameters in channels_last
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*units, model):
         sharded = fully_shard(unit, mesh=mesh, shard_placement_fn=place, ignored_params=whole, **policies)

@@ -56,7 +56,6 @@ class Horovod(Strategy):
         self.build_whole()
         self.accumulation = accumulation
         hvd = _hvd()
-        batches.make_contiguous(self.model)
         hvd.broadcast_parameters(self.model.state_dict(), root_rank=0)
         self.optimizer = hvd.DistributedOptimizer(
             self.optimizer,

@@ -95,12 +95,6 @@ def model_of_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return model._apply(partial(_of_type, dtype=dtype))
 
 
-def make_contiguous(model: nn.Module) -> None:
-    """Bring the parameters into torch's own order in memory, in place, for libraries that refuse another one."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.contiguous()
-
-
 def _of_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())

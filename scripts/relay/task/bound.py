@@ -45,7 +45,8 @@ class BoundTask:
 
     `precision` is one of `relay.spec.setting.Precision`. The schedule needs `steps_per_epoch` and `total_steps`.
     `compiled`, `channels_last` and `recompute` (activation checkpointing) say how the model is computed; they change
-    results by rounding only. `folder` holds the prepared data.
+    results by rounding only. Convolutions take the order in memory of their inputs: with `channels_last` batches come
+    so. Parameters stay contiguous, because FSDP, DeepSpeed and Horovod refuse others. `folder` holds the prepared data.
     """
 
     spec: TaskSpec
@@ -90,9 +91,6 @@ class BoundTask:
     def model(self) -> nn.Module:
         """The model with its initial parameters, on the CPU. It is the same on every rank and in every call."""
         model = batches.model_of_type(self.built(), self.dtype)
-        if self.channels_last:
-            # A convolution uses the memory format of its weights, whatever that of its inputs.
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if self.recompute:
             recompute.apply(model, self.blocks(model))
         if self.compiled:
