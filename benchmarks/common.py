@@ -95,6 +95,9 @@ def trained(run: Run, results: Path) -> float:
     """
     places = Places(results, run.id)
     shutil.rmtree(places.work, ignore_errors=True)
+    shutil.rmtree(places.run)  # what it knows of its checkpoints
+    run.write(places.run / "run.json")
+    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
     command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(results)]
     command += ["--first", "0", "--last", str(run.length.total_steps)]
     done = subprocess.run(command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
