@@ -137,8 +137,9 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
 def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
     """Why the task cannot be trained so, by its card; nothing for what the card does not know."""
     task, card, options = setting.task, setting.task.card, setting.strategy.options
-    if setting.computation.channels_last and card.batch and not any(len(leaf.shape) == 3 for leaf in card.batch):
-        yield f"channels_last is for images, a batch of {task.name} has none"
+    pictures = any(len(leaf.shape) == 3 and leaf.shape[0] > 1 for leaf in card.batch)
+    if setting.computation.channels_last and card.batch and not pictures:
+        yield f"channels_last is for images of several channels, a batch of {task.name} has none"
     elif setting.computation.channels_last and card.channels_last is False and setting.shape.device == "cpu":
         yield f"channels_last is not for {task.name}: on CPUs its model cannot be computed so"
     if card.parameters is not None and not card.cross_entropy:

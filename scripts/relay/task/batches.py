@@ -82,12 +82,13 @@ def cast(batch: Batch, dtype: torch.dtype) -> Batch:
 
 
 def with_channels_last(batch: Batch) -> Batch:
-    """The batch with its pictures, (N, C, H, W) of floating-point numbers, in the order in which a network has them."""
-    return each(lambda part: part.contiguous(memory_format=torch.channels_last) if _pictures(part) else part, batch)
+    """The batch with the channels of each pixel of its pictures side by side in memory."""
+    return each(lambda part: part.contiguous(memory_format=torch.channels_last) if pictures(part) else part, batch)
 
 
-def _pictures(tensor: torch.Tensor) -> bool:
-    return tensor.dim() == 4 and tensor.is_floating_point()
+def pictures(tensor: torch.Tensor) -> bool:
+    """Whether it is (N, C, H, W) of floating-point numbers. With one channel alone, both orders are the same."""
+    return tensor.dim() == 4 and tensor.shape[1] > 1 and tensor.is_floating_point()
 
 
 def model_of_type(model: nn.Module, dtype: torch.dtype) -> nn.Module:
