@@ -76,6 +76,10 @@ def _of_strategy(run: Run, asked: Request) -> Iterator[str]:
     yield f"export OMP_NUM_THREADS={shape.threads}"
     if shape.interop_threads > 1:
         yield f"# in the script: torch.set_num_interop_threads({shape.interop_threads})"
+    if run.computation.channels_last:
+        yield "# in the script: images = images.contiguous(memory_format=torch.channels_last)"
+    if run.computation.compile:
+        yield "# in the script: model.compile()"
     if shape.world_size > 1:
         yield f'# in the script: torch.distributed.init_process_group("{shape.backend}")'
     step = f"srun --cpus-per-task={asked.cpus_per_task}"

@@ -160,8 +160,11 @@ class Split(Dataset[Any]):
 
     def ready(self, batch: Batch, device: torch.device) -> Batch:
         """The batch on the device, transformed, with floating-point numbers in the training's type and order."""
-        transformed = batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype)
-        return batches.with_channels_last(transformed) if self.channels_last else transformed
+        return self.in_order(batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype))
+
+    def in_order(self, batch: Batch) -> Batch:
+        """The batch in the training's order in memory; nothing is copied where it is so already."""
+        return batches.with_channels_last(batch) if self.channels_last else batch
 
 
 def shapes(sample: Any) -> Shapes:
