@@ -84,7 +84,7 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
     prepare_data(run.task, run.dataset, dataset_folder(results, run.dataset), root=root)
     run.write(places.run / "run.json")
     (places.run / "chain.json").write_text('{"generation": "benchmark"}')
-    freeze(Path(run.strategy.file), places.code)
+    freeze(Path(run.strategy.file), folder=places.code)
     return run
 
 

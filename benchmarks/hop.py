@@ -49,7 +49,7 @@ def _hook(event, arguments):
         name = os.path.basename(os.fspath(arguments[0]))
         if name in _files:
             _note(_files[name])
-        elif name.startswith("attempt-") and arguments[1] == "a":
+        elif arguments[1] == "a" and os.path.basename(os.path.dirname(os.fspath(arguments[0]))) == "records":
             _note("first step")
 _note("Python is up")
 sys.addaudithook(_hook)

@@ -189,13 +189,13 @@ def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, m
 
 
 def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frozen = freeze(None, tmp_path)
+    frozen = freeze(None, folder=tmp_path)
     assert changed_since(frozen) is None
     (frozen / "relay" / "__pycache__").mkdir()
     (frozen / "relay" / "__pycache__" / "x.pyc").write_bytes(b"")  # Python's own
     assert changed_since(frozen) is None
     (frozen / "relay" / "base" / "files.py").write_text("pass")
-    assert freeze(None, tmp_path) == frozen
+    assert freeze(None, folder=tmp_path) == frozen
     assert changed_since(frozen) is None
     assert "was changed: " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [frozen]

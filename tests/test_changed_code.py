@@ -9,8 +9,9 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import read_json, write_json
+from relay.run_folder.snapshot import NOTED
 from relay.spec.run import changed
-from relay.training.changed_code import source_today, warnings
+from relay.training.changed_code import source_today, training_source, warnings
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -74,6 +75,19 @@ def test_a_comment_is_no_other_code(bench: Bench) -> None:
     path = Path(chain.run.strategy.file)
     path.write_text(path.read_text() + "# a comment\n")
     assert told(chain) == []
+
+
+def test_what_a_code_is_is_found_once_and_anew_where_it_is_damaged(bench: Bench) -> None:
+    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
+    assert chain.forked().status == 0
+    (frozen,) = (chain.results / "code").iterdir()
+    told = {"strategy_source": source_today(chain.run), "training_source": training_source(chain.run)}
+    assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
+    (frozen / NOTED).write_text("{")
+    chain.start_anew("again")
+    assert chain.forked().status == 0
+    assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
+    assert told.items() <= read_json(chain.work / "chain.json").items()
 
 
 @pytest.mark.parametrize(

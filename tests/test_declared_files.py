@@ -55,12 +55,12 @@ def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path, changed
 
 def test_declared_files_are_frozen_beside_the_code(tmp_path: Path) -> None:
     path = with_files(tmp_path / "mine")
-    frozen = freeze(path, tmp_path / "code")
+    frozen = freeze(path, folder=tmp_path / "code")
     beside = frozen / "relay" / "strategies"
     assert (beside / "rates.json").read_text() == '{"rate": 1}'
     assert (beside / "tables" / "more.txt").read_text() == "more"
     (path.parent / "rates.json").write_text("{}")
-    assert freeze(path, tmp_path / "code") != frozen
+    assert freeze(path, folder=tmp_path / "code") != frozen
 
 
 @pytest.mark.parametrize(

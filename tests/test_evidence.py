@@ -75,12 +75,15 @@ def test_a_snapshot_tells_the_commit_that_it_was_taken_from(tmp_path: Path, monk
     git("add", ".")
     git("-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "--quiet", "--message", "x")
     monkeypatch.setattr(snapshot, "PACKAGE", package)
-    frozen = snapshot.freeze(None, tmp_path / "results")
+    frozen = snapshot.freeze(None, folder=tmp_path / "results")
     told = json.loads((frozen / snapshot.COMMIT).read_text())
     assert told == {"commit": git("rev-parse", "HEAD"), "changed": False}
     assert snapshot.changed_since(frozen) is None
     (package / "code.py").write_text("2\n")
-    assert json.loads((snapshot.freeze(None, tmp_path / "results") / snapshot.COMMIT).read_text())["changed"] is True
+    assert (
+        json.loads((snapshot.freeze(None, folder=tmp_path / "results") / snapshot.COMMIT).read_text())["changed"]
+        is True
+    )
 
 
 def test_a_checkout_without_git_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +91,7 @@ def test_a_checkout_without_git_has_no_commit(tmp_path: Path, monkeypatch: pytes
     package.mkdir()
     (package / "code.py").write_text("1\n")
     monkeypatch.setattr(snapshot, "PACKAGE", package)
-    assert not (snapshot.freeze(None, tmp_path / "results") / snapshot.COMMIT).exists()
+    assert not (snapshot.freeze(None, folder=tmp_path / "results") / snapshot.COMMIT).exists()
 
 
 def test_the_commit_stands_beside_the_code_on_the_page(tree: Tree) -> None:

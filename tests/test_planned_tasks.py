@@ -103,13 +103,13 @@ def test_a_module_beside_the_file_changes_the_run_and_is_frozen_with_it(own: Pat
     config = asked(CPU, task="my_task.py")
     seen(config)
     (before,) = planned(config).runs
-    frozen = freeze(None, own / "code", before.task.file)
+    frozen = freeze(None, before.task.file, folder=own / "code")
     assert sorted(path.name for path in (frozen / "relay/own_task").iterdir()) == ["helper.py", "my_task.py"]
     (own / "helper.py").write_text("FEATURES = 12\n")
     seen(config)
     (after,) = planned(config).runs
     assert after.id != before.id
-    assert freeze(None, own / "code", after.task.file) != frozen
+    assert freeze(None, after.task.file, folder=own / "code") != frozen
     (own / "unused.py").write_text("")
     assert planned(config).runs[0].id == after.id
 
@@ -122,7 +122,7 @@ def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> Non
     config = asked(CPU, task="my_task.py")
     seen(config)
     (before,) = planned(config).runs
-    frozen = freeze(None, own / "code", before.task.file) / "relay/own_task"
+    frozen = freeze(None, before.task.file, folder=own / "code") / "relay/own_task"
     found = sorted(str(path.relative_to(frozen)) for path in frozen.rglob("*") if path.is_file())
     assert found == ["helper.py", "labels.json", "more/rates.bin", "my_task.py"]  # what is wrong is told by the look
     assert "files" not in before.task.options

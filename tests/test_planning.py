@@ -28,7 +28,7 @@ def test_a_run_is_resolved_to_the_last_value() -> None:
         "torch",
         ("samples",),
     )
-    assert (run.shape.device, run.shape.backend, run.shape.launcher) == ("cpu", "gloo", "torchrun")
+    assert (run.shape.device, run.shape.backend, run.shape.launcher) == ("cpu", "gloo", "direct")
     assert (run.shape.processes_per_node, run.shape.world_size, run.shape.devices) == (2, 2, 2)
     assert (run.shape.cpus_per_task, run.shape.threads, run.shape.interop_threads) == (3, 3, 1)
     assert (run.feeding.loader, run.feeding.data_workers, run.computation.precision) == ("dataloader", 2, "fp32")
@@ -135,7 +135,7 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
     assert shapes == {
         ("cpu", "cpu", "gloo", "none", 1, 1),  # for comparison: CPUs are there, too
         ("single_gpu", "cuda", "nccl", "none", 1, 1),
-        ("ddp", "cuda", "nccl", "torchrun", 2, 2),
+        ("ddp", "cuda", "nccl", "direct", 2, 2),
         ("one_process", "cuda", "nccl", "none", 2, 1),
     }
     assert ["; ".join(skipped.reasons) for skipped in found.skipped] == [

@@ -19,7 +19,7 @@ def run_look(spec: Path, results: Path, output: Path, attempt: int = 1) -> int:
     if (ended := faults.begin(work, "card", attempt)) is not None:
         return ended
     output.unlink(missing_ok=True)
-    code = freeze(None, results / "code", TaskLook.read(spec).file)
+    code = freeze(None, TaskLook.read(spec).file, folder=results / "code")
     arguments = ["--spec", str(spec), "--output", str(output), "--results", str(results)]
     status = launch(spec, "card.process", work, arguments, code)
     return 0 if status == 0 else faults.concluded(work, "card", status)

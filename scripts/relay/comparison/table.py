@@ -240,9 +240,10 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
 
 
 def _same(smaller: Run, larger: Run) -> bool:
-    """Whether two runs differ in size only. A single process needs no launcher, so that its launcher may differ."""
+    """Whether two runs differ in size only. A single process needs no launcher, and `direct` starts one node alone."""
     alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
-    return alike and (smaller.shape.launcher == larger.shape.launcher or smaller.shape.world_size == 1)
+    starters = smaller.shape.launcher, larger.shape.launcher
+    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or starters == ("direct", "torchrun"))
 
 
 def _without_size(run: Run) -> Row:

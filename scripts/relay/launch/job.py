@@ -25,8 +25,8 @@ def started(
 ) -> int:
     """Start the role's processes, which write `output`, in its folder; returns their status.
 
-    What an earlier attempt wrote is removed. Raises FileNotFoundError where the strategy's file is gone.
+    What an earlier attempt wrote is removed. Raises UserError where the strategy's file cannot be read.
     """
     output.unlink(missing_ok=True)
-    code = freeze(strategy_file, results / "code", Training.read(spec).task.file)
+    code = freeze(strategy_file, Training.read(spec).task.file, folder=results / "code")
     return start(spec, role, output.parent, ["--spec", str(spec), "--output", str(output), *arguments], code)

@@ -235,15 +235,22 @@ def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
     )
     cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
     backend = axes["backend"] or default_backend(shape, needs)
-    # MPI knows only processes that Slurm has started.
-    several: Launcher = "srun" if backend == "mpi" and here.site else "torchrun"
     return replace(
         shape,
         cpus_per_task=cpus,
         threads=axes["threads"] or cpus,
-        launcher=axes["launcher"] or (several if shape.world_size > 1 else "none"),
+        launcher=axes["launcher"] or default_launcher(shape, backend, here.site),
         backend=backend,
     )
+
+
+def default_launcher(shape: Shape, backend: Backend | None, site: Site | None) -> Launcher:
+    """What starts the processes of a shape where nothing is asked for: on one node, what begins soonest."""
+    if shape.world_size == 1:
+        return "none"
+    if backend == "mpi" and site:  # MPI knows only processes that Slurm has started
+        return "srun"
+    return "direct" if shape.nodes == 1 else "torchrun"
 
 
 def default_backend(shape: Shape, needs: Requirements) -> Backend | None:

@@ -63,7 +63,7 @@ def run_preflight(spec: Path, results: Path, output: Path, attempt: int = 1) -> 
 def _launch(spec: Path, results: Path, folder: Path) -> int:
     """Start the processes on today's code; returns their status."""
     arguments = ["--spec", str(spec), "--output", str(folder / COLLECTED)]
-    return launch(spec, "preflight.facts", folder, arguments, freeze(None, results / "code"))
+    return launch(spec, "preflight.facts", folder, arguments, freeze(None, folder=results / "code"))
 
 
 def _alone(folder: Path, rank: int) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class Tries:
     ) -> None:
         self.run, self.job, self.work, self.limits, self.what, self.start = run, job, work, limits, what, start
         self.dataset = dataset_folder(results, run.dataset)
-        self.code = freeze(Path(run.strategy.file), results / "code", run.task.file)
+        self.code = freeze(Path(run.strategy.file), run.task.file, folder=results / "code")
         self.deadline, self.longest_seconds = time.monotonic() + limits.minutes * 60, 0.0
         self.measured: dict[int, dict[str, Any]] = {}
         self.refusal = ""

@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from relay.base.files import remove, sync_file
+from relay.base.errors import UserError
+from relay.base.files import read_json_or, remove, sync_file, write_json
 from relay.spec.identity import beside, data_beside
 from relay.spec.requirements import declared_files
 from relay.spec.script import Script
@@ -22,7 +23,9 @@ OWN_TASK = "own_task"  # in a snapshot: a user's task, with what it imports and 
 # In a snapshot, beside the package: a user's script, with what it imports. Its parent folder has nothing of ours but
 # the package, for scripts put that on their path.
 OWN_SCRIPT = "own_script"
-COMMIT = "commit.json"  # beside the package, so that it is no part of the digest
+# Beside the package, so that they are no part of the digest.
+COMMIT = "commit.json"
+NOTED = "noted.json"  # what was found out about the code
 GIT_SECONDS = 10.0
 
 
@@ -57,14 +60,13 @@ def _package_and_strategy(strategy_file: Path | None) -> dict[str, Path]:
     return found
 
 
-def freeze(strategy_file: Path | None, folder: Path, task_file: str = "", script: Script | None = None) -> Path:
+def freeze(strategy_file: Path | None, task_file: str = "", script: Script | None = None, *, folder: Path) -> Path:
     """Copy the package, a further folder's strategy and a user's task or script into `folder/{hash of the content}`.
 
-    Returns that folder, which goes onto PYTHONPATH. A copy that is there is used. Raises FileNotFoundError where the
-    strategy's file is gone, and UserError where the task's cannot be read.
+    Returns that folder, which goes onto PYTHONPATH. A copy that is there is used. Raises UserError where the strategy's
+    file or the task's cannot be read.
     """
-    paths = _sources(strategy_file, task_file, script)
-    sources = {name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in paths.items()}
+    sources = _contents(strategy_file, task_file, script)
     frozen = folder / _digest(sources)
     problem = changed_since(frozen)
     if problem is None:
@@ -92,6 +94,33 @@ def freeze(strategy_file: Path | None, folder: Path, task_file: str = "", script
     except OSError:  # another job was first, with the same content
         shutil.rmtree(partial)
     return frozen
+
+
+def name_of_today(strategy_file: Path | None, task_file: str = "", script: Script | None = None) -> str:
+    """The name of the snapshot that `freeze` would make of today's code. Raises UserError as it does."""
+    return _digest(_contents(strategy_file, task_file, script))
+
+
+def noted(frozen: Path, name: str, find: Callable[[], str]) -> str:
+    """What `find` says of the code of a snapshot, by this name; it is asked once, for all runs that the code trains.
+
+    What cannot be kept is found out again.
+    """
+    known = read_json_or(frozen / NOTED, {})
+    if name not in known:
+        known[name] = find()
+        with suppress(OSError):
+            write_json(frozen / NOTED, known)
+    return str(known[name])
+
+
+def _contents(strategy_file: Path | None, task_file: str, script: Script | None) -> dict[str, tuple[bytes, bool]]:
+    """What `freeze` copies, by relative name: content, and whether it can be executed."""
+    paths = _sources(strategy_file, task_file, script)
+    try:
+        return {name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in paths.items()}
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
 def _commit() -> dict[str, object] | None:

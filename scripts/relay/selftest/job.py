@@ -58,7 +58,7 @@ def _planted(name: str, spec: Path, results: Path, output: Path) -> tuple[bool, 
     faults.forget(work)
     arguments = ["--spec", str(spec), "--fault", name]
     with ended_after(MOST_SECONDS):
-        status = launch(spec, "selftest.planted", work, arguments, freeze(None, results / "code"))
+        status = launch(spec, "selftest.planted", work, arguments, freeze(None, folder=results / "code"))
     if status == 0 and not faults.told(work):
         return False, "nobody has noticed it"
     with _own_log(work / "planted.log") as log:

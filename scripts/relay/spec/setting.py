@@ -115,12 +115,12 @@ class Shape:
     launcher: Launcher = declare(
         "none",
         means="what starts the processes: torchrun (one on each node, which starts the node's processes), "
-        "direct (the same on one node, without importing torch itself, so that a job begins two seconds sooner), "
+        "direct (the same on one node, without importing torch itself, so that a job begins sooner), "
         "srun (Slurm starts every process), spawn (torch.multiprocessing, on one node), "
         "horovodrun (Horovod's own, on one node)",
         label="launcher {}",
         bears_on="identity job",
-        axis=Axis(null="torchrun for several, none for one"),
+        axis=Axis(null="direct for several on one node, torchrun on several nodes, none for one process"),
     )
     backend: Backend | None = declare(
         "gloo",

@@ -23,12 +23,13 @@ from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.snapshot import changed_since, freeze
+from relay.run_folder.snapshot import changed_since, freeze, name_of_today, noted
 from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.job import Job
 from relay.spec.run import Run
+from relay.spec.script import Script
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import may_change, source_today, sources, training_source
+from relay.training.changed_code import may_change, sources, training_source
 from relay.training.job_start import job_start
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
@@ -121,7 +122,7 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
             f"run {run.id}: the snapshot {places.code / known['code']} of its code {problem}; "
             f"delete {places.run} to train it from the start with the code of today"
         )
-    if run.strategy.script is None and source_today(run) not in (None, known["strategy_source"]):
+    if _is_edited(run, known):
         print(
             f"run {run.id}: its strategy's code has changed, and it goes on with the code that it began with; "
             f"`{replaced.how_anew(places.run_id)}` lets it start anew with today's",
@@ -170,27 +171,43 @@ def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) 
 def _is_todays(places: Places, run: Run, code: str) -> bool:
     """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
     try:
-        return _frozen(places, run) == code
+        return freeze(*_files(run), folder=places.code).name == code
     except (OSError, UserError):
         return False
 
 
+def _is_edited(run: Run, known: Mapping[str, Any]) -> bool:
+    """Whether the strategy computes otherwise today than the run's code: any other file may have changed."""
+    if run.strategy.script:
+        return False
+    with suppress(UserError):  # the run does not need today's files
+        return name_of_today(*_files(run)) != known["code"] and sources(run) != known["strategy_source"]
+    return False
+
+
 def _code_of_today(places: Places, run: Run) -> dict[str, str]:
     """Freeze today's code for the run: what its chain notes of it."""
-    source, script = sources(run), run.strategy.script
-    if script and source != script.source:
+    script = run.strategy.script
+    if script and sources(run) != script.source:
         what = script.file or ", ".join(script.files)
         raise UserError(
             f"run {run.id}: {what} was edited after the plan was made; start the same call again, which makes it anew"
         )
-    return {"code": _frozen(places, run), "strategy_source": source, "training_source": training_source(run)}
+    frozen = freeze(*_files(run), folder=places.code)
+    # Each takes a tenth of a second and more, and many runs are trained by one code.
+    strategy = script.source if script else noted(frozen, f"strategy {run.strategy.name}", lambda: sources(run))
+    trains = "script" if script else f"training of {run.task.name}"
+    return {
+        "code": frozen.name,
+        "strategy_source": strategy,
+        "training_source": noted(frozen, trains, lambda: training_source(run)),
+    }
 
 
-def _frozen(places: Places, run: Run) -> str:
-    """The name of the snapshot of today's code."""
+def _files(run: Run) -> tuple[Path | None, str, Script | None]:
+    """Whose code is frozen, beside the package: the strategy's, the task's, or the script's."""
     script = run.strategy.script
-    strategy_file = None if script else Path(run.strategy.file)
-    return freeze(strategy_file, places.code, run.task.file, script).name
+    return None if script else Path(run.strategy.file), run.task.file, script
 
 
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any]) -> int:
