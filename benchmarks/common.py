@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
@@ -80,27 +81,39 @@ def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
 def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None = None) -> Run:
     """The one run that a config asks for on this machine's CPUs, with the files that the workflow makes for its job."""
     (run,) = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT).runs
-    places = Places(results, run.id)
     prepare_data(run.task, run.dataset, dataset_folder(results, run.dataset), root=root)
-    run.write(places.run / "run.json")
-    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
-    freeze(Path(run.strategy.file), folder=places.code)
+    freeze(Path(run.strategy.file), folder=Places(results, run.id).code)
+    return written(run, results)
+
+
+def written(run: Run, results: Path) -> Run:
+    """The run, with the files that its job needs."""
+    folder = Places(results, run.id).run
+    run.write(folder / "run.json")
+    (folder / "chain.json").write_text('{"generation": "benchmark"}')
     return run
 
 
-def trained(run: Run, results: Path) -> float:
+def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxyType({})) -> float:
     """Samples per second of all the steps that the run's job records, from its first one to its last; it is begun anew.
 
-    Raises SystemExit with what the job printed, where it fails.
+    `variables` join the job's environment. Raises SystemExit with what the job printed, where it fails.
     """
     places = Places(results, run.id)
     shutil.rmtree(places.work, ignore_errors=True)
     shutil.rmtree(places.run)  # what it knows of its checkpoints
-    run.write(places.run / "run.json")
-    (places.run / "chain.json").write_text('{"generation": "benchmark"}')
+    written(run, results)
     command = [sys.executable, str(ROOT / "scripts/train.py"), "--run", run.id, "--results", str(results)]
     command += ["--first", "0", "--last", str(run.length.total_steps)]
-    done = subprocess.run(command, cwd=ROOT, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode:
         sys.exit(f"the run {run.id} failed:\n{done.stdout}")
     lines = [json.loads(line) for path in places.work.glob("records/*.jsonl") for line in path.read_text().splitlines()]

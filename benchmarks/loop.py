@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -22,10 +23,11 @@ from pathlib import Path
 import torch
 from common import DATA, report, run_of, unpacked
 
+from relay.launch.command_lines import huge_pages
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.run import Run, changed
-from relay.spec.setting import Computation, Feeding
+from relay.spec.setting import TUNABLES, Computation, Feeding
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
 from relay.task.split import Chosen, chosen
@@ -106,6 +108,8 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if TUNABLES not in os.environ:  # glibc reads it when a process begins; all loops have what jobs have
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **huge_pages(os.environ)})
     machine.set_threads(given.threads, 1)
     ranks = Ranks.join("cpu", "gloo")
     with tempfile.TemporaryDirectory() as named:

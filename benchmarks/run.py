@@ -73,6 +73,9 @@ ROWS = (
     Row("ResNet-18 with GroupNorm on CIFAR-10, two threads", "the same", "loop",
         ("--task", "resnet18-group-cifar10", "--against", "plain", "--threads", "2", "--channels-last",
          "--global-batch-size", "32", "--steps", "6", "--rounds", "3"), 0.97, shown=("other", "product")),
+    *(Row(f"huge pages, {task}", "usual pages", "knobs",
+          ("--task", task, "--global-batch-size", batch, "--steps", count), 1.0, shown=("others", "not_installed"))
+      for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "60"))),
     Row("saving in the background every 5 s", "no saving", "saving", reach=0.98),
     *(Row(f"from a job's first line to its first step, {name}", "`python -c \"import torch\"`", "hop",
           ("--strategy", strategy, "--processes", str(processes)), 1.5, most=True, shown=("import_torch_seconds",))

@@ -8,9 +8,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common import report, trained, workflow_run
+from common import report, trained, workflow_run, written
 
-from relay.spec.run import Run, changed
+from relay.spec.run import changed
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         run = workflow_run({"task": given.task, "comparisons": [{"strategy": "cpu"}]}, results)
         run = replace(run, length=replace(run.length, total_steps=given.steps, evaluate_every_steps=given.steps + 1))
         plain, saving = (
-            _written(changed(run, id=name, checkpoint_minutes=minutes, observed_steps=0), results)
+            written(changed(run, id=name, checkpoint_minutes=minutes, observed_steps=0), results)
             for name, minutes in (("plain", 1000.0), ("saving", given.every_seconds / 60))
         )
         ratios, speeds = [], []
@@ -35,13 +35,6 @@ def main() -> None:
             ratios.append(trained(saving, results) / speeds[-1])
     report("speed with saving over that without", ratios, samples_per_second=round(statistics.median(speeds)),
            every_seconds=given.every_seconds, task=given.task)  # fmt: skip
-
-
-def _written(run: Run, results: Path) -> Run:
-    folder = results / "runs" / run.id
-    run.write(folder / "run.json")
-    (folder / "chain.json").write_text('{"generation": "benchmark"}')
-    return run
 
 
 if __name__ == "__main__":

@@ -89,6 +89,13 @@ def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_knobs_do_is_measured() -> None:
+    found = printed("knobs", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "12", "--rounds", "1")
+    assert found["median_ratio"] > 0
+    assert {"threads bound to cores", "glibc keeps what is freed"} <= found["others"].keys()
+
+
+@pytest.mark.slow
 def test_the_cost_of_looking_is_measured() -> None:
     found = printed("monitor_cost", "--steps", "110", "--rounds", "2", "--monitor-seconds", "0.05")
     assert found["median_ratio"] > 0
@@ -202,6 +209,7 @@ def test_every_benchmark_is_run() -> None:
         "driving",
         "hop",
         "interop",
+        "knobs",
         "loop",
         "centres",
         "demo",

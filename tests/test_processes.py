@@ -15,7 +15,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.launch import step
-from relay.launch.command_lines import Meeting, command, rank_variables
+from relay.launch.command_lines import Meeting, command, huge_pages, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.cpus import SHARE, VEILED
@@ -247,3 +247,71 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
     assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])
+
+
+ALONE = """
+import os, time, torch
+from threading import Thread
+from relay.process import machine
+machine.set_threads(2, 1)  # before torch has computed anything
+found = {}
+def beside():
+    torch.ones(4_000_000).add_(1)
+    found["beside"] = torch.get_num_threads()
+def count():
+    return len(os.listdir("/proc/self/task"))
+torch.ones(4_000_000).add_(1)
+found["team"] = count()
+later = Thread(target=beside)
+later.start()
+later.join()
+for _ in range(100):  # the system takes the thread away a moment later
+    if (after := count()) == found["team"]:
+        break
+    time.sleep(0.05)
+found["main"] = torch.get_num_threads()
+print(found["main"], found["beside"], found["team"] - 1, after - found["team"])
+"""
+
+
+def test_the_training_computes_in_its_threads_and_what_runs_beside_it_alone() -> None:
+    """A second OpenMP team in a process makes every step of the first one slower, on as many CPUs as threads."""
+    told = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=ROOT / "scripts", check=True, text=True, capture_output=True
+    ).stdout.split()
+    assert told[:2] == ["2", "1"]
+    assert told[3] == "0"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.check=0", "glibc.malloc.check=0:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_huge_pages_are_asked_for_beside_what_the_user_tells_glibc(before: str | None, after: str) -> None:
+    assert huge_pages({} if before is None else {"GLIBC_TUNABLES": before}) == {"GLIBC_TUNABLES": after}
+
+
+def test_a_process_that_asks_for_huge_pages_gets_them() -> None:
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.exists() or "[never]" in enabled.read_text():
+        pytest.skip("this system gives no huge pages")
+    program = "import torch; kept = torch.ones(32_000_000); print(open('/proc/self/smaps_rollup').read())"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **huge_pages({})},
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout
+    (kilobytes,) = [int(line.split()[1]) for line in told.splitlines() if line.startswith("AnonHugePages")]
+    assert kilobytes > 60_000  # of 125,000
+
+
+def test_huge_pages_are_the_default_on_cpus() -> None:
+    assert run().shape.huge_pages
+    asked = {"repeats": 1, "comparisons": [{"strategy": "cpu", "huge_pages": [True, False]}]}
+    assert {found.shape.huge_pages for found in plan(load(asked), gpus=0).runs} == {True, False}

@@ -164,7 +164,7 @@ def judge_trial(
 def _use_threads(run: Training) -> None:
     """Compute in as many threads as each process's part of the batch can use."""
     parts = run.shape.world_size if "samples" in run.strategy.divides else 1
-    torch.set_num_threads(useful_threads(run.shape.threads, run.batch.global_batch_size // parts))
+    machine.compute_in(useful_threads(run.shape.threads, run.batch.global_batch_size // parts))
 
 
 def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -> Verdict:

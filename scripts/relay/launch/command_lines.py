@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from relay.base.errors import UserError
 from relay.spec.run import Specification, Training
+from relay.spec.setting import HUGE_PAGES, TUNABLES
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -67,6 +68,13 @@ def command(
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, *worker]
+
+
+def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variable by which glibc asks for huge pages, beside what the user tells it."""
+    told = [each for each in environment.get(TUNABLES, "").split(":") if each]
+    own = any(each.startswith(f"{HUGE_PAGES.partition('=')[0]}=") for each in told)
+    return {TUNABLES: ":".join([*told, *([] if own else [HUGE_PAGES])])}
 
 
 def is_script(run: Specification) -> bool:

@@ -37,7 +37,9 @@ from relay.spec.tasks import TaskSpec
 
 TASK = "script"  # the name of what scripts train: nobody knows it
 NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)
-ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
+ACT_BY_THEMSELVES = (
+    *("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher", "huge_pages"),
+)
 MEAN_NOTHING = ("loader", "learning_rate_scaling")
 BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
 NEEDS = Requirements()
@@ -165,10 +167,13 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
 
 
 def _shape(asked: Asked, here: Here) -> Shape:
-    """The shape. A command starts its node's processes itself, unless the launcher is to start each of them."""
+    """The shape. A command starts its node's processes itself, unless the launcher is to start each of them.
+
+    It is measured as it stands, in the pages that it asks for itself.
+    """
     shape = settings.shape_of(asked, NEEDS, here)
     several: Launcher = "torchrun" if shape.world_size > 1 else "none"
-    return replace(shape, launcher=asked.axes["launcher"] or several)
+    return replace(shape, launcher=asked.axes["launcher"] or several, huge_pages=bool(asked.axes["huge_pages"]))
 
 
 def _length(config: Config) -> Length:

@@ -21,7 +21,7 @@ from relay.datasets.manifest import digest
 from relay.equivalence import statistics
 from relay.equivalence.figures import most
 from relay.equivalence.plain import Plain, State
-from relay.process import cpus
+from relay.process import cpus, machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import chain
@@ -72,7 +72,7 @@ class Check:
         """Check all that the run has kept. Raises UserError where the dataset is missing."""
         began = time.monotonic()
         if self.run.shape.device == "cpu":
-            torch.set_num_threads(min(self.run.shape.cpus_per_node, len(cpus.granted())))
+            machine.compute_in(min(self.run.shape.cpus_per_node, len(cpus.granted())))
         self.findings.generation = (chain.read(self.places.work) or {}).get("generation")
         known = Spots.read(self.places.work)
         if known is None or not known.replicas:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from relay.process.devices import is_gpu
+from relay.process.machine import compute_in
 from relay.process.ranks import Ranks
 from relay.strategies._lightning_library import (
     Callback,
@@ -63,10 +64,11 @@ class LightningStrategy(Strategy):
 
     def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
         """Train a step with each batch, and hand over its loss before the next one."""
-        turns = Turns()
+        turns, threads = Turns(), torch.get_num_threads()
 
         def fit() -> None:
             try:
+                compute_in(threads)
                 if is_gpu(self.ranks.device):
                     torch.cuda.set_device(self.ranks.device)  # each thread has its own
                 self.trainer = trainer = self.new_trainer(turns)

@@ -50,7 +50,7 @@ class Resident:
         if is_gpu(self.device):  # from pinned memory, so that the loop need not wait for the device
             positions = positions.pin_memory().to(self.device, non_blocking=True)
         if self.ready is not None:
-            return self.split.in_order(batches.taken(self.ready, positions))  # an indexing keeps it on CPUs
+            return kept.taken(self.ready, positions)
         return self.split.ready(batches.taken(self.stored, positions), self.device)
 
     def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:

@@ -42,6 +42,18 @@ def transformed(split: Split, stored: Batch, device: torch.device) -> Batch | No
         return None
 
 
+def taken(whole: Batch, positions: torch.Tensor) -> Batch:
+    """The samples at these positions of what `transformed` gave, each part in the order in memory that it has."""
+    return batches.each(lambda part: _rows(part, positions), whole)
+
+
+def _rows(part: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """What an indexing gives, in half of its time: whole rows of a contiguous tensor are copied at once."""
+    if part.is_contiguous():
+        return torch.index_select(part, 0, positions)
+    return torch.index_select(part.permute(0, 2, 3, 1), 0, positions).permute(0, 3, 1, 2)  # channels last
+
+
 def _is_by_sample(batch: Batch) -> bool:
     """Whether the first dimension of all parts counts the samples, as far as one batch can tell."""
     parts = [part for _, part in batches.placed(batch)]
