@@ -76,6 +76,8 @@ ROWS = (
     *(Row(f"huge pages, {task}", "usual pages", "knobs",
           ("--task", task, "--global-batch-size", batch, "--steps", count), 1.0, shown=("others", "not_installed"))
       for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "60"))),
+    Row("a step of LeNet, batch 512, `cpu` on all CPUs (`ddp` beside it)", "channels first and usual pages",
+        "step_profile", reach=1.0, shown=("microseconds_of_a_sample",)),
     Row("saving in the background every 5 s", "no saving", "saving", reach=0.98),
     *(Row(f"from a job's first line to its first step, {name}", "`python -c \"import torch\"`", "hop",
           ("--strategy", strategy, "--processes", str(processes)), 1.5, most=True, shown=("import_torch_seconds",))
@@ -86,6 +88,8 @@ ROWS = (
         value="cpu_seconds", shown=("peak_memory_megabytes", "page_megabytes")),
     Row("the driver on 200 runs × 4 jobs that end at once, CPU seconds of a job", "the same on 100 runs", "driving",
         ("--runs", "100", "--growth", "2"), 1.1, most=True),
+    Row("a node's environment from the wheelhouse, with its first `import torch`", "venv, pip and `import torch`",
+        "environment", reach=5.0, shown=("seconds",)),
     Row("`make demo` after installation, seconds", "–", "demo", reach=75, most=True, shown=("share_of_proofs",)),
 )  # fmt: skip
 

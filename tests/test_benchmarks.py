@@ -77,7 +77,7 @@ def test_what_saving_costs_is_measured() -> None:
 def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
     command = [sys.executable, BENCHMARKS / "run.py", "--only", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert "--only: 'nothing' is not allowed; allowed: centres, demo, driving, hop, large_comparison" in done.stderr
+    assert "--only: 'nothing' is not allowed; allowed: centres, demo, driving, environment, hop, knobs" in done.stderr
     row = RUN["Row"]("speed", "another", "loop", reach=0.5, shown=("other_samples_per_second",))
     found = {"median_ratio": 0.51, "quartiles": [0.5, 0.52], "rounds": 3, "other_samples_per_second": 9}
     assert (
@@ -86,6 +86,24 @@ def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
     assert RUN["line"](row, found | {"median_ratio": 0.4}).split(" | ")[4] == "no"
     assert RUN["line"](row, "left out: no GPU") == "| speed | another | ≥ 0.5 | left out: no GPU | | |"
     assert all((BENCHMARKS / f"{row.script}.py").is_file() for row in RUN["ROWS"])
+
+
+@pytest.mark.slow
+def test_a_steps_profile_is_measured_before_and_after() -> None:
+    found = printed(
+        "step_profile", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "40", "--rounds", "1"
+    )
+    assert {name: set(kinds) for name, kinds in found["microseconds_of_a_sample"].items()} == {
+        "cpu": {"before", "after"},
+        "ddp": {"before", "after"},
+    }
+    assert all(kind["compute"] > 0 for kinds in found["microseconds_of_a_sample"].values() for kind in kinds.values())
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_in_both_ways() -> None:
+    found = printed("environment", "--rounds", "1")
+    assert found["median_ratio"] > 1
 
 
 @pytest.mark.slow
@@ -213,6 +231,7 @@ def test_every_benchmark_is_run() -> None:
         "loop",
         "centres",
         "demo",
+        "environment",
         "run",
         "saving",
         "large_comparison",
@@ -223,6 +242,7 @@ def test_every_benchmark_is_run() -> None:
         "proof_share",
         "split_error",
         "statistics_coverage",
+        "step_profile",
         "zero_memory",
     }
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}

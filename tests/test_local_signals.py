@@ -14,7 +14,7 @@ from living import words
 from local_driver import LocalDriver, until
 
 CPU = {"comparisons": [{"strategy": "cpu"}]}
-DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2}]}
+DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
 DIRECT = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "direct"}]}
 SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
 

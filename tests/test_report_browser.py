@@ -171,11 +171,11 @@ def test_the_time_of_any_number_of_epochs_is_computed(browser: Any, report: Path
 def test_a_setting_leads_to_its_records(browser: Any, report: Path) -> None:
     with Opened(browser, report, DESK) as opened:
         page = opened.page
-        assert not page.get_by_text("record (summary.json)").first.is_visible()
+        assert not page.get_by_text("record", exact=True).first.is_visible()
         page.locator(".identity a").first.click()
         row = page.locator(page.evaluate("location.hash"))
         assert row.is_visible()
-        row.get_by_text("record (summary.json)").first.click()
+        row.get_by_text("record", exact=True).first.click()
         assert '"samples_per_second"' in page.inner_text("body")
 
 

@@ -264,7 +264,7 @@ class Report:
     def _links(self, record: Record) -> list[Link]:
         """The files of a run that are there, relative to the report."""
         folder = self.results / "runs" / record.run.id
-        files = {"specification (run.json)": folder / "run.json", "record (summary.json)": folder / "summary.json"}
+        files = {"specification": folder / "run.json", "record": folder / "summary.json"}
         logs = sorted((self.results / "logs" / "segment" / record.run.id).glob("*.log"), key=_newest)
         files["log"] = logs[-1] if logs else log_of(record.run.id, self.results)
         return [

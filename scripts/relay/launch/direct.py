@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.1  # between two looks at the processes
 
 def start(count: int, program: list[str]) -> Processes:
     """Start so many workers."""
-    port, words = free_port(), [sys.executable, "-m", "relay.launch.worker", *program]
+    port, words = free_port(), [sys.executable, "-u", "-m", "relay.launch.worker", *program]
     return {
         rank: subprocess.Popen(words, env={**os.environ, **one_node_variables(rank, count, port)})
         for rank in range(count)

@@ -1,0 +1,74 @@
+"""What a step's time goes to before and after: as torch computes by itself, and as the product does by default.
+
+Before: channels first, usual memory pages. After: channels last, huge pages. For `cpu` in all CPUs, and for `ddp` on as
+many processes, in one run of each in turns. The parts are those of the report: microseconds for each sample of a rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from common import DATA, report, trained, unpacked, workflow_run, written
+
+from relay.run_folder.places import Places
+from relay.run_folder.step_split import PARTS, StepSplit
+from relay.spec.run import Run, changed
+
+BEFORE = {"channels_last": False, "huge_pages": False}
+
+
+def observed(run: Run, results: Path) -> dict[str, float]:
+    """Microseconds of each part of a step, for each sample of a rank. Raises SystemExit where none were observed."""
+    trained(run, results)
+    split = StepSplit.read(Places(results, run.id).work)
+    if split is None:
+        raise SystemExit(f"left out: the steps of {run.id} could not be observed here")
+    samples = run.batch.global_batch_size / run.shape.world_size
+    return {part: share * split.seconds * 1e6 / samples for part, share in split.fractions().items()}
+
+
+def middle(rounds: list[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each part."""
+    return {part: round(median(each[part] for each in rounds), 2) for part in PARTS}
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="lenet-cifar10")
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
+    parser.add_argument("--global-batch-size", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    cpus = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as named:
+        results, root = Path(named), None
+        if given.task.endswith("cifar10"):
+            root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", given.data)
+        figures, ratios = {}, []
+        for name, shape in (("cpu", {"cpus_per_task": cpus}), ("ddp", {"devices_per_node": cpus})):
+            comparison = {"strategy": name, "global_batch_size": given.global_batch_size, **shape}
+            run = workflow_run({"task": given.task, "comparisons": [comparison]}, results, root=root)
+            run = replace(
+                run, length=replace(run.length, total_steps=given.steps, evaluate_every_steps=given.steps + 1)
+            )
+            kinds = {
+                "before": written(changed(run, id=f"{name}-before", **BEFORE), results),
+                "after": written(changed(run, id=f"{name}-after"), results),
+            }
+            rounds = [{kind: observed(each, results) for kind, each in kinds.items()} for _ in range(given.rounds)]
+            figures[name] = {kind: middle([each[kind] for each in rounds]) for kind in kinds}
+            if name == "cpu":
+                ratios = [sum(each["before"].values()) / sum(each["after"].values()) for each in rounds]
+    report("seconds of a step of `cpu` before, over after", ratios, microseconds_of_a_sample=figures, task=given.task)
+
+
+if __name__ == "__main__":
+    main()
