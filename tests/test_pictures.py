@@ -60,7 +60,7 @@ def test_the_first_repeats_alone_are_drawn_where_there_are_very_many(
     fewer = draw(found, "x")
     assert whole is not None
     assert fewer is not None
-    assert whole.count('<g id=') - fewer.count('<g id=') == 2  # a line of each setting
+    assert whole.count("<g id=") - fewer.count("<g id=") == 2  # a line of each setting
     assert tree.compare() == 0
     assert tree.html.count(said) == 2
 
