@@ -74,7 +74,8 @@ ROWS = (
         ("--task", "resnet18-group-cifar10", "--against", "plain", "--threads", "2", "--channels-last",
          "--global-batch-size", "32", "--steps", "6", "--rounds", "3"), 0.97, shown=("other", "product")),
     *(Row(f"huge pages, {task}", "usual pages", "knobs",
-          ("--task", task, "--global-batch-size", batch, "--steps", count, "--rounds", "2"), 1.0, shown=("others", "not_installed"))
+          ("--task", task, "--global-batch-size", batch, "--steps", count, "--rounds", "2"), 1.0,
+          shown=("others", "not_installed"))
       for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "60"))),
     Row("a step of LeNet, batch 512, `cpu` on all CPUs (`ddp` beside it)", "channels first and usual pages",
         "step_profile", reach=1.0, shown=("microseconds_of_a_sample",)),
@@ -90,21 +91,20 @@ ROWS = (
         ("--runs", "100", "--growth", "2"), 1.1, most=True),
     Row("a node's environment from the wheelhouse, with its first `import torch`", "venv, pip and `import torch`",
         "environment", ("--rounds", "2"), 5.0, shown=("seconds",)),
-    Row("`make demo` after installation, seconds", "–", "demo", ("--rounds", "2"), 75, most=True, shown=("share_of_proofs",)),
+    Row("`make demo` after installation, seconds", "–", "demo", ("--rounds", "2"), 75, most=True,
+        shown=("share_of_proofs",)),
 )  # fmt: skip
 
 
 def answer(row: Row, further: Sequence[str] = ()) -> dict[str, Any] | str:
-    """What the row's benchmark prints; a text that begins with `left out: ` where it cannot run here.
-
-    Raises SystemExit where it fails.
-    """
+    """What the row's benchmark prints; a text where it cannot run here (`left out: …`), or failed (`failed: …`)."""
     command = [sys.executable, str(HERE / f"{row.script}.py"), *row.options, *further]
     done = subprocess.run(command, check=False, text=True, capture_output=True)
     if done.returncode and (said := done.stderr.strip()).startswith(FIRST_LINE):
         return said.splitlines()[0]
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    if done.returncode:  # the other rows are measured all the same
+        print(f"{' '.join(command)} failed:\n{done.stderr}", file=sys.stderr, flush=True)
+        return f"failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -153,12 +153,15 @@ def main() -> None:
     if unknown := {*(given.only or ())} - known:
         parser.error(f"--only: '{unknown.pop()}' is not allowed; allowed: {', '.join(sorted(known))}")
     rows = [row for row in ROWS if given.only is None or row.script in given.only]
-    lines = head()
+    lines, failed = head(), False
     for number, row in enumerate(rows, 1):
         print(f"[{number}/{len(rows)}] {row.what}", file=sys.stderr, flush=True)
-        lines.append(line(row, answer(row)))
+        found = answer(row)
+        failed |= isinstance(found, str) and not found.startswith(FIRST_LINE)
+        lines.append(line(row, found))
         print(lines[-1], flush=True)
         given.output.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
