@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from common import ROOT, report
@@ -51,20 +53,20 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as named:
         os.chdir(named)  # the wheelhouse's place is below the folder of the call
-        sys.stdout, told = sys.stderr, sys.stdout  # stdout is for the figures alone
-        try:
-            wheels = wheelhouse.fetch(wheelhouse.order(ROOT, "torch", "cpu")).resolve()
-        except UserError as error:
-            sys.exit(f"left out: {error}")
         ratios, seconds = [], []
-        for number in range(given.rounds):
-            disks = [Path(named, f"{name}-{number}") for name in ("ours", "pips")]
-            for disk in disks:
-                disk.mkdir(mode=0o700)
-            seconds.append(ours(wheels, disks[0]))
-            ratios.append(pips(wheels, disks[1]) / seconds[-1])
-            subprocess.run(["rm", "-rf", *map(str, disks)], check=True)
-        sys.stdout = told
+        with redirect_stdout(sys.stderr):  # stdout is for the figures alone
+            try:
+                wheels = wheelhouse.fetch(wheelhouse.order(ROOT, "torch", "cpu")).resolve()
+            except UserError as error:
+                sys.exit(f"left out: {error}")
+            for number in range(given.rounds):
+                disks = [Path(named, f"{name}-{number}") for name in ("ours", "pips")]
+                for disk in disks:
+                    disk.mkdir(mode=0o700)
+                seconds.append(ours(wheels, disks[0]))
+                ratios.append(pips(wheels, disks[1]) / seconds[-1])
+                for disk in disks:
+                    shutil.rmtree(disk)
         os.chdir(ROOT)
     question = "seconds of virtualenv, pip and import torch over those of the wheelhouse and import torch"
     report(question, ratios, seconds=round(statistics.median(seconds), 1))

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from common import DATA, report, run_of, unpacked
 
-from relay.launch.command_lines import huge_pages
+from relay.launch.command_lines import tunables
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.run import Run, changed
@@ -108,8 +108,9 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    if TUNABLES not in os.environ:  # glibc reads it when a process begins; all loops have what jobs have
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **huge_pages(os.environ)})
+    # glibc reads it when a process begins; all loops have what jobs have.
+    if (told := os.environ.get(TUNABLES, "")) != (wanted := tunables(told, huge_pages=True)):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, TUNABLES: wanted})
     machine.set_threads(given.threads, 1)
     ranks = Ranks.join("cpu", "gloo")
     with tempfile.TemporaryDirectory() as named:

@@ -9,7 +9,7 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import read_json, write_json
-from relay.run_folder.snapshot import NOTED
+from relay.run_folder.snapshot import NOTED, noted
 from relay.spec.run import changed
 from relay.training.changed_code import source_today, training_source, warnings
 from relay.training.summary import summarise
@@ -83,11 +83,19 @@ def test_what_a_code_is_is_found_once_and_anew_where_it_is_damaged(bench: Bench)
     (frozen,) = (chain.results / "code").iterdir()
     told = {"strategy_source": source_today(chain.run), "training_source": training_source(chain.run)}
     assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
-    (frozen / NOTED).write_text("{")
-    chain.start_anew("again")
-    assert chain.forked().status == 0
-    assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
+    for damage in ("{", "null", "[]"):
+        (frozen / NOTED).write_text(damage)
+        chain.start_anew(f"after {damage}")
+        assert chain.forked().status == 0
+        assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
     assert told.items() <= read_json(chain.work / "chain.json").items()
+
+
+def test_what_is_found_of_other_files_than_the_snapshots_is_not_kept(tmp_path: Path) -> None:
+    """A file is saved between the making of the snapshot and the look at today's code."""
+    assert noted(tmp_path, "strategy mine", lambda: "of the edited file", lambda: False) == "of the edited file"
+    assert noted(tmp_path, "strategy mine", lambda: "of the snapshot", lambda: True) == "of the snapshot"
+    assert noted(tmp_path, "strategy mine", lambda: "of anything", lambda: True) == "of the snapshot"
 
 
 @pytest.mark.parametrize(

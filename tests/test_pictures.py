@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 from matplotlib.figure import Figure
@@ -163,3 +164,25 @@ def test_a_long_name_stays_within_its_picture(tree: Tree) -> None:
             for text in figure.findobj(Text):
                 if "rather" in text.get_text():
                     assert text.get_window_extent().x1 <= 1.02 * figure.bbox.x1, name
+
+
+def test_a_picture_is_written_shortly_and_shows_the_same() -> None:
+    with drawing.styled("salt"):
+        figure = Figure()
+        axes = figure.subplots()
+        axes.plot([0, 1, 2], [0.123456789, 1, 0.5], color=drawing.INK)
+        axes.plot([0, 1, 1, 1], [0.2, 0.4, 0.4, 0.6], "o", color=drawing.MUTED)
+        axes.set_title('url(#nothing) href="#nothing" <b>')
+        svg = drawing.svg_of(figure, "x")
+    parsed = ElementTree.fromstring(drawing.standalone(svg))
+    ids = {element.get("id") for element in parsed.iter()}
+    uses = [element for element in parsed.iter() if element.tag.endswith("use")]
+    assert {use.get("{http://www.w3.org/1999/xlink}href", "")[1:] for use in uses} <= ids
+    assert set(re.findall(r"clip-path=\"url\(#([^)]*)\)", svg)) <= ids
+    (dots,) = [group for group in parsed.iter() if len([use for use in group if use in uses]) == 3]
+    assert drawing.MUTED not in svg
+    assert "--muted" in svg
+    assert len({(use.get("x"), use.get("y")) for use in dots}) == 3  # one of the four lies on another
+    assert max(len(number.partition(".")[2]) for number in re.findall(r' [xy]="([^"]*)"', svg)) == 1
+    lines = [path.split() for path in re.findall(r' d="(M[^"]*)"', svg)]
+    assert [line[0] for line in lines if len(line) == 7] == ["M"]  # the three points of the line

@@ -48,7 +48,7 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
             CPU | {"launcher": "torchrun"},
             "launcher torchrun is for several processes, this is one; use launcher none",
         ),
-        (DDP | {"launcher": "none"}, "launcher none starts one process, 2 are needed; use launcher torchrun"),
+        (DDP | {"launcher": "none"}, "launcher none starts one process, 2 are needed; leave it out"),
         (
             DDP | {"nodes": 2, "devices_per_node": 1},
             "2 nodes: needs a cluster profile; on one machine give devices_per_node",

@@ -15,7 +15,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.launch import step
-from relay.launch.command_lines import Meeting, command, huge_pages, rank_variables
+from relay.launch.command_lines import Meeting, command, rank_variables, tunables
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.cpus import SHARE, VEILED
@@ -283,16 +283,19 @@ def test_the_training_computes_in_its_threads_and_what_runs_beside_it_alone() ->
     assert told[3] == "0"
 
 
+CHECKED, HUGE = "glibc.malloc.check=0", "glibc.malloc.hugetlb=1"
+
+
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("told", "huge", "usual"),
     [
-        (None, "glibc.malloc.hugetlb=1"),
-        ("glibc.malloc.check=0", "glibc.malloc.check=0:glibc.malloc.hugetlb=1"),
-        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+        ("", HUGE, ""),
+        (CHECKED, f"{CHECKED}:{HUGE}", CHECKED),
+        (f"glibc.malloc.hugetlb=2:{CHECKED}", f"{CHECKED}:{HUGE}", CHECKED),
     ],
 )
-def test_huge_pages_are_asked_for_beside_what_the_user_tells_glibc(before: str | None, after: str) -> None:
-    assert huge_pages({} if before is None else {"GLIBC_TUNABLES": before}) == {"GLIBC_TUNABLES": after}
+def test_the_setting_alone_says_whether_huge_pages_are_asked_for(told: str, huge: str, usual: str) -> None:
+    assert (tunables(told, huge_pages=True), tunables(told, huge_pages=False)) == (huge, usual)
 
 
 def test_a_process_that_asks_for_huge_pages_gets_them() -> None:
@@ -302,7 +305,7 @@ def test_a_process_that_asks_for_huge_pages_gets_them() -> None:
     program = "import torch; kept = torch.ones(32_000_000); print(open('/proc/self/smaps_rollup').read())"
     told = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, **huge_pages({})},
+        env={**os.environ, "GLIBC_TUNABLES": tunables("", huge_pages=True)},
         check=True,
         text=True,
         capture_output=True,

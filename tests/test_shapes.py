@@ -140,7 +140,7 @@ def test_what_the_site_does_not_have_is_skipped_with_the_numbers(
 def test_srun_is_for_clusters() -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
     found = plan(load({"comparisons": [ddp]}), gpus=0)
-    assert found.skipped[0].reasons[0] == "launcher srun needs a cluster profile; use launcher torchrun"
+    assert found.skipped[0].reasons[0] == "launcher srun needs a cluster profile; leave it out"
 
 
 def test_a_second_node_before_the_first_is_full_is_warned_of(planned: Any) -> None:

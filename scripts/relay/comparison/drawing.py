@@ -176,7 +176,7 @@ def svg_of(figure: Figure, name: str) -> str:
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
     ids = {told: f"{name}-{number}" for number, told in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg)))}
-    svg = re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda found: found[1] + ids[found[2]], svg)
+    svg = re.sub(r'(\bid="|href="#|url\(#)([^")]*)', lambda found: found[1] + ids.get(found[2], found[2]), svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return _shortened(svg)
@@ -184,7 +184,8 @@ def svg_of(figure: Figure, name: str) -> str:
 
 def _shortened(svg: str) -> str:
     """The same picture in half of the bytes: a tenth of a point cannot be seen, and matplotlib writes a millionth."""
-    svg = re.sub(r'(?<= d=")[^"]*', lambda found: _TENTHS.sub(r"\1", found[0]).replace(" \nL ", " "), svg)
+    # Of lines alone, in which each further point belongs to a line, too. Curves are the small shapes of markers.
+    svg = re.sub(r'(?<= d=")[^"CQ]*(?=")', lambda found: _TENTHS.sub(r"\1", found[0]).replace(" \nL ", " "), svg)
     svg = re.sub(r'(?<= [xy]=")[^"]*', lambda found: _TENTHS.sub(r"\1", found[0]), svg)
     return re.sub(r"\n\s+", "\n", _MARKERS.sub(_in_one_style, svg))
 

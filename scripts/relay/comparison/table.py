@@ -240,10 +240,14 @@ def _scale(rows: Mapping[str, Row], groups: Mapping[str, list[Record]]) -> None:
 
 
 def _same(smaller: Run, larger: Run) -> bool:
-    """Whether two runs differ in size only. A single process needs no launcher, and `direct` starts one node alone."""
+    """Whether two runs differ in size only.
+
+    A single process needs no launcher. `direct` works on one node only: torchrun takes its place on several.
+    """
     alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
     starters = smaller.shape.launcher, larger.shape.launcher
-    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or starters == ("direct", "torchrun"))
+    over_nodes = starters == ("direct", "torchrun") and larger.shape.nodes > 1
+    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or over_nodes)
 
 
 def _without_size(run: Run) -> Row:

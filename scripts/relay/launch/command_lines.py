@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from relay.base.errors import UserError
 from relay.spec.run import Specification, Training
-from relay.spec.setting import HUGE_PAGES, TUNABLES
+from relay.spec.setting import HUGE_PAGES
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -70,11 +70,11 @@ def command(
     return [*python, *torchrun, *worker]
 
 
-def huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variable by which glibc asks for huge pages, beside what the user tells it."""
-    told = [each for each in environment.get(TUNABLES, "").split(":") if each]
-    own = any(each.startswith(f"{HUGE_PAGES.partition('=')[0]}=") for each in told)
-    return {TUNABLES: ":".join([*told, *([] if own else [HUGE_PAGES])])}
+def tunables(told: str, *, huge_pages: bool) -> str:
+    """What glibc is told, from what the user tells it; the setting alone says whether it asks for huge pages."""
+    name = f"{HUGE_PAGES.partition('=')[0]}="
+    others = [each for each in told.split(":") if each and not each.startswith(name)]
+    return ":".join([*others, *([HUGE_PAGES] if huge_pages else [])])
 
 
 def is_script(run: Specification) -> bool:

@@ -15,7 +15,6 @@ from relay.environments import overlay
 from relay.environments.locks import lock_of
 from relay.planning.gpus import count_gpus
 from relay.planning.plan import Plan, Skipped
-from relay.planning.settings import default_launcher
 from relay.spec.run import Gate, Preflight, Setting
 
 TARGET = "selftest"
@@ -72,8 +71,7 @@ def pairs(plan: Plan) -> dict[str, Preflight]:
     found: dict[tuple[Any, ...], Preflight] = {}
     for look in sorted(plan.preflights.values(), key=lambda look: (len(look.node_needs), look.id)):
         shape = look.shape
-        usual = default_launcher(shape, shape.backend, None)
-        if look.stack == plan.stacks.plain and shape.world_size == 2 and shape.launcher == usual:
+        if look.stack == plan.stacks.plain and shape.world_size == 2 and shape.launcher in ("direct", "torchrun"):
             found.setdefault((shape.nodes, shape.device, shape.backend), look)
     return {look.id: look for look in found.values()}
 

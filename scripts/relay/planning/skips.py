@@ -69,9 +69,9 @@ def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iter
     if launcher != "none" and world_size == 1:
         yield f"launcher {launcher} is for several processes, this is one; use launcher none"
     if launcher == "none" and world_size > 1:
-        yield f"launcher none starts one process, {world_size} are needed; use launcher torchrun"
+        yield f"launcher none starts one process, {world_size} are needed; leave it out"
     if launcher == "srun" and here.site is None:
-        yield "launcher srun needs a cluster profile; use launcher torchrun"
+        yield "launcher srun needs a cluster profile; leave it out"
     if launcher in ("direct", "spawn") and shape.nodes > 1:
         yield f"launcher {launcher} works on one node only, nodes is {shape.nodes}; use launcher torchrun"
     if launcher == "horovodrun" and shape.nodes > 1:

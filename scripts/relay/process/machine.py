@@ -21,7 +21,10 @@ from relay.spec.run import Specification
 from relay.spec.setting import TF32
 
 # Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
-TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
+TOLD = (
+    *("CUDA_MPS_", "CUDA_VISIBLE_", "GLIBC_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_"),
+    "WORLD_SIZE",
+)
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
@@ -32,7 +35,7 @@ def set_threads(threads: int, interop_threads: int) -> None:
 
 
 def compute_in(threads: int) -> None:
-    """Let this thread compute in so many threads, and each thread that begins to compute later in itself alone.
+    """Let this thread compute in so many threads. Threads that begin to compute later use one thread each.
 
     Else those that save, and gloo's, would have OpenMP teams of their own. Where a process has more OpenMP threads than
     CPUs, libgomp lets the members of all its teams sleep where they would wait for each other busily: every step of a

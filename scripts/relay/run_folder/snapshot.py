@@ -101,16 +101,18 @@ def name_of_today(strategy_file: Path | None, task_file: str = "", script: Scrip
     return _digest(_contents(strategy_file, task_file, script))
 
 
-def noted(frozen: Path, name: str, find: Callable[[], str]) -> str:
+def noted(frozen: Path, name: str, find: Callable[[], str], is_todays: Callable[[], bool]) -> str:
     """What `find` says of the code of a snapshot, by this name; it is asked once, for all runs that the code trains.
 
-    What cannot be kept is found out again.
+    It reads today's files. So its answer is kept only where `is_todays` says that they still are the snapshot's.
     """
     known = read_json_or(frozen / NOTED, {})
+    known = known if isinstance(known, dict) else {}
     if name not in known:
         known[name] = find()
-        with suppress(OSError):
-            write_json(frozen / NOTED, known)
+        with suppress(OSError):  # what cannot be kept is found out again
+            if is_todays():
+                write_json(frozen / NOTED, known)
     return str(known[name])
 
 

@@ -130,7 +130,9 @@ class Shape:
         "horovodrun (Horovod's own, on one node)",
         label="launcher {}",
         bears_on="identity job",
-        axis=Axis(null="direct for several on one node, torchrun on several nodes, none for one process"),
+        axis=Axis(
+            null="direct for several on one node, torchrun on several and for commands, srun with mpi, none for one"
+        ),
     )
     backend: Backend | None = declare(
         "gloo",

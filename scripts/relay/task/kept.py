@@ -37,7 +37,7 @@ def transformed(split: Split, stored: Batch, device: torch.device) -> Batch | No
                 for space, part in zip(batches.leaves(whole), batches.leaves(made(positions)), strict=True):
                     space[positions[0] : positions[-1] + 1] = part
             some = (spread(count, PIECE // 10).flip(0), torch.tensor([count - 1]))
-            return whole if all(_same(made(each), batches.taken(whole, each.to(device))) for each in some) else None
+            return whole if all(_same(made(each), taken(whole, each.to(device))) for each in some) else None
     except Exception:  # the transform wants batches of one size; if it is a mistake, the first step tells it
         return None
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,12 @@ def _code_of_today(places: Places, run: Run) -> dict[str, str]:
         )
     frozen = freeze(*_files(run), folder=places.code)
     # Each takes a tenth of a second and more, and many runs are trained by one code.
-    strategy = script.source if script else noted(frozen, f"strategy {run.strategy.name}", lambda: sources(run))
+    digest = partial(noted, frozen, is_todays=lambda: name_of_today(*_files(run)) == frozen.name)
     trains = "script" if script else f"training of {run.task.name}"
     return {
         "code": frozen.name,
-        "strategy_source": strategy,
-        "training_source": noted(frozen, trains, lambda: training_source(run)),
+        "strategy_source": script.source if script else digest(f"strategy {run.strategy.name}", partial(sources, run)),
+        "training_source": digest(trains, partial(training_source, run)),
     }
 
 
