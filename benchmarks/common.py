@@ -94,8 +94,8 @@ def written(run: Run, results: Path) -> Run:
     return run
 
 
-def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxyType({})) -> float:
-    """Samples per second of all the steps that the run's job records, from its first one to its last; it is begun anew.
+def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxyType({}), *, after: int = 0) -> float:
+    """Samples per second of the steps that the run's job records `after` so many, to its last; it is begun anew.
 
     `variables` join the job's environment. Raises SystemExit with what the job printed, where it fails.
     """
@@ -117,7 +117,7 @@ def trained(run: Run, results: Path, variables: Mapping[str, str] = MappingProxy
     if done.returncode:
         sys.exit(f"the run {run.id} failed:\n{done.stdout}")
     lines = [json.loads(line) for path in places.work.glob("records/*.jsonl") for line in path.read_text().splitlines()]
-    blocks = [block for line in lines for block in line.get("blocks", ())]  # first step, last step, seconds, …
+    blocks = [block for line in lines for block in line.get("blocks", ()) if block[0] >= after]
     steps, seconds = sum(block[1] - block[0] for block in blocks), sum(block[2] for block in blocks)
     return steps * run.batch.global_batch_size / seconds
 

@@ -1,7 +1,7 @@
 """What huge pages, other memory allocators and OpenMP's knobs do for the speed of a run on CPUs, in turns.
 
 Each is compared with the same run in usual pages, as glibc and OpenMP are without being told anything. Huge pages are
-the product's default (`huge_pages`). Of a library that is not installed (jemalloc, tcmalloc) nothing is measured.
+an axis (`huge_pages`). Of a library that is not installed (jemalloc, tcmalloc) nothing is measured.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from common import DATA, report, trained, unpacked, workflow_run, written
 from relay.spec.run import changed
 
 GIB = 2**30
+WARM = 10  # steps, in which memory is asked for
 KNOBS = {
     "glibc keeps what is freed": {"MALLOC_MMAP_THRESHOLD_": str(GIB), "MALLOC_TRIM_THRESHOLD_": str(4 * GIB)},
     "torch's own huge pages": {"THP_MEM_ALLOC_ENABLE": "1"},
@@ -52,10 +53,10 @@ def main() -> None:
         others: dict[str, list[float]] = {name: [] for name in known}
         speeds = []
         for _ in range(given.rounds):
-            speeds.append(trained(usual, results))
-            ratios.append(trained(huge, results) / speeds[-1])
+            speeds.append(trained(usual, results, after=WARM))
+            ratios.append(trained(huge, results, after=WARM) / speeds[-1])
             for name, told in known.items():
-                others[name].append(trained(usual, results, told) / speeds[-1])
+                others[name].append(trained(usual, results, told, after=WARM) / speeds[-1])
     report("speed in huge pages over that in usual ones", ratios, samples_per_second=round(statistics.median(speeds)),
            others={name: round(statistics.median(found), 3) for name, found in others.items()},
            not_installed=sorted({*KNOBS} - {*known}), task=given.task, global_batch_size=given.global_batch_size,

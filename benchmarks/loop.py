@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -23,11 +22,10 @@ from pathlib import Path
 import torch
 from common import DATA, report, run_of, unpacked
 
-from relay.launch.command_lines import tunables
 from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.run import Run, changed
-from relay.spec.setting import TUNABLES, Computation, Feeding
+from relay.spec.setting import Computation, Feeding
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
 from relay.task.split import Chosen, chosen
@@ -108,9 +106,6 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    # glibc reads it when a process begins; all loops have what jobs have.
-    if (told := os.environ.get(TUNABLES, "")) != (wanted := tunables(told, huge_pages=True)):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, TUNABLES: wanted})
     machine.set_threads(given.threads, 1)
     ranks = Ranks.join("cpu", "gloo")
     with tempfile.TemporaryDirectory() as named:

@@ -1,4 +1,4 @@
-"""What a step's time goes to with channels last and huge pages, the product's defaults (after), and without (before).
+"""What a step's time goes to with channels last, the product's default (after), and without (before).
 
 For `cpu` on two CPUs, and for `ddp` on two processes, in one run of each in turns. The parts are those of the report:
 microseconds for each sample of a rank.
@@ -19,7 +19,7 @@ from relay.run_folder.places import Places
 from relay.run_folder.step_split import PARTS, StepSplit
 from relay.spec.run import Run, changed
 
-BEFORE = {"channels_last": False, "huge_pages": False}
+BEFORE = {"channels_last": False}
 
 
 def observed(run: Run, results: Path) -> dict[str, float]:

@@ -108,7 +108,7 @@ def test_an_environment_is_made_in_both_ways() -> None:
 
 @pytest.mark.slow
 def test_what_knobs_do_is_measured() -> None:
-    found = printed("knobs", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "12", "--rounds", "1")
+    found = printed("knobs", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "24", "--rounds", "1")
     assert found["median_ratio"] > 0
     assert {"threads bound to cores", "glibc keeps what is freed"} <= found["others"].keys()
 

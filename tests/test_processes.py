@@ -314,7 +314,7 @@ def test_a_process_that_asks_for_huge_pages_gets_them() -> None:
     assert kilobytes > 60_000  # of 125,000
 
 
-def test_huge_pages_are_the_default_on_cpus() -> None:
-    assert run().shape.huge_pages
+def test_huge_pages_are_an_axis() -> None:
+    assert not run().shape.huge_pages
     asked = {"repeats": 1, "comparisons": [{"strategy": "cpu", "huge_pages": [True, False]}]}
     assert {found.shape.huge_pages for found in plan(load(asked), gpus=0).runs} == {True, False}

@@ -167,13 +167,10 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
 
 
 def _shape(asked: Asked, here: Here) -> Shape:
-    """The shape. A command starts its node's processes itself, unless the launcher is to start each of them.
-
-    It is measured as it stands, in the pages that it asks for itself.
-    """
+    """The shape. A command starts its node's processes itself, unless the launcher is to start each of them."""
     shape = settings.shape_of(asked, NEEDS, here)
     several: Launcher = "torchrun" if shape.world_size > 1 else "none"
-    return replace(shape, launcher=asked.axes["launcher"] or several, huge_pages=bool(asked.axes["huge_pages"]))
+    return replace(shape, launcher=asked.axes["launcher"] or several)
 
 
 def _length(config: Config) -> Length:

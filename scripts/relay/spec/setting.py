@@ -120,7 +120,7 @@ class Shape:
         "costs few page faults",
         label="huge pages|usual pages",
         bears_on="identity",
-        axis=Axis(null="true on CPUs, false on GPUs and for commands"),
+        axis=Axis(),
     )
     launcher: Launcher = declare(
         "none",
