@@ -69,7 +69,7 @@ def test_a_benchmark_without_its_data_is_left_out_with_the_reason(tmp_path: Path
 
 @pytest.mark.slow
 def test_what_saving_costs_is_measured() -> None:
-    found = printed("saving", "--steps", "40", "--rounds", "1", "--every-seconds", "0.1")
+    found = printed("saving", "--steps", "110", "--rounds", "1", "--every-seconds", "0.1")
     assert found["median_ratio"] > 0
 
 
@@ -91,7 +91,7 @@ def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_steps_profile_is_measured_before_and_after() -> None:
     found = printed(
-        "step_profile", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "40", "--rounds", "1"
+        "step_profile", "--task", "lenet-digits", "--global-batch-size", "64", "--steps", "110", "--rounds", "1"
     )
     assert {name: set(kinds) for name, kinds in found["microseconds_of_a_sample"].items()} == {
         "cpu": {"before", "after"},
