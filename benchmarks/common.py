@@ -86,6 +86,13 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
     return written(run, results)
 
 
+def short_run(task: str, comparison: Mapping[str, Any], steps: int, results: Path, data: Path) -> Run:
+    """The one run of a comparison, of so many steps and without evaluations; CIFAR-10's archive lies in `data`."""
+    root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", data) if task.endswith("cifar10") else None
+    run = workflow_run({"task": task, "comparisons": [comparison]}, results, root=root)
+    return replace(run, length=replace(run.length, total_steps=steps, evaluate_every_steps=steps + 1))
+
+
 def written(run: Run, results: Path) -> Run:
     """The run, with the files that its job needs."""
     folder = Places(results, run.id).run

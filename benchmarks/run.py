@@ -73,9 +73,9 @@ ROWS = (
     Row("ResNet-18 with GroupNorm on CIFAR-10, two threads", "the same", "loop",
         ("--task", "resnet18-group-cifar10", "--against", "plain", "--threads", "2", "--channels-last",
          "--global-batch-size", "32", "--steps", "6", "--rounds", "3"), 0.97, shown=("other", "product")),
-    *(Row(f"huge pages, {task}", "usual pages", "knobs",
-          ("--task", task, "--global-batch-size", batch, "--steps", count, "--rounds", "2"), 1.0,
-          shown=("others", "not_installed"))
+    *(Row(f"the best memory allocator, or knob of OpenMP: {task}", "none", "knobs",
+          ("--task", task, "--global-batch-size", batch, "--steps", count, "--rounds", "2"),
+          shown=("best", "knobs", "not_installed"))
       for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "110"))),
     Row("a step of LeNet, batch 512, `cpu` on two CPUs (`ddp` beside it)", "channels first",
         "step_profile", reach=1.0, shown=("microseconds_of_a_sample",)),

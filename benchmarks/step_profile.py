@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from common import DATA, report, trained, unpacked, workflow_run, written
+from common import DATA, report, short_run, trained, written
 
 from relay.run_folder.places import Places
 from relay.run_folder.step_split import PARTS, StepSplit
@@ -47,16 +46,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as named:
-        results, root = Path(named), None
-        if given.task.endswith("cifar10"):
-            root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", given.data)
+        results = Path(named)
         figures, ratios = {}, []
         for name, shape in (("cpu", {"cpus_per_task": 2}), ("ddp", {"devices_per_node": 2})):
             comparison = {"strategy": name, "global_batch_size": given.global_batch_size, **shape}
-            run = workflow_run({"task": given.task, "comparisons": [comparison]}, results, root=root)
-            run = replace(
-                run, length=replace(run.length, total_steps=given.steps, evaluate_every_steps=given.steps + 1)
-            )
+            run = short_run(given.task, comparison, given.steps, results, given.data)
             kinds = {
                 "before": written(changed(run, id=f"{name}-before", **BEFORE), results),
                 "after": written(changed(run, id=f"{name}-after"), results),

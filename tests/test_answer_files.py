@@ -209,13 +209,6 @@ def test_a_script_of_ones_own_gets_the_launchers_line_the_threads_and_the_backen
     assert [line[: len(told)] for line, told in zip(lines[-len(expected) :], expected, strict=True)] == expected
 
 
-def test_a_script_of_ones_own_gets_the_pages_that_were_measured(tree: Tree) -> None:
-    (identity,) = tree.setting("cpu", [100.0], huge_pages=True)
-    run = run_of(tree, identity)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
-    assert "export GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in own_script(run, request(run, [summary], None))
-
-
 def test_a_script_of_ones_own_is_told_how_the_model_was_computed(tree: Tree) -> None:
     """Else it would not have the speed that was measured."""
     (identity,) = tree.setting("cpu", [100.0], channels_last=True, compile=True)

@@ -15,7 +15,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.launch import step
-from relay.launch.command_lines import Meeting, command, rank_variables, tunables
+from relay.launch.command_lines import Meeting, command, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.cpus import SHARE, VEILED
@@ -281,40 +281,3 @@ def test_the_training_computes_in_its_threads_and_what_runs_beside_it_alone() ->
     ).stdout.split()
     assert told[:2] == ["2", "1"]
     assert told[3] == "0"
-
-
-CHECKED, HUGE = "glibc.malloc.check=0", "glibc.malloc.hugetlb=1"
-
-
-@pytest.mark.parametrize(
-    ("told", "huge", "usual"),
-    [
-        ("", HUGE, ""),
-        (CHECKED, f"{CHECKED}:{HUGE}", CHECKED),
-        (f"glibc.malloc.hugetlb=2:{CHECKED}", f"{CHECKED}:{HUGE}", CHECKED),
-    ],
-)
-def test_the_setting_alone_says_whether_huge_pages_are_asked_for(told: str, huge: str, usual: str) -> None:
-    assert (tunables(told, huge_pages=True), tunables(told, huge_pages=False)) == (huge, usual)
-
-
-def test_a_process_that_asks_for_huge_pages_gets_them() -> None:
-    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not enabled.exists() or "[never]" in enabled.read_text():
-        pytest.skip("this system gives no huge pages")
-    program = "import torch; kept = torch.ones(32_000_000); print(open('/proc/self/smaps_rollup').read())"
-    told = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "GLIBC_TUNABLES": tunables("", huge_pages=True)},
-        check=True,
-        text=True,
-        capture_output=True,
-    ).stdout
-    (kilobytes,) = [int(line.split()[1]) for line in told.splitlines() if line.startswith("AnonHugePages")]
-    assert kilobytes > 60_000  # of 125,000
-
-
-def test_huge_pages_are_an_axis() -> None:
-    assert not run().shape.huge_pages
-    asked = {"repeats": 1, "comparisons": [{"strategy": "cpu", "huge_pages": [True, False]}]}
-    assert {found.shape.huge_pages for found in plan(load(asked), gpus=0).runs} == {True, False}

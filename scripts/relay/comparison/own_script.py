@@ -10,7 +10,6 @@ from pathlib import Path
 from relay.comparison.request import Request
 from relay.spec.run import Run
 from relay.spec.script import MEETING, Script, filled, options_given, placeholders, started_by_torchrun
-from relay.spec.setting import HUGE_PAGES, TUNABLES
 
 SCRIPT = "your_script.py"
 PORT = 29500  # torchrun's own
@@ -34,7 +33,6 @@ def _of_command(run: Run, script: Script, asked: Request) -> Iterator[str]:
     shape, words = run.shape, list(script.command)
     yield f"cd {shlex.quote(str(Path.cwd()))}"
     yield f'export OMP_NUM_THREADS={shape.threads} MASTER_PORT={PORT} MASTER_ADDR={FIRST_NODE}"'
-    yield from _pages(run)
     if script.chained and asked.jobs > 1:
         yield "# it goes on from its last checkpoint: `relay-chain sbatch` submits one job after the other"
     begin = started_by_torchrun(words)
@@ -73,15 +71,9 @@ def _in_shell(word: str, of_job: Mapping[str, str]) -> str:
     return f'"{filled(escaped, of_job, last=True)}"'
 
 
-def _pages(run: Run) -> Iterator[str]:
-    if run.shape.huge_pages:
-        yield f"export {TUNABLES}={HUGE_PAGES}"
-
-
 def _of_strategy(run: Run, asked: Request) -> Iterator[str]:
     shape = run.shape
     yield f"export OMP_NUM_THREADS={shape.threads}"
-    yield from _pages(run)
     if shape.interop_threads > 1:
         yield f"# in the script: torch.set_num_interop_threads({shape.interop_threads})"
     if run.computation.channels_last:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from relay.base.errors import UserError
 from relay.spec.run import Specification, Training
-from relay.spec.setting import HUGE_PAGES
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
@@ -68,13 +67,6 @@ def command(
         torchrun += [f"--nnodes={run.shape.nodes}", f"--node-rank={meeting.node}", "--rdzv-backend=static"]
         torchrun += [f"--master-addr={meeting.address}", f"--master-port={meeting.port}"]
     return [*python, *torchrun, *worker]
-
-
-def tunables(told: str, *, huge_pages: bool) -> str:
-    """What glibc is told, from what the user tells it; the setting alone says whether it asks for huge pages."""
-    name = f"{HUGE_PAGES.partition('=')[0]}="
-    others = [each for each in told.split(":") if each and not each.startswith(name)]
-    return ":".join([*others, *([HUGE_PAGES] if huge_pages else [])])
 
 
 def is_script(run: Specification) -> bool:

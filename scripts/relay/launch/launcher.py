@@ -17,14 +17,13 @@ from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation
-from relay.launch.command_lines import SAFE_PATH, command, is_script, tunables
+from relay.launch.command_lines import SAFE_PATH, command
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
 from relay.slurm import allocation, commands
 from relay.spec.job import Job
 from relay.spec.run import Specification
-from relay.spec.setting import TUNABLES
 
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
 USAGE = 2  # what programs exit with that do not understand their arguments
@@ -46,9 +45,6 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, **SAFE_PATH, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
-    # A script is measured as it stands.
-    if run.shape.huge_pages or (TUNABLES in environment and not is_script(run)):
-        environment[TUNABLES] = tunables(environment.get(TUNABLES, ""), huge_pages=run.shape.huge_pages)
     try:
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)

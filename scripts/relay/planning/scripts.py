@@ -37,9 +37,7 @@ from relay.spec.tasks import TaskSpec
 
 TASK = "script"  # the name of what scripts train: nobody knows it
 NO_DATASET = DatasetSpec(name="", version="", train_count=0, test_count=0)
-ACT_BY_THEMSELVES = frozenset(
-    {"nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher", "huge_pages"}
-)
+ACT_BY_THEMSELVES = ("nodes", "devices_per_node", "processes_per_device", "cpus_per_task", "threads", "launcher")
 MEAN_NOTHING = ("loader", "learning_rate_scaling")
 BATCHES = ("global_batch_size", "batch_per_device", "batch_per_process")
 NEEDS = Requirements()

@@ -232,7 +232,6 @@ def shape_of(asked: Asked, needs: Requirements, here: Here) -> Shape:
         # A strategy with one process uses all devices of its node.
         devices_per_process=axes["devices_per_node"] * axes["processes_per_device"] if one else 1,
         interop_threads=axes["interop_threads"],
-        huge_pages=axes["huge_pages"],
     )
     cpus = axes["cpus_per_task"] or _share_of_cpus(shape, here.site)
     backend = axes["backend"] or default_backend(shape, needs)

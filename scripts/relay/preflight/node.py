@@ -25,20 +25,7 @@ from typing import Any
 from relay.process import cpus
 
 # Of the environment, only what these begin with is recorded: nothing that could be a secret.
-PREFIXES = (
-    "CUDA_",
-    "GLIBC_",
-    "GLOO_",
-    "GOMP_",
-    "KMP_",
-    "MASTER_",
-    "MKL_",
-    "NCCL_",
-    "OMP_",
-    "PYTORCH_",
-    "TORCH_",
-    "TRITON_",
-)
+PREFIXES = ("CUDA_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TMPDIR", "PYTHONNOUSERSITE", "LOADEDMODULES")
 SLURM = [
     "JOB_ID",

@@ -21,10 +21,7 @@ from relay.spec.run import Specification
 from relay.spec.setting import TF32
 
 # Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
-TOLD = (
-    *("CUDA_MPS_", "CUDA_VISIBLE_", "GLIBC_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_"),
-    "WORLD_SIZE",
-)
+TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
 
 
 def set_threads(threads: int, interop_threads: int) -> None:

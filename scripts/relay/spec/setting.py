@@ -31,8 +31,6 @@ TF32: Mapping[str, frozenset[str]] = {
 }
 # In which a GPU's tensor cores compute convolutions; they want the channels of a pixel side by side.
 IN_TENSOR_CORES = frozenset({"bf16", "fp16", "tf32", "tf32_convolution"})
-# What lets glibc (2.35 and later; older ones ignore it) ask Linux for pages of 2 MiB, one for 512 of the usual ones.
-TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 # Far beyond any node's CPUs, and still few enough to be started.
 MOST_THREADS = 1024
 
@@ -113,14 +111,6 @@ class Shape:
         axis=Axis(),
         ge=1,
         le=MOST_THREADS,
-    )
-    huge_pages: bool = declare(
-        False,
-        means="whether main memory is asked for in huge pages, where Linux gives them on demand: a large batch then "
-        "costs few page faults",
-        label="huge pages|usual pages",
-        bears_on="identity",
-        axis=Axis(),
     )
     launcher: Launcher = declare(
         "none",
