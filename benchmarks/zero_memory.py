@@ -125,6 +125,7 @@ def _measure(rank: int, told: dict[str, str], strategy: str, held: str, shape: t
 def _trained(kind: Any, ranks: Any, held: str, width: int, depth: int) -> tuple[Any, Any]:
     """A strategy that has trained a GPT for its first steps, and what trains another step."""
     import torch
+    from torch.utils.data import TensorDataset
 
     from relay.spec.looked import Looked
     from relay.spec.tasks import BUILT_IN
@@ -133,8 +134,9 @@ def _trained(kind: Any, ranks: Any, held: str, width: int, depth: int) -> tuple[
     spec = Looked.read(BUILT_IN / "cards/gpt-small.json").task
     options = {**spec.options, "length": LENGTH, "width": width, "depth": depth, "heads": 8}
     task = BoundTask(replace(spec, options=options), 1, held, steps_per_epoch=9, total_steps=9)
-    built = kind(task, ranks, ranks.world_size, {})
     inputs = torch.randint(256, (1, LENGTH), generator=torch.Generator().manual_seed(ranks.rank))
+    task.datasets = (TensorDataset(inputs, inputs),) * 2  # DDP settles its buckets with a batch of them
+    built = kind(task, ranks, ranks.world_size, {})
 
     def step() -> None:
         built.train_step((inputs, inputs))

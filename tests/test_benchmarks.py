@@ -175,6 +175,15 @@ def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
     assert found["rules"]["segment"] == 65.0
 
 
+@pytest.mark.slow
+def test_what_each_rank_holds_is_measured_by_part() -> None:
+    debian_packages.require()
+    small = ("--width", "64", "--depth", "1", "--ranks", "2", "--held", "fp32", "--strategies", "ddp", "zero1")
+    whole, divided = printed("zero_memory", *small)["rows"]
+    assert (whole["strategy"], divided["strategy"]) == ("ddp", "zero1")
+    assert whole["optimizer"] == pytest.approx(2 * divided["optimizer"], rel=0.02)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_each_stage_of_zero_needs_less_memory_than_the_one_before() -> None:
