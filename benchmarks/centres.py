@@ -3,6 +3,8 @@
 --page cifar10-cpu         the script for CPUs as it stands, batch 512, with two threads
 --page pytorch-ddp-test    the script for DistributedDataParallel, batch 256 in each of two processes, with gloo in
                            place of NCCL, and without its words for GPUs
+--page cifar10-gpu         the script for one GPU as it stands, without data workers; its speed with some is told too.
+                           `--network` puts one of the product's networks in the place of its own
 
 Of the page's script the time of its whole epoch counts, from the first batch that is asked for to the last; of the
 product's job the time of all steps that it recorded. The product's seconds of each setting are told.
@@ -11,6 +13,7 @@ product's job the time of all steps that it recorded. The product's seconds of e
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import socket
@@ -21,7 +24,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import DATA, PAGES, ROOT, page_script, report, trained, unpacked, workflow_run
+from torch.utils.flop_counter import FlopCounterMode
 
 from relay.spec.run import Run
 
@@ -51,13 +56,19 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 OURS: dict[str, list[dict[str, Any]]] = {
     "cifar10-cpu": [{"strategy": "cpu", "cpus_per_task": 2}, {"strategy": "ddp", "devices_per_node": 2}],
     "pytorch-ddp-test": [{"strategy": "ddp", "devices_per_node": 2}],
+    "cifar10-gpu": [
+        {"strategy": "single_gpu"},
+        {"strategy": "single_gpu", "precision": "tf32", "compile": True},
+        {"strategy": "single_gpu", "precision": "bf16", "compile": True},
+    ],
 }
+DATA_WORKERS = (2, 4, 8)
 
 
-def of_page(page: str, script: Path, cifar10: Path) -> float:
+def of_page(page: str, script: Path, cifar10: Path, batch: int, workers: int = 0) -> float:
     """Seconds of an epoch of the page's script, the longest of its processes."""
-    processes = 1 if page == "cifar10-cpu" else 2
-    words = [f"--batch_size={BATCH // processes}"]
+    processes = 2 if page == "pytorch-ddp-test" else 1
+    words = [f"--batch_size={batch // processes}", f"--num_workers={workers}"]
     if processes > 1:
         words += ["--init_method", f"tcp://127.0.0.1:{_free_port()}", "--world_size=2", "--max_epochs=1"]
     started = []
@@ -77,6 +88,25 @@ def of_page(page: str, script: Path, cifar10: Path) -> float:
     return max(float(seconds) for each in printed for seconds in re.findall(r"EPOCH ([\d.]+)", each))
 
 
+def edited(text: str, page: str, network: str | None) -> str:
+    """The page's script, changed where it could not run here, or is to train another network."""
+    if page == "pytorch-ddp-test":
+        for gpu, cpu in ON_CPUS:
+            text = text.replace(gpu, cpu)
+    if network:
+        own = f"__import__('importlib').import_module('relay.tasks.{network}').Task().model()"
+        text = text.replace("net = Net()", f"net = {own}")
+    return text
+
+
+def flops_of_a_sample(network: str) -> int:
+    """Floating-point operations of a training step for each image of 3 x 32 x 32, as torch counts them."""
+    model = importlib.import_module(f"relay.tasks.{network}").Task().model()
+    with FlopCounterMode(display=False) as counted:
+        model(torch.rand(2, 3, 32, 32)).sum().backward()
+    return counted.get_total_flops() // 2
+
+
 def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -89,32 +119,46 @@ def main() -> None:
     parser.add_argument("--page", choices=[*OURS], default="cifar10-cpu")
     parser.add_argument("--pages", type=Path, default=PAGES, help="the folder with the centres' pages")
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
+    parser.add_argument("--network", help="file of scripts/relay/tasks, for the page's script and the product")
+    parser.add_argument("--global-batch-size", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of the product's runs")
     given = parser.parse_args()
-    text = page_script(f"{given.page}.py", given.pages)
-    if given.page != "cifar10-cpu":
-        for gpu, cpu in ON_CPUS:
-            text = text.replace(gpu, cpu)
+    device = "cuda" if given.page == "cifar10-gpu" else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.exit(1, "left out: torch sees no GPU here\n")
+    text = edited(page_script(f"{given.page}.py", given.pages), given.page, given.network)
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
         cifar10 = unpacked("cifar-10-batches-py.tar.xz", folder / "data", given.data)
         (folder / "page.py").write_text(text)
+
+        def page(workers: int = 0) -> float:
+            return IMAGES / of_page(given.page, folder / "page.py", cifar10, given.global_batch_size, workers)
+
         runs: dict[str, Run] = {}
         for ours in OURS[given.page]:
-            comparison = ours | {"global_batch_size": BATCH}
-            config = {"task": "lenet-cifar10", "epochs": given.epochs, "comparisons": [comparison]}
-            runs[ours["strategy"]] = workflow_run(config, folder / "results", root=cifar10)
+            comparison = ours | {"global_batch_size": given.global_batch_size}
+            task = (given.network or "lenet_cifar10").replace("_", "-")
+            config = {"task": task, "device": device, "epochs": given.epochs, "comparisons": [comparison]}
+            name = "_".join(str(value) for value in ours.values() if isinstance(value, str))
+            runs[name] = workflow_run(config, folder / "results", root=cifar10)
         pages, speeds = [], {name: [] for name in runs}  # type: dict[str, list[float]]
         for _ in range(given.rounds):
-            pages.append(IMAGES / of_page(given.page, folder / "page.py", cifar10))
+            pages.append(page())
             for name, run in runs.items():
                 speeds[name].append(trained(run, folder / "results"))
+        figures: dict[str, object] = {}
+        if device == "cuda":
+            figures["page_with_data_workers"] = {workers: round(page(workers)) for workers in DATA_WORKERS}
     medians = {name: statistics.median(each) for name, each in speeds.items()}
     best = max(medians, key=lambda name: medians[name])
+    if given.network:
+        figures["teraflops"] = round(medians[best] * flops_of_a_sample(given.network) / 1e12, 2)
     ratios = [ours / page for ours, page in zip(speeds[best], pages, strict=True)]
     report(f"images/s over those of {given.page}.py", ratios, page_images_per_second=round(statistics.median(pages)),
-           **{f"{name}_images_per_second": round(speed) for name, speed in medians.items()}, best=best)  # fmt: skip
+           **{f"{name}_images_per_second": round(speed) for name, speed in medians.items()}, best=best,
+           **figures)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def run_of(
     *,
     computation: Computation | None = None,
     feeding: Feeding | None = None,
+    device: str = "cpu",
     root: Path | None = None,
 ) -> Run:
     """A run of a built-in task in one process, without evaluations, its data prepared below the folder.
@@ -65,7 +66,7 @@ def run_of(
         seed=1,
         task=replace(looked.task, global_batch_size=global_batch_size),
         dataset=looked.dataset,
-        strategy=StrategySpec(name="cpu", file=""),
+        strategy=StrategySpec(name="cpu" if device == "cpu" else "single_gpu", file=""),
         computation=computation or Computation(),
         feeding=feeding or Feeding(),
         batch=Batch(global_batch_size=global_batch_size),
@@ -86,10 +87,11 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
     return written(run, results)
 
 
-def short_run(task: str, comparison: Mapping[str, Any], steps: int, results: Path, data: Path) -> Run:
-    """The one run of a comparison, of so many steps and without evaluations; CIFAR-10's archive lies in `data`."""
-    root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", data) if task.endswith("cifar10") else None
-    run = workflow_run({"task": task, "comparisons": [comparison]}, results, root=root)
+def short_run(config: Mapping[str, Any], steps: int, results: Path, data: Path) -> Run:
+    """The one run of a config, of so many steps and without evaluations; CIFAR-10's archive lies in `data`."""
+    cifar10 = config["task"].endswith("cifar10")
+    root = unpacked("cifar-10-batches-py.tar.xz", results / "archive", data) if cifar10 else None
+    run = workflow_run(config, results, root=root)
     return replace(run, length=replace(run.length, total_steps=steps, evaluate_every_steps=steps + 1))
 
 
@@ -134,6 +136,7 @@ def unpacked(archive: str, folder: Path, data: Path = DATA) -> Path:
     if not (data / archive).is_file():
         sys.exit(f"left out: {data / archive} is not here; name its folder by --data")
     if not (folder / archive).exists():
+        folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(data / archive) as opened:
             opened.extractall(folder, filter="data")
         (folder / archive).touch()

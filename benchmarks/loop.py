@@ -3,6 +3,7 @@
 --against bare    ten lines that fetch the same batches, with the same model and optimizer: what do records, agreement,
                   timing and the looks at the machine cost?
 --against step    the training step alone, on one batch in memory: the limit of what any loop can reach
+--against graph   the same step captured as a CUDA graph and replayed: the limit on a GPU
 --against plain   torch's own modules in ten lines, at the best of its settings: eager, with a fused optimizer, and
                   compiled; the product, too, at the better of eager and compiled
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from common import DATA, report, run_of, unpacked
@@ -33,26 +35,34 @@ from relay.training.monitor import monitored
 from relay.training.timing import Block
 from relay.training.trainer import Trainer
 
-CPU = torch.device("cpu")
-
 
 class Simple:
     """A loop of ten lines. `fused` and `compiled` are of its optimizer and its model; None: as the product has them."""
 
     def __init__(
-        self, run: Run, dataset: Path, *, one_batch: bool, fused: bool = False, compiled: bool = False
+        self,
+        run: Run,
+        dataset: Path,
+        device: torch.device,
+        *,
+        one_batch: bool,
+        captured: bool = False,
+        fused: bool = False,
+        compiled: bool = False,
     ) -> None:
         task = self.task = BoundTask.of(run, dataset)
         self.run = run
-        self.model = task.model()
+        self.device = device
+        self.model = task.model().to(device)
         self.optimizer = task.optimizer(self.model.parameters())
         if fused:
             for group in self.optimizer.param_groups:
                 group |= {"fused": True, "foreach": False}
         if compiled and not run.computation.compile:
             self.model.compile()
-        self.data = feeder(run.feeding.loader, task.split("train"), CPU, run.feeding.data_workers)
+        self.data = feeder(run.feeding.loader, task.split("train"), device, run.feeding.data_workers)
         self.one = next(self.data.batches([self._chosen(0)])) if one_batch else None
+        self.graph = self._captured() if captured else None
 
     def _chosen(self, step: int) -> Chosen:
         return chosen(self.run.dataset.train_count, self.run.batch.global_batch_size, self.run.seed, step)
@@ -64,11 +74,33 @@ class Simple:
         of = (self.one for _ in range(steps)) if self.one else self.data.batches(map(self._chosen, range(steps)))
         for number, batch in enumerate(of):
             if number == warm:
-                started = time.perf_counter()
-            self.optimizer.zero_grad()
-            self.task.loss(self.task.outputs(self.model, batch), batch).backward()
-            self.optimizer.step()
-        return (time.perf_counter() - started) / (steps - warm)
+                started = self._now()
+            self.graph.replay() if self.graph else self._step(batch)
+        return (self._now() - started) / (steps - warm)
+
+    def _step(self, batch: Any) -> None:
+        self.optimizer.zero_grad()
+        self.task.loss(self.task.outputs(self.model, batch), batch).backward()
+        self.optimizer.step()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The step as a CUDA graph, as torch's notes on CUDA graphs say: warmed up on a stream of its own."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._step(self.one)
+        torch.cuda.current_stream().wait_stream(side)
+        self.optimizer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(self.one)
+        return graph
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 def product(run: Run, ranks: Ranks, dataset: Path, folder: Path) -> float:
@@ -95,7 +127,8 @@ def best(loops: dict[str, Callable[[], float]]) -> tuple[str, Callable[[], float
 def main() -> None:
     """Parse the command line and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", choices=("bare", "step", "plain"), default="bare")
+    parser.add_argument("--against", choices=("bare", "step", "graph", "plain"), default="bare")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--task", default="lenet-synthetic")
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
     parser.add_argument("--loader", choices=("resident", "dataloader"), default="resident")
@@ -106,31 +139,36 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.exit(1, "left out: torch sees no GPU here\n")
     machine.set_threads(given.threads, 1)
-    ranks = Ranks.join("cpu", "gloo")
+    machine.keep_freed_memory()
+    ranks = Ranks.join(given.device, "gloo")
     with tempfile.TemporaryDirectory() as named:
         folder, root = Path(named), None
         if given.task.endswith("cifar10"):
             root = unpacked("cifar-10-batches-py.tar.xz", folder / "archive", given.data)
         run = run_of(
-            given.task, folder / "dataset", given.steps + 10, given.global_batch_size, root=root,
+            given.task, folder / "dataset", given.steps + 10, given.global_batch_size, root=root, device=given.device,
             computation=Computation(channels_last=given.channels_last),
             feeding=Feeding(loader=given.loader, data_workers=given.workers),
         )  # fmt: skip
-        shape = replace(run.shape, cpus_per_task=given.threads, threads=given.threads)
+        shape = replace(run.shape, device=given.device, cpus_per_task=given.threads, threads=given.threads)
         run = changed(replace(run, shape=shape), observed_steps=0)
 
         def simple(**how: bool) -> Callable[[], float]:
-            loop = Simple(run, folder / "dataset", **how)
+            loop = Simple(run, folder / "dataset", ranks.device, **how)
             return lambda: loop.seconds_of_a_step(given.steps)
 
         def ours(run: Run = run) -> float:
             return product(run, ranks, folder / "dataset", folder)
 
-        others = {given.against: simple(one_batch=given.against == "step")}
+        captured = given.against == "graph"
+        others = {given.against: simple(one_batch=captured or given.against == "step", captured=captured)}
         products = {"eager": ours}
         if given.against == "plain":
             others |= {"fused": simple(one_batch=False, fused=True), "compiled": simple(one_batch=False, compiled=True)}
+        if given.against in ("plain", "graph"):
             compiled = replace(run, computation=replace(run.computation, compile=True))
             products["compiled"] = lambda: ours(compiled)
         (other_name, other), (name, quickest) = best(others), best(products)

@@ -51,6 +51,7 @@ class Row:
 
 
 LENET = ("--task", "lenet-cifar10", "--threads", "2", "--steps", "100", "--rounds", "5")
+ON_GPU = ("--device", "cuda", "--channels-last")
 STEP, LAST = ("--against", "step"), ("--channels-last",)
 ROWS = (
     Row("LeNet on CIFAR-10, batch 512, CPU: the best setting, images/s", "`cifar10-cpu.py`, whole epoch", "centres",
@@ -79,7 +80,9 @@ ROWS = (
       for task, batch, count in (("lenet-cifar10", "512", "100"), ("gpt-tiny", "32", "110"))),
     Row("a step of LeNet, batch 512, `cpu` on two CPUs (`ddp` beside it)", "channels first",
         "step_profile", reach=1.0, shown=("microseconds_of_a_sample",)),
-    Row("saving in the background every 5 s", "no saving", "saving", reach=0.98),
+    Row("saving in the background every 5 s", "no saving", "settings",
+        ("--ours", '{"checkpoint_minutes": 0.0833}', "--theirs", '{"checkpoint_minutes": 1000}', "--steps", "3000"),
+        0.98),
     *(Row(f"from a job's first line to its first step, {name}", "`python -c \"import torch\"`", "hop",
           ("--strategy", strategy, "--processes", str(processes)), 1.5, most=True, shown=("import_torch_seconds",))
       for name, strategy, processes in (("`cpu`", "cpu", 1), ("`ddp` × 2", "ddp", 2))),
@@ -93,6 +96,22 @@ ROWS = (
         "environment", ("--rounds", "2"), 5.0, shown=("seconds",)),
     Row("`make demo` after installation, seconds", "–", "demo", ("--rounds", "2"), 75, most=True,
         shown=("share_of_proofs",)),
+    Row("on a GPU: LeNet, batch 512, the best setting, images/s", "`cifar10-gpu.py` without data workers, whole epoch",
+        "centres", ("--page", "cifar10-gpu", "--epochs", "20"), 100.0,
+        shown=("page_images_per_second", "page_with_data_workers", "best")),
+    Row("on a GPU: LeNet's loop, batch 512", "its step captured as a CUDA graph and replayed", "loop",
+        (*ON_GPU, "--task", "lenet-cifar10", "--against", "graph", "--global-batch-size", "512", "--steps", "2000"),
+        0.8, shown=("other_samples_per_second", "product")),
+    Row("on a GPU: ResNet-18, batch 256, the best setting, images/s", "the same network in `cifar10-gpu.py`", "centres",
+        ("--page", "cifar10-gpu", "--network", "resnet18_cifar10", "--global-batch-size", "256", "--epochs", "3",
+         "--rounds", "3"), 3.0, shown=("page_images_per_second", "best", "teraflops")),
+    *(Row(f"on a GPU: {what}, images/s", "one replica with `dataloader`", "settings",
+          ("--config", '{"task": "lenet-cifar10", "device": "cuda"}', "--ours", f'{{"comparisons": [{ours}]}}',
+           "--theirs", '{"comparisons": [{"strategy": "single_gpu", "loader": "dataloader", "data_workers": 0}]}'))
+      for what, ours in (
+          ("`mps` with 8 replicas, `dataloader`", '{"strategy": "mps", "processes_per_device": 8, "cpus_per_task": 1, '
+           '"batch_per_device": 4096, "loader": "dataloader", "data_workers": 0}'),
+          ("one replica, data resident", '{"strategy": "single_gpu"}'))),
 )  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def main() -> None:
         figures, ratios = {}, []
         for name, shape in (("cpu", {"cpus_per_task": 2}), ("ddp", {"devices_per_node": 2})):
             comparison = {"strategy": name, "global_batch_size": given.global_batch_size, **shape}
-            run = short_run(given.task, comparison, given.steps, results, given.data)
+            config = {"task": given.task, "comparisons": [comparison]}
+            run = short_run(config, given.steps, results, given.data)
             kinds = {
                 "before": written(changed(run, id=f"{name}-before", **BEFORE), results),
                 "after": written(changed(run, id=f"{name}-after"), results),

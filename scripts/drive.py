@@ -35,6 +35,8 @@ from relay.spec.user_limits import DRIVER_JOB
 
 ROOT = Path(__file__).resolve().parent.parent
 USUAL_MINUTES = 1440
+TMUX_TRIES = 20
+TMUX_PAUSE_SECONDS = 0.1
 HANDOVER_SECONDS = 120  # Slurm sends signals up to 60 s late
 REQUEUE_TRIES = 10
 REQUEUE_PAUSE_SECONDS = 10.0
@@ -78,11 +80,24 @@ def in_tmux(arguments: Sequence[str]) -> int:
     keep = ["start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"]
     # tmux takes a word that ends in a semicolon for the end of a command.
     words = [re.sub(";$", r"\\;", word) for word in program]
-    started = subprocess.run([*tmux, *keep, "new-session", "-d", "-s", name, "--", *words], check=False)
-    if started.returncode:
-        raise UserError(f"tmux: the session could not be started (status {started.returncode})")
+    start_in_tmux([*tmux, *keep, "new-session", "-d", "-s", name, "--", *words])
     print(f"The driver runs in tmux. Look at it: {attach}   (leave it with Ctrl-B, then D)")
     return 0
+
+
+def start_in_tmux(command: Sequence[str]) -> None:
+    """Start the session. A server that has just been told to end may still answer, and then takes the call with it.
+
+    Raises UserError.
+    """
+    for left in reversed(range(TMUX_TRIES)):
+        started = subprocess.run(command, check=False, capture_output=True, text=True)
+        if not started.returncode:
+            return
+        if left:
+            time.sleep(TMUX_PAUSE_SECONDS)
+    said = " ".join(started.stderr.split()) or f"status {started.returncode}"
+    raise UserError(f"tmux: the session could not be started: {said}")
 
 
 def as_job(arguments: Sequence[str], site: Site, minutes: int | None) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import debian_packages
 
@@ -68,9 +69,19 @@ def test_a_benchmark_without_its_data_is_left_out_with_the_reason(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_saving_costs_is_measured() -> None:
-    found = printed("saving", "--steps", "40", "--rounds", "1", "--every-seconds", "0.1")
+def test_a_setting_is_measured_beside_another() -> None:
+    """With saving beside without it, as the table has it."""
+    saves = ("--ours", '{"checkpoint_minutes": 0.002}', "--theirs", '{"checkpoint_minutes": 1000}')
+    found = printed("settings", *saves, "--steps", "40", "--rounds", "1")
     assert found["median_ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_rows_for_a_gpu_are_left_out_without_one() -> None:
+    rows = [row for row in RUN["ROWS"] if row.what.startswith("on a GPU")]
+    assert {row.script for row in rows} == {"centres", "loop", "settings"}
+    assert {RUN["answer"](row) for row in rows} == {"left out: torch sees no GPU here"}
 
 
 @pytest.mark.slow
@@ -242,7 +253,7 @@ def test_every_benchmark_is_run() -> None:
         "demo",
         "environment",
         "run",
-        "saving",
+        "settings",
         "large_comparison",
         "loaders",
         "monitor_cost",

@@ -249,6 +249,32 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])
 
 
+AGAIN = """
+import resource, torch
+from relay.process import machine
+machine.keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(40_000_000)  # 160 MB, freed at once
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print([faults() for _ in range(5)][-1])
+"""
+
+
+def test_memory_that_a_step_frees_is_kept_for_the_next_one_unless_the_environment_decides() -> None:
+    kept, given_back = (
+        int(
+            subprocess.run(
+                [sys.executable, "-c", AGAIN],
+                cwd=ROOT / "scripts", env=os.environ | own, check=True, text=True, capture_output=True,
+            ).stdout
+        )
+        for own in ({}, {"MALLOC_ARENA_MAX": "2"})
+    )  # fmt: skip
+    assert given_back > 40  # pages of 4 KiB, or huge ones
+    assert kept < given_back / 10
+
+
 ALONE = """
 import os, time, torch
 from threading import Thread

@@ -36,6 +36,8 @@ def joined(specification: Path, service: Service = no_service) -> Iterator[tuple
     run = Training.read(specification)
     arithmetic.check(f"{run.kind} {run.id}", run.place)
     machine.set_threads(run.shape.threads, run.shape.interop_threads)
+    if run.shape.device == "cpu":
+        machine.keep_freed_memory()
     machine.set_precision(run.computation.precision)
     with service(run):
         ranks = Ranks.join(run.shape.device, run.shape.backend, run.shape.devices_per_process)

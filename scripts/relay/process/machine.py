@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import socket
@@ -20,8 +21,17 @@ from relay.spec.job import Job
 from relay.spec.run import Specification
 from relay.spec.setting import TF32
 
-# Prefixes of the environment variables to record: those that define a process's rank, devices and communication.
-TOLD = ("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE")
+# Prefixes of the environment variables to record: those that define a process's rank, devices and communication, and
+# how its memory is allocated.
+TOLD = (
+    *("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE"),
+    *("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_"),
+)
+
+# `mallopt` of glibc's malloc.h: from how many bytes on memory is asked of the kernel for one use alone, and how many
+# free bytes go back to it. A value is a C int.
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
+MOST_KEPT_BYTES = 2**31 - 1
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
@@ -44,6 +54,19 @@ def compute_in(threads: int) -> None:
         later = Thread(target=torch.set_num_threads, args=(1,))  # of its own, and of those that have not begun
         later.start()
         later.join()
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory that a step frees, for the next step.
+
+    Else it goes back to the kernel, which clears each page that is used again: a fourth of the time of a LeNet's step
+    with a batch of 2,048. Nothing is changed where the environment tells glibc what is wanted, or without glibc.
+    """
+    change = getattr(ctypes.CDLL(None), "mallopt", None)
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if change and "glibc.malloc" not in tunables and not any(name.startswith("MALLOC_") for name in os.environ):
+        change(M_MMAP_THRESHOLD, MOST_KEPT_BYTES)
+        change(M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
 def set_precision(precision: str) -> None:
