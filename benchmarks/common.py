@@ -80,8 +80,14 @@ def synthetic_run(folder: Path, steps: int, global_batch_size: int) -> Run:
 
 
 def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None = None) -> Run:
-    """The one run that a config asks for on this machine's CPUs, with the files that the workflow makes for its job."""
-    (run,) = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT).runs
+    """The one run that a config asks for, by default on CPUs, with the files that the workflow makes for its job.
+
+    Exits with the planner's reasons where it skips the run.
+    """
+    planned = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT)
+    if not planned.runs:
+        sys.exit("; ".join(reason for each in planned.skipped for reason in each.reasons))
+    (run,) = planned.runs
     prepare_data(run.task, run.dataset, dataset_folder(results, run.dataset), root=root)
     freeze(Path(run.strategy.file), folder=Places(results, run.id).code)
     return written(run, results)
@@ -176,7 +182,7 @@ def spent(command: Sequence[str | Path], folder: Path) -> tuple[float, float]:
 
 def report(question: str, ratios: list[float], **figures: object) -> None:
     """Print the median ratio with its quartiles, and on what it was measured."""
-    low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3  # one round has no spread
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     machine = {"torch": torch.__version__, "python": platform.python_version(), "cpus": os.cpu_count()}
     quartiles = [round(low, 4), round(high, 4)]
     told = {"question": question, "median_ratio": round(median, 4), "quartiles": quartiles, "rounds": len(ratios)}

@@ -3,7 +3,7 @@
 The workflow's own driver drives all runs, each in some segments, on this machine. In a copy of the checkout, programs
 that only write what the next job waits for take the place of training, proving and summarising: what is seen is the
 driver. `median_ratio` is its CPU seconds for each job with `--growth` times as many runs, over those with `--runs`: up
-to 1 is linear.
+to 1 is linear. `bare_growth` is the same for a bare Snakemake workflow of four rules, with as many runs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from common import report, spent
-from planning import Size, config_of
+from planning import BARE, Size, config_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("Snakefile", "workflow", "scripts", "config", "profiles", "envs")
@@ -60,16 +61,21 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def drive(project: Path, folder: Path, size: Size) -> dict[str, float]:
+def drive(project: Path, folder: Path, snakefile: Path, config: dict[str, Any], target: str) -> dict[str, float]:
     """The driver's CPU seconds and peak memory, and the CPU seconds of all its jobs."""
-    folder.mkdir()
-    (folder / "mine.json").write_text(json.dumps(config_of(size)))
-    command = [sys.executable, project / "driver.py", "first_repeats", "--snakefile", project / "Snakefile"]
+    folder.mkdir(parents=True)
+    (folder / "mine.json").write_text(json.dumps(config))
+    command = [sys.executable, project / "driver.py", target, "--snakefile", snakefile]
     command += ["--profile", project / "profiles/local", "--directory", folder, "--configfile", folder / "mine.json"]
     seconds, _ = spent(command, folder)
     found: dict[str, float] = json.loads((folder / "driver.json").read_text())
-    ended = len(list(folder.glob("results/benchmarks/**/*.tsv")))
+    ended = len(list(folder.glob("results/benchmarks/**/*.tsv"))) or len(list(folder.glob("results/**/*.json")))
     return found | {"jobs": ended, "seconds_of_jobs": seconds - found["seconds"]}
+
+
+def of_each_job(few: dict[str, float], many: dict[str, float]) -> float:
+    """The driver's CPU seconds for each job where there are many, over those where there are few."""
+    return many["seconds"] / many["jobs"] / (few["seconds"] / few["jobs"])
 
 
 def main() -> None:
@@ -82,14 +88,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         project = checkout(folder / "project")
-        few, many = (
-            drive(project, folder / str(runs), Size(runs, given.segments, most_settings=runs))
-            for runs in (given.runs, given.runs * given.growth)
-        )
-    growth = many["seconds"] / many["jobs"] / (few["seconds"] / few["jobs"])
+        bare = folder / "bare.smk"
+        bare.write_text(BARE)
+        driven: dict[str, list[dict[str, float]]] = {"ours": [], "bare": []}
+        for runs in (given.runs, given.runs * given.growth):
+            size = Size(runs, given.segments, most_settings=runs)
+            place, of_bare = folder / str(size.runs), {"runs": size.runs, "settings": size.settings}
+            ours = drive(project, place / "ours", project / "Snakefile", config_of(size), "first_repeats")
+            driven["ours"].append(ours)
+            driven["bare"].append(drive(project, place / "bare", bare, of_bare | {"segments": size.segments}, "all"))
+    few, many = driven["ours"]
     question = f"a driver's CPU seconds for each job, with {given.growth} times as many runs over those with fewer"
     told = [{name: round(value, 2) for name, value in found.items()} for found in (few, many)]
-    report(question, [growth], runs=given.runs, segments=given.segments, driver=told[0], driver_when_larger=told[1])
+    growths = {name: of_each_job(*both) for name, both in driven.items()}
+    report(question, [growths["ours"]], bare_growth=round(growths["bare"], 4), runs=given.runs, segments=given.segments,
+           driver=told[0], driver_when_larger=told[1])  # fmt: skip
 
 
 if __name__ == "__main__":

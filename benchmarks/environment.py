@@ -1,7 +1,8 @@
 """How long a node needs from the wheelhouse to the end of its first `import torch`, beside virtualenv and pip.
 
 Centres' pages make the environment of a job with `virtualenv` and `pip install --no-index`; Python's own `venv` stands
-for the former. Both install the same wheels, which are fetched first and not timed.
+for the former. Both install the same wheels, which are fetched first and not timed. `where_kept` is the ratio of a
+later job on the node, whose disk has kept the environment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IMPORT = ("-c", "import torch")
 
 
 def ours(wheels: Path, disk: Path) -> float:
-    """Seconds of the product's way, on an empty disk."""
+    """Seconds of the product's way, on an empty disk or on one with the environment."""
     environment = {"mode": "wheels", "stack": "torch", "wheelhouse": str(wheels), "python": None, "site_wheels": False}
     began = time.monotonic()
     node.prepare(environment, disk)
@@ -53,7 +54,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as named:
         os.chdir(named)  # the wheelhouse's place is below the folder of the call
-        ratios, seconds = [], []
+        ratios, later, seconds = [], [], []
         with redirect_stdout(sys.stderr):  # stdout is for the figures alone
             try:
                 wheels = wheelhouse.fetch(wheelhouse.order(ROOT, "torch", "cpu")).resolve()
@@ -64,12 +65,16 @@ def main() -> None:
                 for disk in disks:
                     disk.mkdir(mode=0o700)
                 seconds.append(ours(wheels, disks[0]))
-                ratios.append(pips(wheels, disks[1]) / seconds[-1])
+                kept, theirs = ours(wheels, disks[0]), pips(wheels, disks[1])
+                ratios.append(theirs / seconds[-1])
+                later.append(theirs / kept)
                 for disk in disks:
                     shutil.rmtree(disk)
         os.chdir(ROOT)
     question = "seconds of virtualenv, pip and import torch over those of the wheelhouse and import torch"
-    report(question, ratios, seconds=round(statistics.median(seconds), 1))
+    report(
+        question, ratios, seconds=round(statistics.median(seconds), 1), where_kept=round(statistics.median(later), 1)
+    )
 
 
 if __name__ == "__main__":

@@ -139,10 +139,14 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    if given.against == "graph" and given.device != "cuda":
+        parser.error("--against graph: needs --device cuda")
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.exit(1, "left out: torch sees no GPU here\n")
     machine.set_threads(given.threads, 1)
-    machine.keep_freed_memory()
+    machine.set_precision("fp32")
+    if given.device == "cpu":
+        machine.keep_freed_memory()
     ranks = Ranks.join(given.device, "gloo")
     with tempfile.TemporaryDirectory() as named:
         folder, root = Path(named), None

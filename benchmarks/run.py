@@ -51,7 +51,7 @@ class Row:
 
 
 LENET = ("--task", "lenet-cifar10", "--threads", "2", "--steps", "100", "--rounds", "5")
-ON_GPU = ("--device", "cuda", "--channels-last")
+ON_GPU = ("--device", "cuda")
 STEP, LAST = ("--against", "step"), ("--channels-last",)
 ROWS = (
     Row("LeNet on CIFAR-10, batch 512, CPU: the best setting, images/s", "`cifar10-cpu.py`, whole epoch", "centres",
@@ -86,14 +86,16 @@ ROWS = (
     *(Row(f"from a job's first line to its first step, {name}", "`python -c \"import torch\"`", "hop",
           ("--strategy", strategy, "--processes", str(processes)), 1.5, most=True, shown=("import_torch_seconds",))
       for name, strategy, processes in (("`cpu`", "cpu", 1), ("`ddp` × 2", "ddp", 2))),
+    Row("a Slurm job's own Snakemake, each of two, to the first line of the job", "`snakemake --version`", "nested",
+        reach=2.0, most=True, shown=("seconds", "version_seconds")),
     Row("a dry run of 1,000 runs, CPU seconds", "bare Snakemake with as many jobs of four rules", "planning",
         ("--rounds", "2"), 1.3, most=True, shown=("growth", "over_described")),
     Row("the comparison of 5,000 runs' records, CPU seconds", "–", "large_comparison", reach=30, most=True,
         value="cpu_seconds", shown=("peak_memory_megabytes", "page_megabytes")),
     Row("the driver on 200 runs × 4 jobs that end at once, CPU seconds of a job", "the same on 100 runs", "driving",
-        ("--runs", "100", "--growth", "2"), 1.1, most=True),
+        ("--runs", "100", "--growth", "2"), 1.1, most=True, shown=("bare_growth", "driver_when_larger")),
     Row("a node's environment from the wheelhouse, with its first `import torch`", "venv, pip and `import torch`",
-        "environment", ("--rounds", "2"), 5.0, shown=("seconds",)),
+        "environment", ("--rounds", "2"), 5.0, shown=("seconds", "where_kept")),
     Row("`make demo` after installation, seconds", "–", "demo", ("--rounds", "2"), 75, most=True,
         shown=("share_of_proofs",)),
     Row("on a GPU: LeNet, batch 512, the best setting, images/s", "`cifar10-gpu.py` without data workers, whole epoch",
@@ -104,10 +106,12 @@ ROWS = (
         0.8, shown=("other_samples_per_second", "product")),
     Row("on a GPU: ResNet-18, batch 256, the best setting, images/s", "the same network in `cifar10-gpu.py`", "centres",
         ("--page", "cifar10-gpu", "--network", "resnet18_cifar10", "--global-batch-size", "256", "--epochs", "3",
-         "--rounds", "3"), 3.0, shown=("page_images_per_second", "best", "teraflops")),
+         "--rounds", "3"), 3.0, shown=("page_images_per_second", "page_with_data_workers", "best", "teraflops")),
     *(Row(f"on a GPU: {what}, images/s", "one replica with `dataloader`", "settings",
-          ("--config", '{"task": "lenet-cifar10", "device": "cuda"}', "--ours", f'{{"comparisons": [{ours}]}}',
-           "--theirs", '{"comparisons": [{"strategy": "single_gpu", "loader": "dataloader", "data_workers": 0}]}'))
+          ("--config", '{"task": "lenet-cifar10", "device": "cuda", "global_batch_size": 512}', "--steps", "2000",
+           "--ours", f'{{"comparisons": [{ours}]}}',
+           "--theirs", '{"comparisons": [{"strategy": "single_gpu", "loader": "dataloader", "data_workers": 0}]}'),
+          shown=("samples_per_second", "with_mps"))
       for what, ours in (
           ("`mps` with 8 replicas, `dataloader`", '{"strategy": "mps", "processes_per_device": 8, "cpus_per_task": 1, '
            '"batch_per_device": 4096, "loader": "dataloader", "data_workers": 0}'),
@@ -119,8 +123,8 @@ def answer(row: Row, further: Sequence[str] = ()) -> dict[str, Any] | str:
     """What the row's benchmark prints; a text where it cannot run here (`left out: …`), or failed (`failed: …`)."""
     command = [sys.executable, str(HERE / f"{row.script}.py"), *row.options, *further]
     done = subprocess.run(command, check=False, text=True, capture_output=True)
-    if done.returncode and (said := done.stderr.strip()).startswith(FIRST_LINE):
-        return said.splitlines()[0]
+    if done.returncode and (said := [each for each in done.stderr.splitlines() if each.startswith(FIRST_LINE)]):
+        return said[0]  # libraries may have warned before
     if done.returncode:  # the other rows are measured all the same
         print(f"{' '.join(command)} failed:\n{done.stderr}", file=sys.stderr, flush=True)
         return f"failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"

@@ -255,18 +255,19 @@ from relay.process import machine
 machine.keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(40_000_000)  # 160 MB, freed at once
+    kept = [torch.ones(5_000_000) for _ in range(10)]  # of 20 MB each, freed at once
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print([faults() for _ in range(5)][-1])
+print(min(faults() for _ in range(6)))  # the heap may still grow in the first ones
 """
 
 
 def test_memory_that_a_step_frees_is_kept_for_the_next_one_unless_the_environment_decides() -> None:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     kept, given_back = (
         int(
             subprocess.run(
                 [sys.executable, "-c", AGAIN],
-                cwd=ROOT / "scripts", env=os.environ | own, check=True, text=True, capture_output=True,
+                cwd=ROOT / "scripts", env=plain | own, check=True, text=True, capture_output=True,
             ).stdout
         )
         for own in ({}, {"MALLOC_ARENA_MAX": "2"})

@@ -29,9 +29,9 @@ TOLD = (
 )
 
 # `mallopt` of glibc's malloc.h: from how many bytes on memory is asked of the kernel for one use alone, and how many
-# free bytes go back to it. A value is a C int.
+# free bytes go back to it. A value is a C int. Before 2.35, glibc refuses more than 32 MiB for the first one.
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
-MOST_KEPT_BYTES = 2**31 - 1
+MOST_KEPT_BYTES, MOST_OF_OLD_GLIBC = 2**31 - 1, 2**25
 
 
 def set_threads(threads: int, interop_threads: int) -> None:
@@ -65,7 +65,8 @@ def keep_freed_memory() -> None:
     change = getattr(ctypes.CDLL(None), "mallopt", None)
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     if change and "glibc.malloc" not in tunables and not any(name.startswith("MALLOC_") for name in os.environ):
-        change(M_MMAP_THRESHOLD, MOST_KEPT_BYTES)
+        if not change(M_MMAP_THRESHOLD, MOST_KEPT_BYTES):
+            change(M_MMAP_THRESHOLD, MOST_OF_OLD_GLIBC)  # the next line ends the growth of what holds so far
         change(M_TRIM_THRESHOLD, MOST_KEPT_BYTES)
 
 
