@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
     parser.add_argument("--global-batch-size", type=int, default=512)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--knobs", nargs="+", choices=KNOBS, default=[*KNOBS], metavar="KNOB", help=", ".join(KNOBS))
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
@@ -43,7 +44,7 @@ def main() -> None:
         comparison = {"strategy": "cpu", "cpus_per_task": given.threads, "global_batch_size": given.global_batch_size}
         config = {"task": given.task, "comparisons": [comparison]}
         run = changed(short_run(config, given.steps, results, given.data), observed_steps=0)
-        known = {name: told for name, told in KNOBS.items() if all(told.values())}
+        known = {name: KNOBS[name] for name in given.knobs if all(KNOBS[name].values())}
         ratios: dict[str, list[float]] = {name: [] for name in known}
         speeds = []
         for _ in range(given.rounds):
@@ -54,7 +55,7 @@ def main() -> None:
     report("speed with the best knob over that without any", ratios[best], best=best,
            samples_per_second=round(statistics.median(speeds)),
            knobs={name: round(statistics.median(found), 3) for name, found in ratios.items()},
-           not_installed=sorted({*KNOBS} - {*known}), task=given.task, global_batch_size=given.global_batch_size,
+           not_installed=sorted({*given.knobs} - {*known}), task=given.task, global_batch_size=given.global_batch_size,
            threads=given.threads)  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from relay.run_folder.step_split import PARTS, StepSplit
 from relay.spec.run import Run, changed
 
 BEFORE = {"channels_last": False}
+SHAPES = {"cpu": {"cpus_per_task": 2}, "ddp": {"devices_per_node": 2}}
 
 
 def observed(run: Run, results: Path) -> dict[str, float]:
@@ -42,14 +43,15 @@ def main() -> None:
     parser.add_argument("--task", default="lenet-cifar10")
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with archives of public data")
     parser.add_argument("--global-batch-size", type=int, default=512)
+    parser.add_argument("--strategies", nargs="+", choices=SHAPES, default=[*SHAPES])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as named:
         results = Path(named)
         figures, ratios = {}, []
-        for name, shape in (("cpu", {"cpus_per_task": 2}), ("ddp", {"devices_per_node": 2})):
-            comparison = {"strategy": name, "global_batch_size": given.global_batch_size, **shape}
+        for name in given.strategies:
+            comparison = {"strategy": name, "global_batch_size": given.global_batch_size, **SHAPES[name]}
             config = {"task": given.task, "comparisons": [comparison]}
             run = short_run(config, given.steps, results, given.data)
             kinds = {
@@ -58,9 +60,10 @@ def main() -> None:
             }
             rounds = [{kind: observed(each, results) for kind, each in kinds.items()} for _ in range(given.rounds)]
             figures[name] = {kind: middle([each[kind] for each in rounds]) for kind in kinds}
-            if name == "cpu":
+            if name == given.strategies[0]:
                 ratios = [sum(each["before"].values()) / sum(each["after"].values()) for each in rounds]
-    report("seconds of a step of `cpu` before, over after", ratios, microseconds_of_a_sample=figures, task=given.task)
+    question = f"seconds of a step of `{given.strategies[0]}` before, over after"
+    report(question, ratios, microseconds_of_a_sample=figures, task=given.task)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,12 @@ from short_tasks import at_hand, prepare_at_hand, shipped
 TASKS = Path(__file__).parent / "tasks"
 # Small, and without a download.
 QUICK = ("gpt-tiny", "gpt-moe-tiny", "lenet-digits", "linear-random10", "resnet18-tiny")
+LARGE = ("gpt-1b", "gpt-large")  # gpt-86m is built alike
+
+
+def when(name: str) -> list[pytest.MarkDecorator]:
+    """The marks of the test of a task's card."""
+    return [] if name in QUICK else [pytest.mark.long if name in LARGE else pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +50,7 @@ def test_every_built_in_task_has_a_whole_card() -> None:
         assert seen.cuts or seen.uncuttable, name
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in built_in()]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=when(name)) for name in built_in()])
 def test_a_shipped_card_is_what_is_seen_today(name: str, datasets: Path, tmp_path: Path) -> None:
     """A few random samples stand for public data: but for their number, nothing on a card follows from them."""
     known = shipped(name)

@@ -150,11 +150,11 @@ def test_three_segments_are_one_long_run(bench: Bench) -> None:
     ("base", "loader", "number", "whole_group"),
     [
         ("cpu", {}, signal.SIGUSR2, False),
-        ("cpu", {"loader": "dataloader", "data_workers": 2}, signal.SIGTERM, True),
-        ("ddp", {}, signal.SIGUSR2, False),
         ("ddp", {"loader": "dataloader", "data_workers": 1}, signal.SIGTERM, True),
+        pytest.param("cpu", {"loader": "dataloader", "data_workers": 2}, signal.SIGTERM, True, marks=pytest.mark.long),
+        pytest.param("ddp", {}, signal.SIGUSR2, False, marks=pytest.mark.long),
     ],
-    ids=["usr2", "term to all, with loaders", "ddp, usr2", "ddp, term to all, with loaders"],
+    ids=["usr2", "ddp, term to all, with loaders", "term to all, with loaders", "ddp, usr2"],
 )
 def test_a_signal_saves_and_the_retry_goes_on(
     bench: Bench, base: str, loader: dict[str, Any], number: signal.Signals, whole_group: bool

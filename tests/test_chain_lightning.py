@@ -81,7 +81,7 @@ def test_the_script_has_the_lines_of_the_page() -> None:
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: Path, ranks: int) -> None:
     """24 steps in 3 epochs, saved after each third."""
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"

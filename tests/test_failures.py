@@ -26,8 +26,18 @@ IMPORTS = "import torch\nimport torch.distributed as dist"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "direct", "spawn"])
-@pytest.mark.parametrize("waiting", [FOR_EACH_OTHER, IN_A_COLLECTIVE], ids=["for each other", "in a collective"])
+@pytest.mark.parametrize(
+    ("waiting", "launcher"),
+    [
+        (FOR_EACH_OTHER, "torchrun"),
+        (FOR_EACH_OTHER, "spawn"),
+        (IN_A_COLLECTIVE, "direct"),
+        pytest.param(FOR_EACH_OTHER, "direct", marks=pytest.mark.long),
+        pytest.param(IN_A_COLLECTIVE, "torchrun", marks=pytest.mark.long),
+        pytest.param(IN_A_COLLECTIVE, "spawn", marks=pytest.mark.long),
+    ],
+    ids=lambda value: {FOR_EACH_OTHER: "for each other", IN_A_COLLECTIVE: "in a collective"}.get(value, value),
+)
 def test_one_ranks_failure_ends_all_within_a_minute_with_its_traceback(
     bench: Bench, launcher: str, waiting: str
 ) -> None:

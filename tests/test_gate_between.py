@@ -129,11 +129,7 @@ RIGHT = [
     Asked("right_ddp_by_hand"),
     Asked("right_own_loop"),
     Asked("right_zero_redundancy"),
-    Asked("right_flattened"),
-    Asked("right_small_buckets"),
-    Asked("right_ring"),
     Asked("right_reduce_scatter"),
-    Asked("right_accumulation"),
     Asked("right_parameter_averaging"),
     Asked("right_parameter_server"),
     Asked("ddp", DROPOUT, axes={"activation_checkpointing": True}),
@@ -142,7 +138,8 @@ RIGHT = [
     Asked("ddp", NORMS, options={"accumulation": 2}),
     Asked("pipeline", NORMS, axes={"activation_checkpointing": True}),
 ]
-RIGHT_TOO = [  # dear ones, of which the parts are above
+RIGHT_TOO = [  # of which the parts are above
+    *map(Asked, ("right_flattened", "right_small_buckets", "right_ring", "right_accumulation")),
     Asked("ddp", NORMS),
     Asked("fsdp", NORMS),
     Asked("right_parameter_server", "gpt-tiny"),  # AdamW's state also has a number of steps

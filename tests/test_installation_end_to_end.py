@@ -245,10 +245,17 @@ def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("torch", ["cpu", "cuda"])
-@pytest.mark.parametrize("offered", ["folder", "index"])
+@pytest.mark.parametrize(
+    ("offered", "torch"),
+    [
+        ("folder", "cpu"),
+        ("index", "cuda"),
+        pytest.param("folder", "cuda", marks=pytest.mark.long),
+        pytest.param("index", "cpu", marks=pytest.mark.long),
+    ],
+)
 def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, offered: str
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: str, torch: str
 ) -> None:
     """The Alliance's pip looks into a folder of wheels `+computecanada`, which `==` accepts and a hash refuses."""
     if offered == "index":

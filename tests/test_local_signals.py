@@ -64,8 +64,8 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
         (CPU, signal.SIGINT),
         (DDP, signal.SIGTERM),
         (SPAWNED, signal.SIGHUP),
-        (DIRECT, signal.SIGTERM),
-        (CPU, signal.SIGUSR1),
+        pytest.param(DIRECT, signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(CPU, signal.SIGUSR1, marks=pytest.mark.long),
     ],
     ids=["int-cpu", "term-torchrun", "hup-spawn", "term-direct", "usr1-cpu"],
 )
@@ -99,8 +99,8 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(CPU, marks=pytest.mark.long), DDP, DIRECT, pytest.param(SPAWNED, marks=pytest.mark.long)],
-    ids=["cpu", "torchrun", "direct", "spawn"],
+    [DDP, *(pytest.param(config, marks=pytest.mark.long) for config in (CPU, DIRECT, SPAWNED))],
+    ids=["torchrun", "cpu", "direct", "spawn"],
 )
 def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
     driver = place(config)

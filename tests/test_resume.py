@@ -41,7 +41,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CASES = {name: (name, {}) for name in NEEDS} | VARIANTS
 # Others here show their parts.
-LONG = ("fsdp_tensor_parallel", "tensor_parallel", "ddp, fp16", "fsdp, offload", "pipeline_ddp")
+LONG = (
+    "fsdp_tensor_parallel",
+    "tensor_parallel",
+    "ddp, fp16",
+    "fsdp, offload",
+    "pipeline, interleaved",
+    "pipeline_ddp",
+)
 
 
 def processes(needs: Requirements) -> int:
@@ -163,7 +170,7 @@ def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
         pytest.param(("cpu", 1), ("tensor_parallel", 2), marks=pytest.mark.long),
         (("pipeline", 2), ("pipeline", 4)),
         pytest.param(("pipeline", 2), ("fsdp", 2), marks=pytest.mark.long),
-        (("tensor_parallel", 2), ("pipeline", 2)),
+        pytest.param(("tensor_parallel", 2), ("pipeline", 2), marks=pytest.mark.long),
         pytest.param(("fsdp", 2), ("fsdp_tensor_parallel", 4), marks=pytest.mark.long),
         pytest.param(("pipeline", 2), ("pipeline_ddp", 4), marks=pytest.mark.long),
         pytest.param(("pipeline_ddp", 4), ("model_parallel", 2), marks=pytest.mark.long),

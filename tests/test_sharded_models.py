@@ -106,7 +106,9 @@ def _same(ranks: Ranks, task: BoundTask, strategy_name: str, options: dict[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=[pytest.mark.long] * (name == "resnet50")) for name in MODELS]
+)
 def test_fsdp_gives_the_plain_gradients(model: str) -> None:
     spawned(_equal, 2, model, "fsdp", {}, {})
 

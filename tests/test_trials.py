@@ -174,7 +174,7 @@ def test_lossy_communication_is_asked_about_in_the_runs_own_precision() -> None:
 def test_the_smooth_twin_tells_lossy_gradients_from_rounding(gates: Gates, name: str) -> None:
     """Over shallow and deep networks, without processes: the mean of four slices' gradients, exact and as fp16."""
     data = data_of(gates, name)
-    data = data.of(changed(data.run, global_batch_size=64))
+    data = data.of(changed(data.run, global_batch_size=32))
     run = data.run
     whole = reference.train(trial(run, "smooth twin"), data)
     smooth = trial(run, "smooth twin").as_far_as(whole)
