@@ -109,7 +109,8 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: 
     assert same(uncut, cut)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_its_time_ends_in_the_middle_of_an_epoch(python: Path, tmp_path: Path, ranks: int) -> None:
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     assert trained(python, uncut, ranks=ranks)[0] == 0

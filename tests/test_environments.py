@@ -287,7 +287,7 @@ def test_modules_in_a_slurm_job(workflow: Workflow, modules: dict[str, str], clu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["name", "folder"])
+@pytest.mark.parametrize("by", [pytest.param("name", marks=pytest.mark.long), "folder"])
 def test_conda_of_a_module_is_activated_on_the_node(
     workflow: Workflow, modules: dict[str, str], old_conda: Path, by: str
 ) -> None:

@@ -12,11 +12,16 @@ from gate_runs import FEW_STEPS, Gates
     ("strategy", "where"),
     [
         ("wrong_single_bias", "first differs at step 1 in fc3.bias ("),
-        ("wrong_sum", "first differs at step 1 in conv1.weight ("),
         ("wrong_nan_loss", "first differs at step 1 in the loss (nan)"),
-        ("wrong_fp16_compression", "first differs at step 1 in "),
         ("wrong_stale_checkpoint", "first differs after a checkpoint was loaded, in conv1.weight ("),
-        ("wrong_resume_without_momentum", "first differs at step 5 in the loss ("),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("wrong_sum", "first differs at step 1 in conv1.weight ("),
+                ("wrong_fp16_compression", "first differs at step 1 in "),
+                ("wrong_resume_without_momentum", "first differs at step 5 in the loss ("),
+            )
+        ),
     ],
 )
 def test_a_failed_gate_says_where(gates: Gates, strategy: str, where: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -296,7 +296,10 @@ def test_pips_own_configuration_comes_first_and_a_second_call_does_nothing(proje
     assert project.packages() == {**CPU_ONLY, "driver-thing": "2.0"}
 
 
-@pytest.fixture(params=["", "torch<=2.14.1\ntorchvision<=0.29.1\n"], ids=["free", "constrained"])
+@pytest.fixture(
+    params=[pytest.param("", marks=pytest.mark.long), "torch<=2.14.1\ntorchvision<=0.29.1\n"],
+    ids=["free", "constrained"],
+)
 def constraints(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A constraints file of a site's own, with which pip says otherwise that there is no such build."""
     (tmp_path / "constraints.txt").write_text(request.param, encoding="utf-8")

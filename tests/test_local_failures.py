@@ -120,7 +120,7 @@ def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDr
     assert len(attempts(driver)) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @doing("time.sleep(0.02)", saving="while not os.path.exists('go'): time.sleep(0.1)", checkpoint_minutes=60)
 def test_a_run_whose_processes_still_save_is_not_given_up(driver: LocalDriver) -> None:
     """Its jobs are killed twice meanwhile. It goes on from what is saved then."""

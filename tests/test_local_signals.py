@@ -63,7 +63,7 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
     [
         (CPU, signal.SIGINT),
         (DDP, signal.SIGTERM),
-        (SPAWNED, signal.SIGHUP),
+        pytest.param(SPAWNED, signal.SIGHUP, marks=pytest.mark.long),
         pytest.param(DIRECT, signal.SIGTERM, marks=pytest.mark.long),
         pytest.param(CPU, signal.SIGUSR1, marks=pytest.mark.long),
     ],

@@ -31,11 +31,11 @@ BEFORE_IT_IS_TIED, IMPORTING, JOINING = "relay.process.cpus", "torch.nn", "relay
     [
         ("torchrun", BEFORE_IT_IS_TIED),
         ("torchrun", IMPORTING),
-        ("torchrun", JOINING),
-        ("direct", IMPORTING),
         ("direct", JOINING),
         ("spawn", JOINING),
         ("none", IMPORTING),
+        pytest.param("torchrun", JOINING, marks=pytest.mark.long),
+        pytest.param("direct", IMPORTING, marks=pytest.mark.long),
     ],
 )
 def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(

@@ -318,11 +318,11 @@ def test_a_probe_is_a_job_of_its_settings_shape(cluster: MiniSlurm, results: Pat
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "datasets").symlink_to(results / "datasets")
     comparison = {"strategy": "ddp", "nodes": 2, "launcher": "srun"}
-    config = {"device": "cpu", "runtime_minutes": 10, "probe": {"most": 64}, "comparisons": [comparison]}
+    config = {"device": "cpu", "runtime_minutes": 10, "probe": {"most": 2}, "comparisons": [comparison]}
     site = site_file(tmp_path)
     status, printed = slurm_snakemake(cluster, tmp_path, config, "probe", site=site)
     assert status == 0, printed
-    assert "64 samples per device, the largest batch to try" in printed
+    assert "2 samples per device, the largest batch to try" in printed
     found = yaml.safe_load((tmp_path / "results" / "probed.yaml").read_text())
     (setting,) = plan(load(found), site=load_site(str(site), ROOT)).settings
-    assert (setting.setting.shape.nodes, setting.setting.batch.global_batch_size) == (2, 128)
+    assert (setting.setting.shape.nodes, setting.setting.batch.global_batch_size) == (2, 4)

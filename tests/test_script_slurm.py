@@ -100,16 +100,16 @@ def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: Mini
 @pytest.mark.timeout(900)
 def test_a_chain_goes_on_as_jobs_until_the_script_has_ended(cluster: MiniSlurm, tmp_path: Path) -> None:
     # Slurm's shortest limit is a minute, of which the last ten seconds and more stay free.
-    (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN).replace("UNTIL", "150"))
+    (tmp_path / "train.py").write_text(textwrap.dedent(CHAIN).replace("UNTIL", "100"))
     config = {"device": "cpu", "repeats": 1, "runtime_minutes": 1, "right_size": False}
     config |= {"comparisons": [{"command": "python train.py", "name": "long"}]}
     status, printed = slurm_snakemake(cluster, tmp_path, config, "chain", site=site_file(tmp_path))
     assert status == 0, printed
     assert "(deadline); goes on with attempt 2" in printed
     (folder,) = folders(tmp_path / "results")
-    assert (folder / "done").read_text() == "150"
+    assert (folder / "done").read_text() == "100"
     (path,) = (tmp_path / "results" / "runs").glob("*/summary.json")
     summary = json.loads(path.read_text())
     assert summary["attempts"] >= 2
-    assert summary["steps_reached"] == 150
+    assert summary["steps_reached"] == 100
     assert f"long has ended, in {summary['attempts']} jobs" in printed

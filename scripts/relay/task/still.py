@@ -126,6 +126,8 @@ def _frozen(norm: Any) -> Any:
 def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[str, ...]:
     """The names of the buffers that a forward pass changes. They are put back."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if not before:
+        return ()
     compute(model)
     now = dict(model.named_buffers())
     # Statistics of a sample that is not finite are NaN before and after.
