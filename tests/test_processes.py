@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -255,12 +256,13 @@ from relay.process import machine
 machine.keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    kept = [torch.ones(5_000_000) for _ in range(10)]  # of 20 MB each, freed at once
+    kept = [torch.ones(10_000_000) for _ in range(5)]  # freed at once; below 32 MiB, glibc as it is may keep some
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 print(min(faults() for _ in range(6)))  # the heap may still grow in the first ones
 """
 
 
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="glibc before 2.35 keeps less")
 def test_memory_that_a_step_frees_is_kept_for_the_next_one_unless_the_environment_decides() -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     kept, given_back = (
