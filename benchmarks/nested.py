@@ -20,7 +20,7 @@ from pathlib import Path
 from common import ROOT, report
 
 CONFIG = {"task": "lenet-digits", "device": "cpu", "repeats": 1, "epochs": 1, "comparisons": [{"strategy": "cpu"}]}
-CONFIG["gate"] = {"steps": 5}  # what the gate says is not measured
+CONFIG["gate"] = {"steps": 20}  # what the gate says is not measured
 STARTS = 2  # of Snakemake in a Slurm job
 # As the plugin's executors put it together (snakemake-interface-executor-plugins, `format_job_exec`).
 NESTED = "--force --force-use-threads --target-files-omit-workdir-adjustment --max-inventory-time 0 --nocolor "

@@ -94,7 +94,7 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
 def test_the_driver_tells_it(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "wrong.py").write_text(WRONG)
-    config = {"epochs": 0.5, "gate": {"steps": 5}, "comparisons": [{"strategy": "wrong"}]}
+    config = {"epochs": 0.5, "gate": {"steps": 20}, "comparisons": [{"strategy": "wrong"}]}
     driver = LocalDriver(tmp_path, {"device": "cpu", "strategy_folders": [str(tmp_path / "mine")], **config})
     try:
         status, printed = driver.call("wrong")

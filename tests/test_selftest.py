@@ -225,7 +225,7 @@ def workflow(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1}
-SMALL |= {"device": "cpu", "gate": {"steps": 5}, "probe": {"most": 64}}
+SMALL |= {"device": "cpu", "gate": {"steps": 20}, "probe": {"most": 64}}
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, WHEELS, site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
-SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 5}}
+SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
 SEVERAL = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun"}
 BY_TORCHRUN = {"strategy": "ddp", "nodes": 2, "launcher": "torchrun"}
 

@@ -82,7 +82,7 @@ class Task(relay.Task):
 def test_a_task_of_ones_own_is_proven_and_trained_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
     (tmp_path / "points_made_here.py").write_text(BESIDE)
     (tmp_path / "my_task.py").write_text(OWN)
-    config = {"device": "cpu", "repeats": 1, "epochs": 3, "runtime_minutes": 10, "gate": {"steps": 5}}
+    config = {"device": "cpu", "repeats": 1, "epochs": 3, "runtime_minutes": 10, "gate": {"steps": 20}}
     config |= {"task": str(tmp_path / "my_task.py"), "task_options": {"width": 12}}
     config |= {"comparisons": [{"strategy": "ddp", "nodes": 2, "launcher": "srun"}]}
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))

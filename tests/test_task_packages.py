@@ -44,7 +44,7 @@ class Task(relay.Task):
     def optimizer(self, parameters):
         return torch.optim.SGD(parameters, self.learning_rate)
 """
-CONFIG = {"device": "cpu", "epochs": 10, "gate": {"steps": 5}, "task": "my_task.py"}
+CONFIG = {"device": "cpu", "epochs": 10, "gate": {"steps": 20}, "task": "my_task.py"}
 CONFIG |= {"comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
 
 

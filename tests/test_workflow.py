@@ -152,7 +152,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]
     config = {
         "repeats": 2,
         "epochs": 4,
-        "gate": {"steps": 10},
+        "gate": {"steps": 20},
         "strategy_folders": [str(strategies), WRONG],
         "comparisons": [
             {"strategy": "cpu"},
