@@ -140,7 +140,7 @@ def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> 
     until(lambda: _resumed(driver, saved), "it goes on")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_lock_that_an_older_driver_left_is_no_obstacle(place: Place) -> None:
     driver = place({"comparisons": [{"strategy": "cpu"}], "epochs": 1})
     locks = driver.folder / ".snakemake" / "locks"

@@ -206,7 +206,7 @@ def test_the_peak_is_that_of_the_process_and_not_of_the_larger_one_which_started
     assert 50 * 2**20 < int(done.stdout) < held
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_next_size_exceeds_a_small_budget(probe: Callable[..., tuple[int, Any]]) -> None:
     comparison = {"strategy": "cpu"}
     budget_mb = int(alone_mb(probe, comparison)) + 25

@@ -212,6 +212,7 @@ def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
     assert str([(node, threads) for node in ("c1", "c1", "c2", "c2")]) in printed
 
 
+@pytest.mark.long
 def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
