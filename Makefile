@@ -81,7 +81,7 @@ test: lint stacks  ## Check style and types, then run all tests but the long cam
 test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
-test-long: install-dev  ## Run the long campaigns alone
+test-long: install-dev  ## Run the long campaigns alone, and the combinations that make test leaves out
 	$(BIN)/pytest -m long $(PYTEST_OPTIONS)
 
 benchmark: install-dev  ## Measure what the project says of its own speed, on an idle machine: benchmarks/RESULTS.md

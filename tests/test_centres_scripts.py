@@ -120,6 +120,7 @@ def test_the_same_script_as_a_chain_by_three_lines(cifar10: Path) -> None:
     assert made.summary()["steps_reached"] == 98, "an epoch of 50,000 images in batches of 512"
 
 
+@pytest.mark.long
 def test_the_alliances_script_for_ddp_on_gloo(cifar10: Path) -> None:
     command = "python train.py --init_method tcp://{address}:{port} --world_size {world_size} --max_epochs 1"
     made = commanded(
@@ -133,6 +134,7 @@ def test_the_alliances_script_for_ddp_on_gloo(cifar10: Path) -> None:
     assert float(str(ended(made)["samples_per_second"])) > 0
 
 
+@pytest.mark.long
 def test_arcs_script_for_torchrun_on_gloo() -> None:
     found = re.search(
         r"working example of the ``train.py``.*?code-block:: python\n\n(.*?)\n\.\.", page("001"), re.DOTALL

@@ -291,7 +291,7 @@ def test_the_report_shows_what_was_found(tree: Tree) -> None:
 def test_in_a_slurm_job_from_wheels_without_network(cluster: MiniSlurm, tmp_path: Path) -> None:
     debian_packages.require()
     config = {"device": "cpu", "repeats": 1, "epochs": 0.3, "runtime_minutes": 20, "warmup_steps": 2}
-    config |= {"task": "lenet-digits", "comparisons": [{"strategy": "cpu"}]}
+    config |= {"task": "lenet-digits", "gate": {"steps": 20}, "comparisons": [{"strategy": "cpu"}]}
     site = site_file(tmp_path, environment=WHEELS)
     status, printed = slurm_snakemake(cluster, tmp_path, config, "libtorch", site=site, timeout_seconds=1100)
     assert status == 0, printed

@@ -39,8 +39,9 @@ def test_a_stop_before_the_time_limit_is_a_line_and_no_error(cluster: MiniSlurm,
     (tmp_path / "strategies" / "slow.py").write_text(SLOW)
     config = {
         "repeats": 1,
-        "epochs": 6,
+        "epochs": 4,
         "runtime_minutes": 1,
+        "gate": {"steps": 20},
         "probe": {"minutes": 1},
         "strategy_folders": [str(tmp_path / "strategies")],
     }
@@ -49,10 +50,10 @@ def test_a_stop_before_the_time_limit_is_a_line_and_no_error(cluster: MiniSlurm,
         "task": "lenet-digits",
         "comparisons": [{"strategy": "slow"}],
     }
-    site = site_file(tmp_path)  # 132 steps, in jobs of 60 s
+    site = site_file(tmp_path)  # 88 steps, in jobs of 60 s
     status, printed = slurm_snakemake(cluster, tmp_path, config, "slow", "--until", "segment", site=site)
     assert status == 0, printed
-    assert "of 132 (deadline); goes on with attempt 2\n" in printed
+    assert "of 88 (deadline); goes on with attempt 2\n" in printed
     for noise in ("FAILED", "Error in rule", "Traceback", "SLURM status"):
         assert noise not in printed
 
@@ -86,6 +87,7 @@ def test_hardware_that_fails_is_tried_again_on_another_node(cluster: MiniSlurm, 
     config = {
         "repeats": 1,
         "epochs": 1,
+        "gate": {"steps": 20},
         "device": "cpu",
         "task": "lenet-digits",
         "comparisons": [{"strategy": "broken"}],

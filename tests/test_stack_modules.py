@@ -93,7 +93,7 @@ def test_the_login_node_builds_with_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_rules_load_them(tmp_path: Path) -> None:
     """What the workflow's own rules hand to the shell, with the jobs' names beside it."""
-    config = {"repeats": 1, "epochs": 1, "comparisons": [CPU, LIGHTNING]}
+    config = {"repeats": 1, "epochs": 1, "gate": {"steps": 20}, "comparisons": [CPU, LIGHTNING]}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "snakemake", "--snakefile", f"{ROOT}/Snakefile", "--dry-run", "--printshellcmds"]
     command += ["--cores", "1", "--directory", str(tmp_path), "--configfile", str(tmp_path / "config.yaml")]

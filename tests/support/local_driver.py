@@ -31,7 +31,7 @@ class LocalDriver:
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.folder = folder
-        self.config = {"repeats": 1, "epochs": LONG, **config}
+        self.config = {"repeats": 1, "epochs": LONG, "gate": {"steps": 20}, **config}
         self.started: list[subprocess.Popen[str]] = []
         (folder / "mine.yaml").write_text(yaml.safe_dump(self.config))
 
