@@ -234,6 +234,7 @@ def test_what_rounding_alone_moves_at_any_learning_rate_is_not_called_proven(tmp
     assert "rounding alone moves" in (verdict["unprovable"] or "") or verdict["problems"]
 
 
+@pytest.mark.long
 def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_path: Path) -> None:
     """At its own learning rate, another order of the sums moves it by more than the limit."""
     right = judged(tmp_path, CHAOTIC, "right_parameter_averaging")
