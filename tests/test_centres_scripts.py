@@ -147,6 +147,7 @@ def test_arcs_script_for_torchrun_on_gloo() -> None:
     assert 0 < float(str(ended(made)["train_loss"])) < 5
 
 
+@pytest.mark.long
 def test_dellas_script_for_ddp_under_srun_on_gloo(tmp_path: Path) -> None:
     with tarfile.open(DATA / "mnist-raw.tar.xz") as archive:
         archive.extractall(tmp_path / "data", filter="data")

@@ -41,7 +41,7 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
     return largest([*pairs, (one["losses"], other["losses"])])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_right_training_of_600_steps_is_not_struck_out_for_chaos(gates: Gates) -> None:
     _, run = planned("cpu")
     data, wish = TrialData(run, gates.digits, CPU), asked(run, "algorithm", steps=600)

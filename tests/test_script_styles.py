@@ -162,7 +162,7 @@ def test_a_loop_as_in_small_gpts() -> None:
     measured_and_killed(NANO, "python train.py --batch_size={global_batch_size} --tag={tag}", read=read)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_lightning_script() -> None:
     stacks.provide("lightning")

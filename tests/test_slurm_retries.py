@@ -32,7 +32,7 @@ class Slow(Strategy):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_stop_before_the_time_limit_is_a_line_and_no_error(cluster: MiniSlurm, tmp_path: Path) -> None:
     (tmp_path / "strategies").mkdir()
