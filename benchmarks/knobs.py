@@ -45,6 +45,8 @@ def main() -> None:
         config = {"task": given.task, "comparisons": [comparison]}
         run = changed(short_run(config, given.steps, results, given.data), observed_steps=0)
         known = {name: KNOBS[name] for name in given.knobs if all(KNOBS[name].values())}
+        if not known:
+            parser.exit(1, f"left out: not installed: {', '.join(given.knobs)}\n")
         ratios: dict[str, list[float]] = {name: [] for name in known}
         speeds = []
         for _ in range(given.rounds):

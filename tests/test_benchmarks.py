@@ -158,14 +158,21 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
 
 
 @pytest.mark.slow
-def test_a_hop_is_told_by_its_phases() -> None:
-    found = printed("hop", "--strategy", "cpu", "--processes", "1", "--rounds", "1")
+@pytest.mark.parametrize(
+    ("strategy", "processes", "further"),
+    [
+        ("cpu", 1, set()),
+        pytest.param("ddp", 2, {"launcher: starts its processes"}, marks=pytest.mark.long),
+    ],
+)
+def test_a_hop_is_told_by_its_phases(strategy: str, processes: int, further: set[str]) -> None:
+    found = printed("hop", "--strategy", strategy, "--processes", str(processes), "--rounds", "1")
     assert found["median_ratio"] > 0
     begins = list(found["begins_at"].items())
     assert begins == sorted(begins, key=lambda phase: phase[1])
     names = [name for name, _ in begins]
     assert names[0] == "job: Python is up"
-    assert {"rank: checkpoint is loaded", "rank: first step"} <= set(names)
+    assert {"rank: checkpoint is loaded", "rank: first step"} | further <= set(names)
 
 
 @pytest.mark.slow
