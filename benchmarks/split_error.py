@@ -40,7 +40,7 @@ def train(run: Run, ranks: Ranks, dataset: Path, work: Path, seconds: float) -> 
     if ranks.rank == 0:
         work.mkdir()
     ranks.gather(None)
-    quick = data.Resident.batches
+    quick = data.Resident.raws
 
     def slow_batches(self: data.Resident, lists: Any) -> Iterator[Any]:
         for batch in quick(self, lists):

@@ -19,7 +19,7 @@ pytest_plugins = ["chain_runs"]
 SLOW_LOADER = """
 from relay.task import data
 
-quick = data.Resident.batches
+quick = data.Resident.raws
 
 
 def slow(self, lists):
@@ -28,7 +28,7 @@ def slow(self, lists):
         yield batch
 
 
-data.Resident.batches = slow
+data.Resident.raws = slow
 """
 SLOW_OPTIMIZER = """
 import torch

@@ -25,6 +25,7 @@ from torch.nn.parallel import comm
 from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+import pretended_graph
 from relay.process import devices
 
 NAME = "fgpu"
@@ -134,7 +135,7 @@ class OnGpu(torch.Tensor):
         return f"OnGpu({self.held!r}, {self.device})"
 
     def tolist(self) -> Any:
-        _gpus[self.device.index].wait()
+        _waited(self.device.index)
         return self.held.tolist()
 
     def pin_memory(self, *_: Any) -> torch.Tensor:
@@ -178,8 +179,9 @@ def _computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if packet is aten.copy_:
         for value in args[:2]:  # one that leaves the device waits for it
             if isinstance(value, OnGpu) and not isinstance(args[0], OnGpu):
-                _gpus[value.device.index].wait()
-        _held(args[0]).copy_(_held(args[1]))
+                _waited(value.device.index)
+        to, what = _held(args[0]), _held(args[1])
+        pretended_graph.computed(function, (to, what), {}, lambda: to.copy_(what))
         return args[0]
     if numbers and packet not in MAY_MIX:
         strangers = any(not isinstance(value, OnGpu) and value.dim() and value.is_cpu for value in tensors)
@@ -190,19 +192,29 @@ def _computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     number = goes.index or 0 if goes is not None and goes.type == NAME else None
     if goes is None and numbers:
         number = min(numbers)
-    if numbers and goes is not None and goes.type == "cpu":
-        _gpus[min(numbers)].wait()
+    if numbers and (packet is aten._local_scalar_dense or (goes is not None and goes.type == "cpu")):
+        _waited(min(numbers))
     left = {"device", "pin_memory", "non_blocking"} if goes is not None and goes.type != "meta" else set()
     options = {name: value for name, value in kwargs.items() if name not in left}
     if numbers and packet in RECIPROCALS and _is_number(args[1]) and args[0].is_floating_point():
         function, args = RECIPROCALS[packet], (args[0], torch.ones((), dtype=args[0].dtype) / _held(args[1]))
-    with _drawing(function, number):
-        result = function(*_mapped(_held, args), **_mapped(_held, options))
+    held, more = _mapped(_held, args), _mapped(_held, options)
+
+    def call() -> Any:
+        with _drawing(function, number):
+            return function(*held, **more)
+
+    result = pretended_graph.computed(function, held, more, call)
     returns = getattr(function, "_schema", None) and function._schema.returns
     written = returns and returns[0].alias_info is not None and returns[0].alias_info.is_write
     if written:
         return kwargs.get("out", args[0])
     return result if number is None else _mapped(lambda value: _on(value, number), result)
+
+
+def _waited(number: int) -> None:
+    pretended_graph.waits()
+    _gpus[number].wait()
 
 
 def _on(value: Any, number: int) -> Any:
@@ -268,10 +280,36 @@ def gpu(device: Any = None) -> Gpu:
     return _gpus[_number(device)]
 
 
+class Stream:
+    """Of a device, which has but one queue here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+
+class Generator:
+    """A device's generator, and what CUDA's has beside the CPU's."""
+
+    def __init__(self, own: torch.Generator) -> None:
+        self.manual_seed, self.get_state, self.set_state = own.manual_seed, own.get_state, own.set_state
+        self.clone_state, self.graphsafe_set_state = own.get_state, own.set_state
+
+
 class _Answers:
     """What `torch.cuda` tells, and the module of torch's that has the devices' name."""
 
     Event = Event
+    Stream = Stream
+    CUDAGraph = pretended_graph.Graph
+    graph = staticmethod(pretended_graph.capture)
+    set_sync_debug_mode = staticmethod(pretended_graph.set_mode)
+    get_sync_debug_mode = staticmethod(pretended_graph.get_mode)
+
+    def current_stream(self, _device: Any = None) -> Stream:
+        return Stream()
+
+    def set_stream(self, _stream: Stream) -> None: ...
 
     def is_available(self) -> bool:
         return True
@@ -362,7 +400,7 @@ def install(count: int = 1) -> None:
     for name in (name for name in dir(_Answers) if not name.startswith("__")):
         setattr(torch.cuda, name, getattr(answers, name))
     torch.cuda.nccl.version = lambda: (0, 0, 0)
-    torch.cuda.default_generators = tuple(each.generator for each in _gpus)
+    torch.cuda.default_generators = tuple(Generator(each.generator) for each in _gpus)
     torch.Tensor.pin_memory = lambda self, *_: self
     torch.autograd.set_multithreading_enabled(
         False

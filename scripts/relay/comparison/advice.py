@@ -24,6 +24,7 @@ LEAST_EFFICIENCY = 0.7  # of a strategy on more devices, below which a small bat
 USED = 0.5  # of the memory or time asked for
 UNUSED_MB, UNUSED_MINUTES = 1000, 10  # less than that is not worth a warning
 BUSY = 0.5  # mean utilisation of a GPU
+IDLE = 0.3  # of an observed step
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,22 @@ def idle_gpu(each: SettingResult) -> Iterator[Warned]:
         )
 
 
+def bound_by_launches(each: SettingResult) -> Iterator[Warned]:
+    """A GPU waits for the CPU to start its kernels, one by one."""
+    idle = each.row["step_idle_fraction"]
+    graphs = [summary for summary in each.summaries if "replayed_steps" in summary]
+    if idle is None or idle < IDLE or any(summary["replayed_steps"] for summary in graphs):
+        return
+    why = next((summary["not_captured"] for summary in graphs if summary["not_captured"]), "")
+    yield Warned(
+        "bound by launches",
+        each.name,
+        f"the GPU has nothing to do in {percent(idle, 0)} of a step, until the CPU has started the next kernel",
+        "use a larger batch, or compile: true"
+        + (f"; its steps are not captured as a CUDA graph, because {why}" if why else ""),
+    )
+
+
 def apart_from_others(each: SettingResult) -> Iterator[Warned]:
     """What the table warns of: a result far from the others', or other code, data or libraries."""
     if each.row["warning"]:
@@ -176,6 +193,7 @@ CHECKS: tuple[Callable[[SettingResult], Iterator[Warned]], ...] = (
     small_batch,
     shared_cpus,
     idle_gpu,
+    bound_by_launches,
     memory_not_used,
     time_not_used,
 )

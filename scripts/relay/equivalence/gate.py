@@ -17,7 +17,7 @@ import torch
 from relay import strategies
 from relay.base import options
 from relay.base.files import write_json
-from relay.equivalence import between, own_batch, reference_file, where
+from relay.equivalence import between, own_batch, reference_file, replayed, where
 from relay.equivalence.course import Course, EndedEarlyError, Seen, cloned
 from relay.equivalence.division import computed, divided
 from relay.equivalence.figures import apart, distance, largest, scaled
@@ -161,6 +161,21 @@ def judge_trial(
     return course.task.notes
 
 
+def judge_replayed(
+    verdict: Verdict, run: Training, asked: Sequence[Trial], data: TrialData, reference: dict[str, Any], ranks: Ranks
+) -> None:
+    """Train with captured steps, as the run does, and compare. Where none is captured, a note says why. Collective."""
+    (own,) = (trial for trial in asked if trial.name == "own precision")
+    trial = replayed.of(own).as_far_as(reference)
+    course, why = replayed.train(run, trial, data, ranks)
+    if why:
+        verdict.notes.append(f"steps are not captured as a CUDA graph, because {why}")
+        return
+    whole, told = cloned(course.strategy), ranks.collect(course.told())
+    if told:
+        compare(verdict, trial, told, whole, reference)
+
+
 def _use_threads(run: Training) -> None:
     """Compute in as many threads as each process's part of the batch can use."""
     parts = run.shape.world_size if "samples" in run.strategy.divides else 1
@@ -185,6 +200,8 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
     for trial in asked:
         changes = judge_trial(verdict, run, trial, data, reference[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
+    if run.computation.cuda_graph and "own precision" in reference:
+        judge_replayed(verdict, run, asked, data, reference["own precision"], ranks)
     between.judge(
         verdict, run, data, folder / CHECKPOINTS, ranks, slowdown=reference.get("own precision", {}).get("slowdown", 1)
     )

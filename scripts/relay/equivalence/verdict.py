@@ -14,6 +14,7 @@ TrialName = Literal[
     "as trained",
     "between steps",
     "own precision",
+    "replayed",
     "smooth twin",
     "own optimizer",
     "gradient",

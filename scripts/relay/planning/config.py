@@ -110,6 +110,11 @@ class Config(Block):
         description="who may be able to write to the folders of checkpoints (loading one can run code): owner (you "
         "alone), group (also the members of their group), everyone",
     )
+    cuda_graph: bool = Field(
+        default=True,
+        description="whether a step on a GPU is captured as a CUDA graph and replayed, where it computes the same so: "
+        "small networks train several times as fast; false: never",
+    )
     warmup_steps: Whole = Field(default=10, description="steps at the start of each job that are not timed")
     observed_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=20,

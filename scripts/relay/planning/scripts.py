@@ -138,7 +138,7 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
         strategy=StrategySpec(name=asked.strategy, stack=stack, options=dict(asked.options)),
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
-        computation=Computation(**{each.name: axes[each.name] for each in fields(Computation)}),
+        computation=Computation(**{each.name: axes[each.name] for each in fields(Computation) if each.name in axes}),
         feeding=Feeding(loader="dataloader", data_workers=axes["data_workers"] or 0),
         batch=Batch(global_batch_size=batch or 1),
         optimization=Optimization(**{each.name: axes[each.name] for each in fields(Optimization)}),

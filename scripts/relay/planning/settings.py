@@ -209,7 +209,7 @@ def resolve(
         ),
         shape=shape,
         place=Place(site=here.site.name if here.site else "local"),
-        computation=_computation(axes, shape, task.card, needs, options),
+        computation=_computation(axes, shape, task.card, needs, options, captured=config.cuda_graph),
         feeding=Feeding(loader=loader, data_workers=_workers(axes["data_workers"], loader, shape)),
         batch=Batch(global_batch_size=batch, learning_rate_scaling=scaling),
         optimization=optimization.of(trained),
@@ -268,15 +268,24 @@ def default_loader(card: Card, dataset: DatasetSpec) -> Loader:
 
 
 def _computation(
-    axes: Mapping[str, Any], shape: Shape, card: Card, needs: Requirements, options: Mapping[str, Any]
+    axes: Mapping[str, Any],
+    shape: Shape,
+    card: Card,
+    needs: Requirements,
+    options: Mapping[str, Any],
+    *,
+    captured: bool,
 ) -> Computation:
-    """How a combination computes. The order in memory that is faster is the default, where it gives the same."""
-    given = {each.name: axes[each.name] for each in fields(Computation)}
+    """How a combination computes. The order in memory that is faster is the default, where it gives the same.
+
+    `captured`: where a GPU can, it replays a captured step.
+    """
+    given = {each.name: axes[each.name] for each in fields(Computation) if each.name in axes}
     if given["channels_last"] is None:
         faster = shape.device == "cpu" or given["precision"] in IN_TENSOR_CORES
         parted = needs.pipelined and options["schedule"] in SCHEDULES and SCHEDULES[options["schedule"]].parted
         given["channels_last"] = bool(card.channels_last) and faster and not parted
-    return Computation(**given)
+    return Computation(**given, cuda_graph=captured and shape.device == "cuda")
 
 
 def _length(config: Config, task: TaskSpec, steps_per_epoch: int) -> Length:

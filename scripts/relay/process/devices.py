@@ -27,6 +27,16 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def use_own_stream(device: torch.device) -> None:
+    """Let this thread queue its work on a stream of its own: on the default one no CUDA graph can be captured.
+
+    What DDP registers at its parameters belongs to the stream on which it was built.
+    """
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    torch.cuda.set_stream(stream)
+
+
 @contextmanager
 def generators_kept(*devices: torch.device) -> Iterator[None]:
     """Whatever is drawn or seeded within, the CPU's generator and those of these devices then go on as before.

@@ -203,6 +203,10 @@ class Computation:
             "not where the strategy does not allow it"
         ),
     )
+    cuda_graph: bool = declare(
+        False,
+        means="whether a step on a GPU is captured as a CUDA graph, and replayed, where that computes the same",
+    )
     activation_checkpointing: bool = declare(
         False,
         means="whether activations are computed again in the backward pass, to save memory",

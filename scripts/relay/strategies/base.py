@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
 from relay.spec.versions import release
@@ -60,6 +61,8 @@ class Strategy:
     """
 
     requirements: ClassVar[Requirements]
+    # Steps of a process after which one can be captured as a CUDA graph, because nothing is built any more; 0: never.
+    capture_after: ClassVar[int] = 0
     model: nn.Module
     optimizer: torch.optim.Optimizer
     replica: Replica
@@ -76,6 +79,8 @@ class Strategy:
         self.task, self.ranks, self.global_batch_size = task, ranks, global_batch_size
         self.measured = dict(measured or {})
         self.scaler = loss_scaler(ranks.device) if task.precision == "fp16" else None
+        if self.capture_after and is_gpu(ranks.device):
+            use_own_stream(ranks.device)
         self.build(**{**self.requirements.options, **options})
 
     @classmethod
@@ -142,6 +147,13 @@ class Strategy:
         """
         for batch in batches:
             yield self.train_step(batch)
+
+    def uncapturable(self) -> str:
+        """Why no step can be captured, in words that go on after "because"; '' where none is known."""
+        return ""
+
+    def forget_step(self) -> None:
+        """Be ready for the next step, after one that was begun and came to no end."""
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Any:

@@ -74,6 +74,8 @@ class DDP(Strategy):
         part_of={"powersgd_rank": ("compression", "powersgd"), "powersgd_start": ("compression", "powersgd")},
         lossy={"compression": {"fp16": 2e-3, "bf16": 5e-2, "powersgd": 0.6}},
     )
+    # In its first ten, two of which `settle` has made, DDP times itself, and reads the GPU's clocks for it.
+    capture_after = 9
     powersgd: PowerSGDState | None = None
 
     def build(
@@ -126,6 +128,18 @@ class DDP(Strategy):
             losses.append(loss.detach())
         self.update()
         return torch.stack(losses).sum()
+
+    def uncapturable(self) -> str:
+        """It meets over NCCL alone without waiting; and it may ask, or count, on the CPU in every step."""
+        if self.ranks.backend != "nccl" and self.replica.count > 1:
+            return f"backend {self.ranks.backend} sends what lies in host memory"
+        if self.powersgd is not None:
+            return "compression powersgd counts its steps on the CPU"
+        return "it looks for unused parameters on the CPU" if self.wrapper.find_unused_parameters else ""
+
+    def forget_step(self) -> None:
+        """What was begun to be averaged is given up."""
+        self.wrapper.reducer._reset_state()
 
     def further_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """PowerSGD's state, which differs between ranks."""

@@ -7,6 +7,7 @@ class SingleGPU(Strategy):
     """Trains the whole batch on one device."""
 
     requirements = Requirements(processes="one", devices=("cuda",), twin="cpu")
+    capture_after = 3
 
     def build(self) -> None:
         self.build_whole()

@@ -256,9 +256,16 @@ def _forward(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The rate of the next step; groups with a rate of their own keep its ratio to the others'."""
+    """The rate of the next step; groups with a rate of their own keep its ratio to the others'.
+
+    A rate that is a tensor is changed in place, because a captured step reads it there.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * group.get(FACTOR, 1.0)
+        rate = learning_rate * group.get(FACTOR, 1.0)
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def in_float32(outputs: Any) -> Any:

@@ -34,44 +34,61 @@ def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
     ranks.wait_for_files()
 
 
-class Resident:
+class Feeder:
+    """A way to read a split. `split` is what it reads, `device` where its batches are."""
+
+    split: Split
+    device: torch.device
+
+    def raws(self, of: Iterable[Chosen]) -> Iterator[Any]:
+        """For each batch, in order, what `ready` makes it of: tensors in host memory; pinned, where there is a GPU."""
+        raise NotImplementedError(f"{type(self).__name__} has no raws()")  # abstract
+
+    def ready(self, raw: Any) -> Batch:
+        """The batch on the device, as the model takes it. What is on the device already is not copied."""
+        return self.split.ready(raw, self.device)
+
+    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
+        """A batch for each, in order."""
+        return map(self.ready, self.raws(of))
+
+    def fetch(self, which: Chosen) -> Batch:
+        """The batch of these samples."""
+        return next(iter(self.batches([which])))
+
+
+class Resident(Feeder):
     """The whole split as tensors on the device; a batch is an indexing, and the transform where it has to be."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split, self.device = split, device
         stored = split.read(Chosen(torch.arange(len(split))))
-        self.ready = kept.transformed(split, stored, device)
+        self.made = kept.transformed(split, stored, device)
         # A copy, because tensors that map a file would be read from it in every step.
-        self.stored = batches.moved(batches.each(torch.clone, stored), device) if self.ready is None else None
+        self.stored = batches.moved(batches.each(torch.clone, stored), device) if self.made is None else None
 
-    def fetch(self, which: Chosen) -> Batch:
-        """The batch of these samples, on the device."""
-        positions = which.positions
-        if is_gpu(self.device):  # from pinned memory, so that the loop need not wait for the device
-            positions = positions.pin_memory().to(self.device, non_blocking=True)
-        if self.ready is not None:
-            return kept.taken(self.ready, positions)
+    def raws(self, of: Iterable[Chosen]) -> Iterator[torch.Tensor]:
+        """The samples' positions."""
+        for which in of:  # from pinned memory, so that the loop need not wait for the device
+            yield which.positions.pin_memory() if is_gpu(self.device) else which.positions
+
+    def ready(self, raw: torch.Tensor) -> Batch:
+        """The batch of the samples at these positions, on the device."""
+        positions = raw.to(self.device, non_blocking=True)
+        if self.made is not None:
+            return kept.taken(self.made, positions)
         return self.split.ready(batches.taken(self.stored, positions), self.device)
 
-    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
-        """A batch for each, in order."""
-        return map(self.fetch, of)
 
-
-class Mapped:
+class Mapped(Feeder):
     """A split that stays where it is; a batch is read when it is asked for. For proofs, which need few samples."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self.split, self.device = split, device
 
-    def fetch(self, which: Chosen | torch.Tensor) -> Batch:
-        """The same bits as `Resident.fetch`."""
-        which = which if isinstance(which, Chosen) else Chosen(which)
-        return self.split.ready(self.split.read(which), self.device)
-
-    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
-        """A batch for each, in order."""
-        return map(self.fetch, of)
+    def raws(self, of: Iterable[Chosen]) -> Iterator[Any]:
+        """The samples as the dataset stores them."""
+        return map(self.split.read, of)
 
 
 def _start_worker(_worker: int) -> None:
@@ -81,14 +98,14 @@ def _start_worker(_worker: int) -> None:
     cpus.unbind()
 
 
-class Streamed:
+class Streamed(Feeder):
     """torch's DataLoader over single samples, with worker processes and pinned memory."""
 
     def __init__(self, split: Split, device: torch.device, workers: int) -> None:
         self.split, self.device, self.workers = split, device, workers
 
-    def batches(self, of: Iterable[Chosen]) -> Iterator[Batch]:
-        """A batch for each, in order; one stream across epochs, so that workers start only once."""
+    def raws(self, of: Iterable[Chosen]) -> Iterator[Any]:
+        """What the loader reads; one stream across epochs, so that workers start only once."""
         loader = DataLoader(
             self.split,
             batch_sampler=of,  # type: ignore[arg-type]  # lazily; `Split.__getitems__` takes what it gives
@@ -100,8 +117,7 @@ class Streamed:
             # would part from an uncut one's.
             generator=torch.Generator(),
         )
-        for batch in _read(loader):
-            yield self.split.ready(batch, self.device)
+        return _read(loader)
 
 
 def _as_it_is(batch: Batch) -> Batch:
@@ -121,6 +137,6 @@ def _read(loader: DataLoader[Any]) -> Iterator[Batch]:
             reading._shutdown_workers()
 
 
-def feeder(kind: str, split: Split, device: torch.device, workers: int) -> Resident | Streamed:
+def feeder(kind: str, split: Split, device: torch.device, workers: int) -> Feeder:
     """The way of feeding that a run declares: "resident" or "dataloader"."""
     return Resident(split, device) if kind == "resident" else Streamed(split, device, workers)

@@ -13,7 +13,7 @@ from relay.strategies.base import Replica
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.data import Chosen, Mapped, Resident, Streamed
+from relay.task.data import Chosen, Feeder
 
 
 class Evaluable(Protocol):
@@ -30,7 +30,7 @@ class Evaluable(Protocol):
 class Evaluation:
     """Measures a strategy's model on a whole split, in batches of the size that it trains with."""
 
-    def __init__(self, feeder: Resident | Streamed | Mapped, strategy: Evaluable, global_batch_size: int) -> None:
+    def __init__(self, feeder: Feeder, strategy: Evaluable, global_batch_size: int) -> None:
         self.feeder, self.strategy, self.batch = feeder, strategy, global_batch_size
         self.task, self.count = strategy.task, len(feeder.split)
 

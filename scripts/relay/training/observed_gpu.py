@@ -22,6 +22,8 @@ SENT = ("nccl", "memcpy ptop", "memcpy p2p")
 # What CPUs send for GPUs whose processes share one, or that have no NCCL.
 SENT_BY_CPUS = ("gloo:", "mpi:")
 UPDATE = "Optimizer.step#"
+# The kernels of fused and of grouped updates: a replayed step has no annotations.
+UPDATES = "multi_tensor_apply_kernel"
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def _of_device(
     kernels = [each for each in traced if each.name not in on_cpu]
     sending = [each.interval for each in kernels if each.name.lower().startswith(SENT)]
     others = [each.interval for each in kernels if not each.name.lower().startswith(SENT)]
+    updates += [each.interval for each in kernels if UPDATES in each.name]
     updating = common(union(others), union(updates))
     computing = without(others, updating)
     exposed = without([*sending, *sent_by_cpu], others)

@@ -90,16 +90,18 @@ class Recorder:
         peak_memory_bytes: int,
         counted: dict[str, int],
         paused: dict[str, float],
+        cuda_graph: Mapping[str, Any] | None = None,
     ) -> None:
         """Note how far the attempt came, and why it stopped if it was cut short. Collective.
 
-        `paused` is as in `flush`. `counted` is what this rank's strategy has counted; the ranks' counts are added up.
+        `paused` is as in `flush`. `cuda_graph` is `Captured.record`.
+        `counted` is what this rank's strategy has counted; the ranks' counts are added up.
         """
         told = self.ranks.gather((peak_memory_bytes, system.peak_main_memory_bytes(), counted))
         totals = {name: sum(counts.get(name, 0) for *_, counts in told) for *_, counts in told for name in counts}
         peaks = {"peak_memory_bytes": max(device for device, _, _ in told)}
         peaks |= {"peak_main_memory_bytes": max(main for _, main, _ in told)}
-        self._write(end=step, stopped=stopped, **peaks, counted=totals, paused=paused)
+        self._write(end=step, stopped=stopped, **peaks, counted=totals, paused=paused, cuda_graph=cuda_graph)
 
 
 def _kind(value: object) -> str:

@@ -51,6 +51,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         **figures(seen, middle["step_seconds_median"]),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
         **_counted_by_strategy(lines),
+        **_cuda_graph(lines),
         "test_accuracy": evaluations[-1]["test_accuracy"] if evaluations else None,
         "test_loss": evaluations[-1]["test_loss"] if evaluations else None,
         # The task's first metric, whatever its name.
@@ -152,6 +153,14 @@ def _counted_by_strategy(lines: list[list[dict[str, Any]]]) -> dict[str, int]:
     """What the strategy has counted, such as bytes on a disk, over all attempts that came to an end."""
     counts = [line.get("counted", {}) for found in lines for line in found if "end" in line]
     return {name: sum(each.get(name, 0) for each in counts) for name in sorted(set().union(*counts))}
+
+
+def _cuda_graph(lines: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """How many steps were replayed as a CUDA graph, and why none was; nothing of a run whose steps were not to be."""
+    told = [line["cuda_graph"] for found in lines for line in found if line.get("cuda_graph")]
+    if not told:
+        return {}
+    return {"replayed_steps": sum(each["replayed"] for each in told), "not_captured": told[-1]["why_not"] or None}
 
 
 def quantiles(blocks: list[list[float]]) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ Started on every rank by the launcher: `python -m relay.launch.worker training.t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ from relay.run_folder import chain
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
 from relay.task import finite
-from relay.task.batches import Batch
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
 from relay.training.agreement import Agreement, Moment
+from relay.training.captured import Captured
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.monitor import monitored
@@ -59,6 +59,7 @@ class Trainer:
         self.count, self.dataset = len(train), digest(dataset)
         reads = partial(feeder, run.feeding.loader, device=ranks.device, workers=run.feeding.data_workers)
         self.feeder = reads(split=train)
+        self.captured = Captured(self.strategy, self.feeder.ready) if run.computation.cuda_graph else None
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica, self._why_not_finite)
@@ -82,7 +83,7 @@ class Trainer:
         with stopwatch.paused("saving"):
             self.spots.begin(step, last)
         self.observer.begin(step, last)
-        with closing(strategy.train_steps(self.observer.fed(self._batches(step, last), stopwatch))) as losses:
+        with closing(self._steps(step, last, stopwatch)) as losses:
             for loss in losses:  # fetches the next batch, and trains one step with it
                 step += 1
                 self.observer.stepped()
@@ -119,7 +120,8 @@ class Trainer:
             self.spots.end(step)
         machine.check_threads(f"run {self.run.id}", self.run.shape.threads)
         peak = machine.peak_memory_bytes(self.ranks.devices)
-        recorder.end(step, stopped, peak, strategy.counted(), stopwatch.take_paused())
+        replayed = self.captured.record if self.captured else None
+        recorder.end(step, stopped, peak, strategy.counted(), stopwatch.take_paused(), replayed)
 
     def _resume(self, first: int, last: int) -> int:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
@@ -134,13 +136,16 @@ class Trainer:
             )
         return resumed or 0
 
-    def _batches(self, first: int, last: int) -> Iterator[Batch]:
-        """This replica's slice of every global batch from step `first` to `last`."""
+    def _steps(self, first: int, last: int, stopwatch: Stopwatch) -> Generator[torch.Tensor, None, None]:
+        """Train from step `first` to `last` with this replica's slice of every global batch; the losses."""
         run, replica = self.run, self.strategy.replica
-        return self.feeder.batches(
+        raws = self.feeder.raws(
             chosen(self.count, run.batch.global_batch_size, run.seed, step, replica.index, replica.count)
             for step in range(first, last)
         )
+        if self.captured and not self.captured.why:
+            return self.captured.train_steps(self.observer.fed(raws, stopwatch))
+        return self.strategy.train_steps(self.observer.fed(map(self.feeder.ready, raws), stopwatch))
 
     def _why_not_finite(self, name: str, step: int) -> str:
         """What of the samples is not finite of which this loss was computed; '' where all is: the training diverged."""

@@ -1,0 +1,216 @@
+"""A step as one CUDA graph, on pretended GPUs: what is captured, what it computes, and where it is left alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chain_runs import DIGITS, DROPOUT, Bench
+from gate_runs import Gates
+from own_tasks import bound, data_of
+from preloaded import spawned
+from relay import strategies
+from relay.process.generators import seed_generators
+from relay.process.ranks import Ranks
+from relay.run_folder import attempts
+from relay.spot_check.kept import kept_losses
+from relay.task.bound import BoundTask
+from relay.task.data import Feeder, Resident, Streamed
+from relay.task.split import Split, chosen
+from relay.training.captured import Captured
+from spot_checked import verdict
+
+pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
+BATCH, STEPS = 16, 8
+FIRST = 3  # steps that are trained as ever
+
+
+def streamed(split: Split, device: torch.device) -> Streamed:
+    return Streamed(split, device, 0)
+
+
+class Trained:
+    """A training of `single_gpu`."""
+
+    def __init__(self, ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder] = Resident) -> None:
+        self.strategy = strategies.load("single_gpu")(task, ranks, BATCH, {})
+        self.feeder = feeder(task.split("train"), ranks.device)
+        self.captured = Captured(self.strategy, self.feeder.ready)
+        seed_generators(5, ranks.devices)
+
+    def losses(self, *, captured: bool, sizes: Sequence[int] = (BATCH,) * STEPS) -> list[float]:
+        """Of steps with batches of these sizes; the learning rate changes with each."""
+        count = len(self.feeder.split)
+        which = (chosen(count, BATCH, 3, step) for step in range(len(sizes)))
+        raws = self.feeder.raws(
+            one._replace(positions=one.positions[:size]) for one, size in zip(which, sizes, strict=True)
+        )
+        steps = self.captured.train_steps(raws) if captured else self.strategy.train_steps(map(self.feeder.ready, raws))
+        found = []
+        for step, loss in enumerate(steps):
+            found.append(loss)
+            self.strategy.set_learning_rate(0.05 / (step + 2))
+        return list(torch.stack(found).cpu().tolist())
+
+
+# What is replayed
+
+
+@pytest.mark.parametrize("feeder", [Resident, streamed], ids=["resident", "dataloader"])
+@pytest.mark.parametrize("task", [DIGITS, DROPOUT], ids=["sgd", "dropout and adadelta"])
+def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Callable[..., Feeder]) -> None:
+    spawned(_alike, 1, bound(task, "fp32", prepared / data_of(task, prepared).directory_name), feeder, gpus=1)
+
+
+def _alike(ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder]) -> None:
+    expected = Trained(ranks, task, feeder).losses(captured=False)
+    made = Trained(ranks, task, feeder)
+    assert made.losses(captured=True) == pytest.approx(expected, rel=1e-5)
+    assert made.captured.record == {"replayed": STEPS - FIRST, "why_not": ""}
+    assert len({*expected}) == STEPS
+
+
+def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench) -> None:
+    """With dropout: a checkpoint holds the state of the generator that replays have drawn from."""
+    values = {"its": DROPOUT, "strategy": "single_gpu", "device": "cuda", "cuda_graph": True}
+    values |= {"total_steps": 16, "evaluate_every_steps": 8}
+    uncut, cut = (bench.chain(name, **values) for name in ("uncut", "cut"))
+    uncut.train(forked=True)
+    for attempt, (first, last) in enumerate([(0, 8), (8, 16)], 1):
+        assert (ended := cut.forked(first, last, attempt=attempt)).status == 0, ended.errors
+    assert attempts.read(cut.work, 1)[-1]["cuda_graph"] == {"replayed": 8 - FIRST, "why_not": ""}
+    assert kept_losses(cut.work) == kept_losses(uncut.work)
+    (found,) = verdict(cut)
+    assert found["status"] == "passed", found
+
+
+def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
+    found = gates.verdict("single_gpu", 1, device="cuda", steps=20)
+    assert found["equivalent"], found["problems"]
+    assert [part["name"] for part in found["parts"] if part["trial"] == "replayed"] == ["replayed: losses"]
+
+
+KEEPS_ITS_RATE = """
+from relay.strategies import single_gpu
+from relay.strategies.base import Requirements
+
+
+class KeepsItsRate(single_gpu.SingleGPU):
+    requirements = Requirements(processes="one", devices=("cuda",))
+
+    def set_learning_rate(self, learning_rate):
+        self.rate = learning_rate
+
+    def update(self):
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate
+        super().update()
+"""
+
+
+def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
+    """A replay goes on with the learning rate that Python had when the step was captured."""
+    (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)
+    schedule = {"learning_rate_schedule": "cosine", "folders": (tmp_path,)}
+    found = gates.verdict("keeps_its_rate", 1, device="cuda", steps=20, **schedule)
+    assert {part["trial"] for part in found["parts"] if not part["passed"]} == {"replayed"}, found["problems"]
+
+
+# What is not
+
+
+def _waits(task: BoundTask) -> None:
+    loss = task.own.loss
+    task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 if outputs.sum().item() else 2)  # type: ignore[method-assign]
+
+
+def _draws(task: BoundTask) -> None:
+    loss = task.own.loss
+    task.own.loss = lambda outputs, batch: loss(outputs, batch) * (1 + random.random() / 100)  # type: ignore[method-assign]
+
+
+def _fails(task: BoundTask) -> None:
+    """At the step that is captured alone: no look at a step before it tells."""
+    loss, calls = task.own.loss, []
+
+    def counted(outputs: Any, batch: Any) -> torch.Tensor:
+        calls.append(batch)
+        if len(calls) == FIRST + 1:
+            outputs.sum().item()
+        return loss(outputs, batch)
+
+    task.own.loss = counted  # type: ignore[method-assign]
+
+
+def _by_hand(task: BoundTask) -> None:
+    made = task.own.optimizer
+
+    class Own(torch.optim.SGD):
+        pass
+
+    task.own.optimizer = lambda parameters: Own(parameters, lr=made(parameters).param_groups[0]["lr"])  # type: ignore[method-assign]
+
+
+REFUSED = {
+    "it waits for the GPU": _waits,
+    "it draws random numbers on the CPU": _draws,
+    "of an error: RuntimeError: CUDA error: operation not permitted": _fails,
+    "of Own it is not known": _by_hand,
+}
+
+
+def test_what_a_graph_cannot_repeat_is_trained_as_ever(prepared: Path) -> None:
+    spawned(_refused, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
+
+
+def _refused(ranks: Ranks, folder: Path) -> None:
+    for reason, change in REFUSED.items():
+        found = []
+        for captured in (False, True):
+            random.seed(5)
+            task = bound(DROPOUT, "fp32", folder)
+            change(task)
+            made = Trained(ranks, task)
+            found.append(made.losses(captured=captured))
+        assert made.captured.why.startswith(reason), (reason, made.captured.why)
+        assert not made.captured.replayed
+        assert found[1] == pytest.approx(found[0], rel=1e-5), reason
+
+
+def test_a_batch_of_another_shape_is_trained_as_ever_between_replays(prepared: Path) -> None:
+    spawned(_of_other_shapes, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
+
+
+def _of_other_shapes(ranks: Ranks, folder: Path) -> None:
+    sizes = (16, 16, 16, 16, 9, 16, 9, 16)
+    expected, made = (Trained(ranks, bound(DROPOUT, "fp32", folder)) for _ in range(2))
+    seed_generators(5, ranks.devices)
+    plain = expected.losses(captured=False, sizes=sizes)
+    seed_generators(5, ranks.devices)
+    assert made.losses(captured=True, sizes=sizes) == pytest.approx(plain, rel=1e-5)
+    assert made.captured.replayed == sizes.count(16) - FIRST
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"precision": "fp16"}, "the scale of the loss is read in every step"),
+        ({"precision": "fp64"}, "the learning rate of a captured step is a float32"),
+        ({"recompute": True}, "activations are recomputed"),
+    ],
+)
+def test_some_ways_to_compute_are_never_captured(prepared: Path, values: dict[str, Any], why: str) -> None:
+    spawned(_never, 1, prepared / data_of(DIGITS, prepared).directory_name, values, why, gpus=1)
+
+
+def _never(ranks: Ranks, folder: Path, values: dict[str, Any], why: str) -> None:
+    made = Trained(ranks, replace(bound(DIGITS, "fp32", folder), **values))
+    assert made.captured.why.startswith(why)
+    made.losses(captured=True, sizes=(BATCH,))
