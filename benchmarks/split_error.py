@@ -47,7 +47,7 @@ def train(run: Run, ranks: Ranks, dataset: Path, work: Path, seconds: float) -> 
             time.sleep(seconds)
             yield batch
 
-    with mock.patch.object(data.Resident, "batches", slow_batches), redirect_stdout(sys.stderr):
+    with mock.patch.object(data.Resident, "raws", slow_batches), redirect_stdout(sys.stderr):
         trainer = Trainer(run, ranks, dataset, work, attempt=1, measured={})
         strategy: Any = trainer.strategy
         step = strategy.train_step
