@@ -1,7 +1,10 @@
-"""A verdict of which a process ended badly, after it was written, is none."""
+"""Which ends of a gate's processes are a verdict: not those that others may have caused, nor those after it."""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,29 @@ import pytest
 from gate_runs import Gates
 from own_gates import judged, own_strategy
 from relay.base.ending import INTERRUPTED
-from relay.launch.launcher import launch
+from relay.equivalence.verdict import FAULTED
+from relay.launch.launcher import _wait_for, launch
 from results_tree import Tree
+
+# Faults that others may have caused, and what is said of a strategy that meets one again, alone.
+FAULTS = {
+    "cuda": (
+        "raise RuntimeError('CUDA error: an illegal memory access was encountered')",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    ),
+    **{
+        name: (f"os.kill(os.getpid(), signal.{name})", "its processes were killed, or crashed without a word")
+        for name in ("SIGKILL", "SIGBUS", "SIGSEGV")
+    },
+}
+# At its first attempt alone, or always.
+MET = """
+        import signal
+        met = Path({met!r})
+        if {always} or not met.exists():
+            met.touch()
+            {fault}
+"""
 
 pytest_plugins = ["results_tree"]
 pytestmark = pytest.mark.slow
@@ -33,6 +57,49 @@ def test_a_process_that_aborts_after_the_verdict_leaves_none(
     assert found.status == INTERRUPTED
     assert found.verdict is None
     assert "its processes ended without a word (status -" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "always"), [("cuda", False), ("SIGBUS", False), ("cuda", True), ("SIGKILL", True), ("SIGSEGV", True)]
+)
+def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_again_alone(
+    gates: Gates, tmp_path: Path, fault: str, always: bool
+) -> None:
+    code, told = FAULTS[fault]
+    more = MET.format(met=str(tmp_path / "met"), always=always, fault=code)
+    path = own_strategy(tmp_path / "strategies", "faulty", more=more)
+    first = judged(gates, path)
+    assert (first.status, first.verdict) == (INTERRUPTED, None)
+    second = judged(gates, path, attempt=2)
+    assert second.status == 0
+    assert second.verdict["equivalent"] is not always
+    blamed = [f"the strategy failed in the gate twice, the second time alone: {told}"]
+    assert second.verdict["problems"] == (blamed if always else [])
+    assert not second.output.with_name(FAULTED).exists()
+
+
+def test_a_gate_that_was_stopped_after_a_fault_is_not_to_blame(gates: Gates, tmp_path: Path) -> None:
+    """As by Ctrl-C in its second try."""
+    path = own_strategy(tmp_path / "strategies", "unlucky", more=f"        {FAULTS['cuda'][0]}")
+    assert judged(gates, path).status == INTERRUPTED
+    stopped = judged(gates, path, attempt=2, start=lambda *_: -signal.SIGTERM)
+    assert (stopped.status, stopped.verdict) == (INTERRUPTED, None)
+
+
+def test_broken_hardware_is_never_the_strategys(gates: Gates, tmp_path: Path) -> None:
+    more = "        raise RuntimeError('CUDA error: uncorrectable ECC error encountered')"
+    path = own_strategy(tmp_path / "strategies", "unlucky", more=more)
+    for attempt in (1, 2, 3):
+        found = judged(gates, path, attempt=attempt)
+        assert (found.status, found.verdict) == (INTERRUPTED, None)
+
+
+def test_a_launcher_that_was_stopped_says_so(tmp_path: Path) -> None:
+    """A process that ends badly after a signal was stopped by it."""
+    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert _wait_for(["sleep", "60"], os.environ) == -signal.SIGTERM
+    assert _wait_for(["false"], os.environ) == 1
 
 
 def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates, tmp_path: Path) -> None:

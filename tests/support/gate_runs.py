@@ -102,13 +102,14 @@ class Gates:
         *,
         steps: int | None = None,
         start: Start = preloaded.start,
+        attempt: int = 1,
         **comparison: Any,
     ) -> Any:
         """The strategy's verdict after so many steps (None: as many as the gate has); `task` and axes by name.
 
         `start` starts its processes: as forks that have torch imported, where nothing else is said.
         """
-        status, output = self.judge(strategy, devices, steps=steps, start=start, **comparison)
+        status, output = self.judge(strategy, devices, steps=steps, start=start, attempt=attempt, **comparison)
         assert status == 0
         return read_json(output)
 
@@ -119,6 +120,7 @@ class Gates:
         *,
         steps: int | None = None,
         start: Start = preloaded.start,
+        attempt: int = 1,
         **comparison: Any,
     ) -> tuple[int, Path]:
         """The exit status of the gate's job, and where its verdict goes."""
@@ -128,7 +130,7 @@ class Gates:
         place = self.results / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         output, trained = place / "verdict.json", self.reference(reference)
-        return run_gate(place / "gate.json", trained, self.results, output, start=start), output
+        return run_gate(place / "gate.json", trained, self.results, output, attempt, start), output
 
     def reference(self, run: Reference) -> Path:
         """The file of that trained reference."""

@@ -56,7 +56,13 @@ class Judged:
 
 
 def judged(
-    gates: Gates, path: Path, *, start: Start = preloaded.start, reference: Path | None = None, **comparison: Any
+    gates: Gates,
+    path: Path,
+    *,
+    start: Start = preloaded.start,
+    reference: Path | None = None,
+    attempt: int = 1,
+    **comparison: Any,
 ) -> Judged:
     """Judge the strategy of this file after a few steps; against the file `reference` where it is given."""
     asked = {
@@ -73,5 +79,5 @@ def judged(
     place = gates.results / "equivalence" / "gates" / gate.id
     gate.write(place / "gate.json")
     output = place / "verdict.json"
-    status = run_gate(place / "gate.json", known, gates.results, output, start=start)
+    status = run_gate(place / "gate.json", known, gates.results, output, attempt, start)
     return Judged(status, output)

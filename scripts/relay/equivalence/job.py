@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from relay.base import ending
+from relay.base.ending import Ending
 from relay.base.errors import EndedItself, UserError
 from relay.base.files import read_json, read_json_or, write_json
 from relay.datasets import verified
-from relay.equivalence.verdict import ALONG, UNFINISHED, Verdict, all_problems, failed_at
+from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, all_problems, failed_at
 from relay.launch.job import Start, started
 from relay.launch.launcher import launch
+from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
+from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
 from relay.spec.identity import source_digest, strategy_sources
+from relay.spec.job import Job
 from relay.spec.run import Gate, Training
+
+# Faults that a strategy may have caused, or others beside it.
+BLAMED = (Kind.DEVICE, Kind.MEMORY, Kind.HANG)
+TWICE = " twice, the second time alone"
+WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
 
 
 def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
@@ -74,16 +84,19 @@ def run_gate(
     processes judge them after this one, and what they pass is kept for their jobs. A gate that fails there is judged
     again by its own job: what others have left in the processes does not count against it.
 
-    A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. Processes
-    that were killed from outside, or that aborted at their end, have shown nothing: that is worth a retry. A user's
-    mistake fails the job, and a retry (`attempt` > 1) only repeats it in words.
+    A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. A fault
+    that others may have caused (of a GPU, of memory, a killed process) has shown nothing: the job ends as interrupted,
+    and a retry (`attempt` > 1) judges this gate alone. Only what fails there again is the strategy's.
+    A user's mistake fails the job, and a retry only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "gate", attempt)) is not None:
         return ended
     if verdict := read_json_or(output.parent / ALONG, None):
         return _concluded(output, verdict)
-    unfinished = output.parent / UNFINISHED
+    unfinished, noted = output.parent / UNFINISHED, output.parent / FAULTED
     unfinished.unlink(missing_ok=True)
+    if attempt == 1:
+        noted.unlink(missing_ok=True)
     others = _unjudged(beside, attempt)
     arguments = ["--reference", str(reference), "--beside", *map(str, others)]
     status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
@@ -98,13 +111,36 @@ def run_gate(
         if status == 0:  # nobody has killed them
             faults.record(output.parent, EndedItself("its processes ended by themselves in the middle of their work"))
         fault = faults.collect(output.parent)
-        if fault is None or faults.again(fault):
-            return ending.say(faults.outcome(fault, f"gate {run.id}", status))
-        if fault["mistake"]:  # a missing dataset, say: it tells nothing of the strategy
-            return ending.fault(f"gate {run.id}: {fault['error']}")
-        verdict = _failed(run, read_json(unfinished), fault["error"])
-    unfinished.unlink(missing_ok=True)
+        if told := _not_the_strategys(spec, fault, f"gate {run.id}", status, noted):
+            return ending.say(told)
+        why = fault["error"] if fault else WITHOUT_A_WORD
+        verdict = _failed(run, read_json(unfinished), f"{TWICE if noted.exists() else ''}: {why}")
+    for left in (unfinished, noted):
+        left.unlink(missing_ok=True)
     return _concluded(output, verdict | _source(run))
+
+
+def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, status: int, noted: Path) -> Ending | None:
+    """How a gate's job ends whose fault tells nothing of the strategy; None where the strategy is to blame.
+
+    What others may have caused is `noted` the first time. A second time there were no others.
+    """
+    told = faults.outcome(fault, what, status)
+    if fault is None:  # on a cluster, Slurm may have ended the processes
+        blamed = Job.read(spec) is None and -status not in SIGNALS
+    elif row := faults.known(fault):
+        blamed = row.kind in BLAMED
+    elif fault["mistake"]:  # a missing dataset, say
+        blamed = False
+    else:
+        return None
+    if not blamed:
+        return told
+    faults.forget(noted.parent)  # else the retry would only repeat it in words
+    if noted.exists():
+        return None
+    write_json(noted, fault)
+    return replace(told, status=ending.INTERRUPTED)
 
 
 def _source(run: Gate) -> dict[str, str]:
@@ -151,9 +187,8 @@ def settle(results: Path) -> None:
             path.unlink()
 
 
-def _failed(run: Gate, unfinished: dict[str, Any] | None, error: str) -> dict[str, Any]:
+def _failed(run: Gate, unfinished: dict[str, Any] | None, how: str) -> dict[str, Any]:
     """The verdict of a strategy that failed in the gate: at an own batch, where `unfinished` tells of one."""
     if unfinished:
-        return failed_at(unfinished, error)
-    problems = [f"the strategy failed in the gate: {error}"]
-    return Verdict(run.id, problems=problems).as_dict()
+        return failed_at(unfinished, how)
+    return Verdict(run.id, problems=[f"the strategy failed in the gate{how}"]).as_dict()

@@ -23,6 +23,7 @@ TrialName = Literal[
 ]
 Compared = Literal["losses", "parameters", "statistics", "outputs", "state", "resumed"]
 UNFINISHED = "unfinished.json"  # beside the verdict: what it was before the own batch that the gate is at
+FAULTED = "faulted.json"  # beside where the verdict goes: the fault of the gate's first try, which is no verdict
 # What another gate's processes, which judged this gate after their own, have found: its verdict; null where it has to
 # be judged by itself, because it has failed there, or has not come to its end.
 ALONG = "along.json"
@@ -148,13 +149,13 @@ def of_scripts(gate: str) -> dict[str, Any]:
     return {**Verdict(gate, unprovable=why).as_dict(), "strategy_source": None}
 
 
-def failed_at(unfinished: Mapping[str, Any], error: str) -> dict[str, Any]:
-    """The verdict of a gate that failed with `error` at an own batch; `unfinished` is its verdict before that batch.
+def failed_at(unfinished: Mapping[str, Any], how: str) -> dict[str, Any]:
+    """The verdict of a gate that failed at an own batch, and `how`; `unfinished` is its verdict before that batch.
 
     What it has shown at smaller batches stands. Runs with a larger batch are not proven.
     """
     verdict = {**unfinished, "equivalent": False}
-    own = Verdict(verdict["gate"], problems=[f"the strategy failed at it: {error}"])
+    own = Verdict(verdict["gate"], problems=[f"the strategy failed at it{how}"])
     entry = {**verdict.pop("at"), "equivalent": False, **own._found()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
 

@@ -30,7 +30,7 @@ USAGE = 2  # what programs exit with that do not understand their arguments
 
 
 def launch(specification: Path, role: str, work: Path, arguments: Sequence[str], code: Path) -> int:
-    """Run the processes to their end. Returns the exit status; a negative one is the signal that killed the launcher.
+    """Run the processes to their end. Returns the exit status; a negative one is the signal that ended them.
 
     `specification` is the file of a run, gate, reference, probe or preflight. `role` is the module that a worker runs.
     Faults are recorded in `work`. `code` is the folder with the package `relay`.
@@ -100,7 +100,7 @@ def _popen(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.P
 
 
 def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command to its end, pass signals on to it, and return its exit status."""
+    """Run a command to its end, pass signals on to it, and return its exit status: -number of one that ended it."""
     child: subprocess.Popen[bytes] | None = None
     received: list[int] = []
     passed = False
@@ -122,7 +122,8 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         child = _popen(words, environment)
         pass_on()
-        return child.wait()
+        status = child.wait()
+        return -received[0] if received and status else status
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

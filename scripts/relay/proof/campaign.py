@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from relay.base.ending import INTERRUPTED
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.equivalence.job import run_gate, run_reference
@@ -41,8 +42,8 @@ SHARES = ("parameters", "gradients", "optimizer")
 class Proof:
     """Gates, each with its reference, run one after the other on this machine, below a folder of their own.
 
-    A gate that takes longer than `limit_seconds` hangs: it is ended, and has failed. `root` and `mirror` say where the
-    data is taken from, as in the config's `dataset_root` and `dataset_mirror`.
+    A gate that takes longer than `limit_seconds` hangs: it is ended, and after its second try it has failed. `root`
+    and `mirror` say where the data is taken from, as in the config's `dataset_root` and `dataset_mirror`.
     """
 
     gates: Sequence[tuple[Gate, Reference]]
@@ -61,8 +62,11 @@ class Proof:
         place = self.folder / "equivalence" / "gates" / gate.id
         gate.write(place / "gate.json")
         started = time.monotonic()
-        with _output_to(place / "gate.log"), ended_after(self.limit_seconds):
-            status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json")
+        for attempt in (1, 2):
+            with _output_to(place / "gate.log"), ended_after(self.limit_seconds):
+                status = run_gate(place / "gate.json", known, self.folder, place / "verdict.json", attempt)
+            if status != INTERRUPTED:
+                break
         verdict = read_json(place / "verdict.json")
         if verdict is None:
             problem = f"no verdict, status {status}; see {place / 'gate.log'}"

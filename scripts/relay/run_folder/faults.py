@@ -183,7 +183,7 @@ def _of_watchdog(flights: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     found = [(hung[0], f"{WATCHDOG_TIMEOUT}: {hung[1]}"), *words] if hung else words
     faults = [{"rank": rank, "error": why, "time": place, **same} for place, (rank, why) in enumerate(found)]
     # The others also wait for a rank whose GPU has failed.
-    return [fault for fault in faults if is_a(Kind.HARDWARE, fault)] or faults
+    return [fault for fault in faults if is_a(Kind.HARDWARE, fault) or is_a(Kind.DEVICE, fault)] or faults
 
 
 def _log() -> Path | None:

@@ -20,12 +20,13 @@ class Kind(StrEnum):
     LOST_PEER = "lost peer"  # yes: another process is gone or silent, and it has the reason
     BUSY = "busy"  # yes: something else was at work there
     HARDWARE = "hardware"  # yes, on another node
+    DEVICE = "device"  # yes: a GPU has ended the process's work, and another process's fault may have ended it
     HANG = "hang"  # only where a training came further meanwhile: else each try would cost the group's timeout
     MEMORY = "memory"  # no; to a probe it says that the size does not fit
     SETUP = "setup"  # no: a retry would find the same
 
 
-AGAIN = (Kind.LOST_PEER, Kind.BUSY, Kind.HARDWARE)
+AGAIN = (Kind.LOST_PEER, Kind.BUSY, Kind.HARDWARE, Kind.DEVICE)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ TABLE = (
         Kind.MEMORY,
         "memory",
         r"(?i)can't allocate memory|cannot allocate memory|out of memory|alloc_failed|bad_alloc|unable to mmap|"
+        r"MemoryError: |"
         r"could not create a (memory|primitive)|new thread",
         "take a smaller batch or fewer data_workers, or ask for more memory (memory_mb_per_node)",
     ),
@@ -110,7 +112,7 @@ TABLE = (
     Known(
         Kind.SETUP,
         "shared memory",
-        r"shared memory segment|/dev/shm/nccl",
+        r"shared memory segment|/dev/shm/nccl|(out of|insufficient) shared memory",
         "/dev/shm is full or too small: enlarge it (a container's --shm-size), or set NCCL_SHM_DISABLE=1",
     ),
     Known(
@@ -132,6 +134,14 @@ TABLE = (
         "a library is missing: load the modules that the environment was built with (`modules` in the site's file)",
     ),
     Known(
+        Kind.DEVICE,
+        "CUDA",
+        r"CUDA (driver )?error: |cuda runtime error|CUDNN_STATUS_EXECUTION_FAILED|No CUDA GPUs are available|"
+        r"illegal (memory access|instruction)|launch (failure|timed out)|misaligned address|\bMPS (client|server)",
+        "processes that share a GPU by MPS share such a fault; if it is met alone, CUDA_LAUNCH_BLOCKING=1 names the "
+        "operation",
+    ),
+    Known(
         Kind.HANG,
         "a collective that did not end",
         r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for \w+ operation|"
@@ -143,7 +153,8 @@ TABLE = (
         "lost peer",
         r"(closed|reset) by (remote )?peer|gloo/transport|[Bb]roken pipe|Horovod has been shut down|PeerFailed: |"
         r"Dist(Network|Store)Error: |ncclRemoteError|remote process exited|NCCL communicator was aborted|"
-        r"retrieving ncclUniqueId|[Cc]onnection was likely closed|Connection refused|No route to host",
+        r"retrieving ncclUniqueId|[Cc]onnection was likely closed|Connection refused|No route to host|"
+        r"DataLoader worker \(pid",
         "",
     ),
     Known(
