@@ -100,7 +100,7 @@ try:
         site=SITE,
         gpus=count,
         sharing=(
-            one_gpu.of_selftest(count, driver=workflow.is_main_process)
+            one_gpu.of_this_machine(count, driver=workflow.is_main_process)
             if SELFTEST and not SITE
             else one_gpu.Sharing()
         ),

@@ -38,8 +38,11 @@ class Sharing:
     why_not: str = ""
 
 
-def of_selftest(gpus: Callable[[], int], *, driver: bool) -> Sharing:
-    """Whether ranks share the GPU. The driver decides it, and tells its jobs, which plan again.
+ALONE = Sharing()
+
+
+def of_this_machine(gpus: Callable[[], int], *, driver: bool) -> Sharing:
+    """Whether ranks share the only GPU. The driver decides it, and tells its jobs, which plan again.
 
     Raises UserError where the folder that TORCH_RELAY_NCCL names has no NCCL.
     """

@@ -14,7 +14,7 @@ from relay.base.errors import UserError
 from relay.planning import optimization
 from relay.planning.comparisons import AXES
 from relay.planning.config import Config
-from relay.planning.one_gpu import Sharing
+from relay.planning.one_gpu import ALONE, Sharing
 from relay.spec import option_values, requirements, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
@@ -93,7 +93,7 @@ class Here:
     gpus: int | None
     cpus: int | None
     site: Site | None = None
-    sharing: Sharing = Sharing()
+    sharing: Sharing = ALONE
 
 
 def expand(config: Config) -> Iterator[Asked]:
