@@ -13,6 +13,7 @@ import argparse
 import concurrent.futures
 import lzma
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -87,6 +88,7 @@ class Day:
         self.parts: list[Part] = []
         self.variables = {"XDG_CACHE_HOME": str(work / "cache"), "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
         self.archiving = threading.Lock()
+        self.running: list[subprocess.Popen[bytes]] = []
 
     # The environment
 
@@ -184,10 +186,10 @@ class Day:
 
     def run(self, part: Part, until: float) -> None:
         """Run a part until it ends, its seconds are over, or that time."""
-        limit = min(part.seconds, until - time.monotonic())
-        log = self.results / f"gpu-day/{part.name.replace(' ', '-')}.log"
+        limit = min(part.seconds, min(until, self.end) - time.monotonic())
+        log = self.results / f"gpu-day/{re.sub('[^a-z0-9]+', '-', part.name.lower())}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        if part.without or limit < GRACE_SECONDS:
+        if part.without or limit < 2 * GRACE_SECONDS:
             part.outcome = f"left out: {part.without or 'no time was left'}"
             return
         part.outcome, began = "runs", time.monotonic()
@@ -197,7 +199,9 @@ class Day:
                 cwd=self.work, env=os.environ | self.variables, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
-            cut = _wait(started, limit)
+            self.running.append(started)
+            cut = _wait(started, limit - GRACE_SECONDS)
+            self.running.remove(started)
         part.took = time.monotonic() - began
         part.outcome = "cut" if cut else "worked" if started.returncode == 0 else f"failed, status {started.returncode}"
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -218,6 +222,12 @@ class Day:
                 pool.submit(lambda lane=lane: [self.run(part, until) for part in lane])
         for part in alone:
             self.run(part, self.end)
+
+    def stop(self, *_: object) -> None:
+        """End what runs, and begin nothing more."""
+        self.end = time.monotonic()
+        for started in self.running:
+            started.terminate()
 
     # The archive
 
@@ -312,6 +322,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpu-day-", ignore_cleanup_errors=True) as work:
         day = Day(given, Path(work))
         began = time.monotonic()
+        signal.signal(signal.SIGTERM, day.stop)
+        signal.signal(signal.SIGINT, day.stop)
         day.prepare()
         print(f"{day.told}; ready in {time.monotonic() - began:.0f} s", flush=True)
         try:

@@ -55,8 +55,8 @@ def of_this_machine(gpus: Callable[[], int], *, driver: bool) -> Sharing:
 
 def _decided() -> Sharing:
     preload = {"LD_PRELOAD": ":".join(filter(None, [_library(), os.environ.get("LD_PRELOAD")]))}
-    scripts = str(Path(__file__).resolve().parents[2])
-    environment = os.environ | preload | {"PYTHONPATH": scripts}
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | preload | {"PYTHONPATH": path}
     asked = subprocess.run([sys.executable, "-c", _ASKED], env=environment, capture_output=True, text=True, check=False)
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or ["without a word"])[-1]
