@@ -22,8 +22,9 @@ class Task(Images):
 
     def _made(self, count: int, seed: int) -> TensorDataset:
         generator = torch.Generator().manual_seed(seed)
-        images = torch.randint(256, (count, self.channels, self.side, self.side), generator=generator)
-        return TensorDataset(images.to(torch.uint8), torch.randint(self.classes, (count,), generator=generator))
+        shape = (count, self.channels, self.side, self.side)
+        images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+        return TensorDataset(images, torch.randint(self.classes, (count,), generator=generator))
 
     def model(self) -> nn.Module:
         made: nn.Module = importlib.import_module(f"relay.tasks.{self.network}").Task().model()

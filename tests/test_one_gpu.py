@@ -10,11 +10,14 @@ import pytest
 import torch
 
 import fake_cuda
+from planned_preflights import recorded
+from preflight_runs import says
 from relay.base.errors import UserError
 from relay.planning import one_gpu as planned
 from relay.planning.config import load
 from relay.planning.one_gpu import ALONE, Sharing
 from relay.planning.planner import plan
+from relay.preflight.checks import check_all
 from relay.process import mps_daemon, one_gpu
 from relay.selftest.parts import FAULTS
 from relay.spec.setting import Shape
@@ -136,6 +139,20 @@ def test_without_mps_the_ranks_take_turns(
     planned.begin_mps()
     assert f"note: no MPS: {CONTROL} is not on the PATH; the ranks on the GPU take turns" in capfd.readouterr().err
     assert "CUDA_MPS_PIPE_DIRECTORY" not in one_gpu.variables(DDP)
+
+
+def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:
+    facts = recorded()
+    for rank in facts["ranks"]:
+        rank |= {"node": "g1", "device_index": 0, "cuda": {**rank["cuda"], "devices": rank["cuda"]["devices"][:1]}}
+    alone = {found.check: found for found in check_all(facts)}
+    assert says(alone["one GPU for each rank"], "stop", "NCCL refuses that", "backend gloo")
+    assert not alone["visible GPUs"].ok
+    for rank in facts["ranks"]:
+        rank["environment"][one_gpu.SHARED] = "1"
+    shared = {found.check: found for found in check_all(facts)}
+    assert says(shared["one GPU for each rank"], "note", f"which {one_gpu.SHARED} allows", "no speed")
+    assert "visible GPUs" not in shared
 
 
 def test_deepspeed_gets_a_local_rank_that_names_this_ranks_device(monkeypatch: pytest.MonkeyPatch) -> None:
