@@ -23,9 +23,9 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ MOST_ARCHIVE_BYTES, MOST_FILE_BYTES = 13_000_000, 200_000
 KEPT = (".md", ".json", ".csv", ".tsv", ".log", ".html", ".sbatch", ".yaml", ".txt")
 LEFT_OUT = ("datasets", "code", "snakemake", "checkpoints", ".snakemake")
 GRACE_SECONDS = 10.0  # to write a page, after SIGTERM
-LAST_SECONDS = 15.0  # for the archive
+LAST_SECONDS = 20.0  # for the archive
 TOLD = """
 import json, platform, torch
 from relay.process.gpus import nccl_version
@@ -65,13 +65,16 @@ for lock in map(Path, sys.argv[1:]):
 
 @dataclass
 class Part:
-    """A command. `seconds`: how long it may take. `without`: why it cannot run. `outcome` and `took` are found."""
+    """A command. `seconds`: how long it may take. `without`: why it cannot run. `folder`: where it does, below `work`.
+
+    `outcome`, `took` and `said` are found.
+    """
 
     name: str
     words: Sequence[str | Path] = ()
     seconds: float = 600.0
     without: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    folder: str = "."
     outcome: str = "not begun"
     took: float = 0.0
     said: str = ""
@@ -83,7 +86,7 @@ class Day:
     def __init__(self, given: argparse.Namespace, work: Path) -> None:
         self.given, self.work = given, work
         self.end = time.monotonic() + given.seconds - LAST_SECONDS
-        self.python, self.results = work / "venv/bin/python", work / "results"
+        self.python = work / "venv/bin/python"
         self.told = ""
         self.parts: list[Part] = []
         self.variables = {"XDG_CACHE_HOME": str(work / "cache"), "MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
@@ -133,62 +136,52 @@ class Day:
 
     def lanes(self) -> list[list[Part]]:
         """What nothing is timed in: each lane's parts run one after the other, beside the other lanes'."""
-        snakemake = [
-            self.python,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            ROOT / "Snakefile",
-            "--profile",
-            ROOT / "profiles/local",
-        ]
-        prove = [self.python, ROOT / "scripts/prove.py", "--share-gpu", "--limit-seconds", "120"]
-        models = [
-            word for name in ("gpt2", "vae", "lstm", "resnet50") for word in ("--task", ROOT / f"tests/tasks/{name}.py")
-        ]
+        # Without MPS: what a fault ends there would be others' processes.
+        prove = [self.python, ROOT / "scripts/prove.py", "--share-gpu", "--limit-seconds", "90"]
+        tasks = [ROOT / f"tests/tasks/{name}.py" for name in ("gpt2", "vae", "lstm", "resnet50")]
+        models = [word for task in tasks for word in ("--task", task)]
         chosen = [word for name in ("single_gpu", "ddp", "fsdp") for word in ("--strategy", name)]
-        selftest = [*snakemake, "--directory", self.work, "selftest"]
+        selftest = [*self._snakemake("selftest"), "selftest"]
+        ways = [CONFIGS / "lenet.yaml", CONFIGS / "gpt.yaml"]
         return [
             [
                 Part("self-test, in small", [*selftest, "--configfile", CONFIGS / "first.yaml"], 220),
                 Part("self-test", selftest),
             ],
-            [Part("ways to compute, schedules, ZeRO", [*prove, CONFIGS / "lenet.yaml", CONFIGS / "gpt.yaml",
-                                                       "--folder", self.results / "proof"])],
-            [Part("models of one's own", [*prove, ROOT / "tests/tasks/every_strategy.yaml", *models, *chosen,
-                                          "--folder", self.results / "proof-models"])],
-        ]  # fmt: skip
+            [Part("ways to compute, schedules, ZeRO", [*prove, *ways], folder="ways")],
+            [
+                Part(
+                    "models of one's own",
+                    [*prove, ROOT / "tests/tasks/every_strategy.yaml", *models, *chosen],
+                    folder="models",
+                )
+            ],
+        ]
 
     def alone(self) -> list[Part]:
         """What is timed: nothing runs beside it."""
         pages = self.given.pages
         missing = "" if pages and any(pages.glob("000_*.txt")) else "name the folder with the centres' pages by --pages"
         centres = [self.python, ROOT / "benchmarks/centres.py", "--page", "cifar10-gpu", "--made-up", "--rounds", "1"]
-        centres += ["--pages", pages or ""]
+        centres += ["--pages", pages.resolve() if pages else ""]
         resnet = ["--network", "resnet18_cifar10", "--global-batch-size", "256", "--epochs", "3"]
-        script = self.work / "script"
-        snakemake = [
-            self.python,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            ROOT / "Snakefile",
-            "--profile",
-            ROOT / "profiles/local",
-        ]
+        script = [*self._snakemake("script"), "--configfile", self.work / "script/script.yaml"]
         return [
             Part("LeNet beside the page's script", [*centres, "--epochs", "20"], 90, missing),
             Part("ResNet-18 beside the page's script", [*centres, *resnet], 90, missing),
-            Part(
-                "a script as it stands", [*snakemake, "--directory", script, "--configfile", script / "script.yaml"], 60
-            ),
+            Part("a script as it stands", script, 60),
         ]
+
+    def _snakemake(self, folder: str) -> list[str | Path]:
+        """The workflow, in a folder of its own."""
+        words = [self.python, "-m", "snakemake", "--snakefile", ROOT / "Snakefile"]
+        return [*words, "--profile", ROOT / "profiles/local", "--directory", self.work / folder]
 
     def run(self, part: Part, until: float) -> None:
         """Run a part until it ends, its seconds are over, or that time."""
         limit = min(part.seconds, min(until, self.end) - time.monotonic())
-        log = self.results / f"gpu-day/{re.sub('[^a-z0-9]+', '-', part.name.lower())}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log, folder = self.work / f"{re.sub('[^a-z0-9]+', '-', part.name.lower())}.log", self.work / part.folder
+        folder.mkdir(exist_ok=True)
         if part.without or limit < 2 * GRACE_SECONDS:
             part.outcome = f"left out: {part.without or 'no time was left'}"
             return
@@ -196,7 +189,7 @@ class Day:
         with log.open("wb") as output:
             started = subprocess.Popen(
                 [str(word) for word in part.words],
-                cwd=self.work, env=os.environ | self.variables, stdin=subprocess.DEVNULL, stdout=output,
+                cwd=folder, env=os.environ | self.variables, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self.running.append(started)

@@ -48,9 +48,9 @@ def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: M
         gpu_day.Part("long", [*python, *LONG], seconds=2.5),
         gpu_day.Part("missing", without="no pages"),
     ]
-    (made.results / "datasets").mkdir(parents=True)
-    (made.results / "datasets/large.json").write_text("{}")
-    (made.results / "long.log").write_text("first\n" + "x" * gpu_day.MOST_FILE_BYTES + "last\n")
+    (made.work / "results/datasets").mkdir(parents=True)
+    (made.work / "results/datasets/large.json").write_text("{}")
+    (made.work / "results/long.log").write_text("first\n" + "x" * gpu_day.MOST_FILE_BYTES + "last\n")
     for part in made.parts:
         made.run(part, time.monotonic() + 30)
     made.archive()
