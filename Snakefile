@@ -208,6 +208,9 @@ if workflow.is_main_process:
                 **dict.fromkeys(PLAN.strategies, lambda: show_measured()),
             },
             dry={"card"},
+            meanwhile=lambda done, total: (
+                write_selftest(f"{done} of {total} jobs done") if SELFTEST else None
+            ),
             view=View(
                 watch, proofs={GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from relay.equivalence.job import run_gate, run_reference, settle
 from relay.equivalence.verdict import ALONG
 from relay.launch.job import Start
 from relay.planning import config
-from relay.planning.checks import judged_along
+from relay.planning.checks import in_groups, judged_along
 from relay.planning.planner import plan
 from relay.spec.run import changed
 
@@ -66,7 +67,8 @@ def judge(gates: Gates, spec: Path, *beside: Path, start: Start = preloaded.star
     """The exit status of a gate's job, and its verdict."""
     reference = gates.reference(shortened(planned("cpu")[1], FEW_STEPS))
     output = spec.with_name("verdict.json")
-    return run_gate(spec, reference, gates.results, output, start=start, beside=beside), read_json(output)
+    others = dict.fromkeys(beside, reference)
+    return run_gate(spec, reference, gates.results, output, start=start, beside=others), read_json(output)
 
 
 def refuse(*_: object) -> int:
@@ -127,7 +129,7 @@ def test_a_reference_judges_gates_of_one_process_and_stands_where_one_of_them_en
     def judged(**more: Any) -> int:
         return run_reference(tmp_path / "reference.json", tmp_path, trained, start=preloaded.start, **more)
 
-    assert judged(beside=[specs[gate.id], specs["faulty"]]) == 0
+    assert judged(beside=dict.fromkeys([specs[gate.id], specs["faulty"]], trained)) == 0
     assert trained.is_file()
     found = read_json(specs[gate.id].with_name(ALONG))
     assert (found["gate"], found["equivalent"]) == (gate.id, True)
@@ -151,7 +153,7 @@ def test_what_a_stopped_call_has_judged_along_is_not_judged_again(tmp_path: Path
     assert not any(path.exists() for path in gates.values())
 
 
-def test_only_gates_of_one_shape_precision_and_snapshot_share_processes() -> None:
+def test_only_gates_of_one_shape_and_snapshot_share_processes() -> None:
     gate, _ = planned("ddp")
     fsdp, _ = planned("fsdp")  # it needs a newer torch, which is a package
     own, _ = planned("right_ring")
@@ -159,8 +161,23 @@ def test_only_gates_of_one_shape_precision_and_snapshot_share_processes() -> Non
     assert judged_along(own, gate)
     assert not judged_along(gate, own)
     assert not judged_along(gate, planned("ddp", 4)[0])
-    assert not judged_along(gate, changed(gate, precision="bf16"))
+    assert judged_along(gate, changed(gate, precision="bf16"))
+    assert judged_along(gate, replace(gate, task=replace(gate.task, name="another")))
+    assert not judged_along(gate, replace(gate, task=replace(gate.task, file="mine.py")))
     assert judged_along(gate, changed(gate, threads=2))  # each computes in its own number
     assert judged_along(planned("cpu")[1], planned("cpu")[0])
     assert not judged_along(planned("ddp")[1], gate)
     assert not judged_along(gate, replace(gate, strategy=replace(gate.strategy, node_needs=("mps",))))
+
+
+def test_gates_of_one_shape_are_divided_into_groups_that_keep_the_cpus_busy() -> None:
+    (gate, reference), (alone, of_alone) = planned("ddp"), planned("cpu")
+    gates = [replace(gate, id=f"gate-{number}") for number in range(9)]
+    made = {each.id: reference for each in gates} | {alone.id: of_alone}
+
+    def sizes(cpus: int) -> list[int]:
+        groups = in_groups([*gates, alone], lambda gate: made[gate.id], cpus)
+        assert (groups.pop(alone.id) == of_alone.id) == (cpus == 1)  # its process judges it
+        return sorted(Counter(groups.values()).values())
+
+    assert [sizes(cpus) for cpus in (1, 2, 4, 16)] == [[9], [9], [4, 5], [4, 5]]

@@ -19,6 +19,7 @@ import planned_preflights
 from mini_slurm import MiniSlurm
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
+from relay.equivalence.verdict import ALONG
 from relay.planning import selftest
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -158,6 +159,29 @@ def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -
         in worked
     )
     assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
+
+
+def test_while_it_runs_the_page_says_so_and_tells_what_is_there(tmp_path: Path) -> None:
+    """Also of a gate that another one's processes have judged, whose own job is still to come."""
+    first, second = list(made().gates.values())[:2]
+    parts = [{"name": "algorithm: losses", "figure": 1e-15, "limit": 1e-9, "passed": True}]
+    write_json(tmp_path / f"equivalence/gates/{first.id}/{ALONG}", {"parts": parts, "problems": []})
+    found = [Records(tmp_path, {}).of_gate(gate) for gate in (first, second)]
+    page.write(found, tmp_path, "somewhere", tmp_path / "page.md", running="3 of 9 jobs done")
+    text = (tmp_path / "page.md").read_text()
+    title = "# Self-test of somewhere: 1 worked\n\n"
+    assert text.startswith(f"{title}**This page is not complete.** Still running: 3 of 9 jobs done.\n")
+    assert first.id in text
+    assert second.id not in text
+    page.write(found, tmp_path, "somewhere", tmp_path / "page.md")
+    assert "not complete" not in (tmp_path / "page.md").read_text()
+
+
+def test_every_strategys_first_gate_is_foremost() -> None:
+    whole = made(4)
+    foremost = selftest.foremost(whole)
+    assert [gate.strategy.name for gate in foremost] == [*{gate.strategy.name: 1 for gate in whole.gates.values()}]
+    assert {gate.computation.precision for gate in foremost} == {"fp32"}
 
 
 def test_it_begins_with_the_devices_and_versions_that_the_nodes_have(tmp_path: Path) -> None:

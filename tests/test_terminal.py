@@ -13,6 +13,7 @@ import pytest
 import snakemake_executor_plugin_slurm as plugin
 from snakemake.logging import logger
 from snakemake_executor_plugin_slurm.partitions import get_default_partition
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.driver.terminal import STREAM, Terminal
 
@@ -74,3 +75,10 @@ def test_an_account_that_nobody_can_check_is_no_news(shown: io.StringIO, executo
     with Terminal(site="generic").installed():
         ask(executor, "mine")
     assert "account" not in shown.getvalue().removeprefix(before)
+
+
+def test_something_may_be_done_after_each_job() -> None:
+    done: list[tuple[int, int]] = []
+    record = logging.makeLogRecord({"event": LogEvent.PROGRESS, "done": 3, "total": 9})
+    assert Terminal(meanwhile=lambda *counts: done.append(counts)).filter(record)
+    assert done == [(3, 9)]

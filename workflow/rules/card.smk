@@ -41,7 +41,7 @@ rule look:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.looks[wildcards.look]),
-        measured=1,
+        measured=AT_ONCE,
     params:
         text=lambda wildcards: specification_text(PLAN.looks[wildcards.look]),
         specification="results/looks/{look}/look.json",

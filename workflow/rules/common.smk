@@ -12,7 +12,8 @@ from relay.driver import signals
 from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
 from relay.planning import one_alone, shapes
-from relay.planning.checks import checked_along, judged_along
+from relay.planning.checks import checked_along, in_groups
+from relay.process.cpus import granted
 from relay.slurm import commands as slurm_commands
 from relay.run_folder.places import Places
 from relay.spec import user_limits
@@ -75,7 +76,22 @@ RUNS = {run.id: run for run in PLAN.runs}
 # Repeats are interleaved in a random order: earlier ones have the higher priority.
 PRIORITY = {run.id: len(PLAN.runs) - place for place, run in enumerate(PLAN.runs)}
 GATES_FIRST = len(PLAN.runs) + 1
-STARTS_FIRST = GATES_FIRST + 3
+STARTS_FIRST = GATES_FIRST + 5
+# In a self-test on this machine, jobs of which nothing is measured run side by side, one for each CPU that they use. One
+# that is measured takes all of the resource `measured`, as anywhere.
+AT_ONCE = 1
+if SELFTEST and not SITE and workflow.is_main_process:
+    AT_ONCE = min(len(granted()), workflow.resource_settings.cores or 1)
+    workflow.register_resource(guard.MEASURED, AT_ONCE)
+
+
+def unmeasured(specification_of):
+    """How much of `measured` a job takes of which nothing is. One that is tried again is alone, as others' faults may be its."""
+    return lambda wildcards, attempt: (
+        min(AT_ONCE, specification_of(wildcards).shape.cpus_per_node)
+        if attempt == 1
+        else AT_ONCE
+    )
 
 
 RESULTS = Path("results")

@@ -23,25 +23,50 @@ def before_gate(wildcards):
     )
 
 
-class Along:
-    """Gates that the processes of a reference, or of another gate, judge after it: those whose shape is the same.
+# What tells most is proven first; outside of a self-test, all gates are alike.
+FOREMOST = [gate.id for gate in (selftest.foremost(PLAN) if SELFTEST else [])]
+FOR_FOREMOST = {PLAN.reference_of[gate] for gate in FOREMOST}
+# On this machine alone, where jobs wait for each other; on a cluster they run at the same time.
+GROUPS = (
+    {}
+    if SITE
+    else in_groups(
+        [PLAN.gates[gate] for gate in dict.fromkeys([*FOREMOST, *PLAN.gates])],
+        lambda gate: PLAN.references[PLAN.reference_of[gate.id]],
+        AT_ONCE,
+    )
+)
+TURNS = {
+    group: f"turn_{place}" for place, group in enumerate(dict.fromkeys(GROUPS.values()))
+}
+if AT_ONCE > 1:
+    for turn in TURNS.values():
+        workflow.register_resource(turn, 1)
 
-    On this machine alone, where their jobs would wait for each other; on a cluster they run at the same time.
-    """
+
+class Along:
+    """Gates that the processes of a reference, or of another gate, judge after it: those of its group, with references."""
 
     def __format__(self, id):
-        reference = PLAN.reference_of.get(id, id)
-        mine = PLAN.gates.get(id) or PLAN.references[id]
+        mine = GROUPS.get(id, id)
+        to_do = {*still_to_do("gate")} - {id}
         return shlex.join(
-            other
-            for other in still_to_do("gate")
-            if other != id
-            and PLAN.reference_of[other] == reference
-            and judged_along(mine, PLAN.gates[other])
+            f"{gate}:{PLAN.reference_of[gate]}"
+            for gate, group in GROUPS.items()
+            if group == mine and gate in to_do
         )
 
 
 GATES_ALONG = Along()
+
+
+def turns():
+    """The resources by which the gates of a group wait for each other where others run side by side."""
+
+    def takes(group):
+        return lambda wildcards: int(GROUPS.get(wildcards.gate) == group)
+
+    return {turn: takes(group) for group, turn in TURNS.items()} if AT_ONCE > 1 else {}
 
 
 rule reference:
@@ -53,14 +78,14 @@ rule reference:
         "results/logs/reference/{reference}.log",
     benchmark:
         "results/benchmarks/reference/{reference}.tsv"
-    priority: GATES_FIRST + 1
+    priority: lambda wildcards: GATES_FIRST + 1 + 2 * (wildcards.reference in FOR_FOREMOST)
     conda:
         conda_of(lambda wildcards: PLAN.references[wildcards.reference])
     envmodules:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.references[wildcards.reference]),
-        measured=1,
+        measured=unmeasured(lambda wildcards: PLAN.references[wildcards.reference]),
     message:
         "Training the {WORDS:{wildcards.reference}}" + ASKED
     shell:
@@ -79,14 +104,15 @@ rule gate:
         "results/logs/gate/{gate}.log",
     benchmark:
         "results/benchmarks/gate/{gate}.tsv"
-    priority: GATES_FIRST
+    priority: lambda wildcards: GATES_FIRST + 2 * (wildcards.gate in FOREMOST)
     conda:
         conda_of(lambda wildcards: PLAN.gates[wildcards.gate])
     envmodules:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.gates[wildcards.gate]),
-        measured=1,
+        **turns(),
+        measured=unmeasured(lambda wildcards: PLAN.gates[wildcards.gate]),
     params:
         reference=lambda wildcards: REFERENCE.format(PLAN.reference_of[wildcards.gate]),
     message:

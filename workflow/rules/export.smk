@@ -25,7 +25,7 @@ rule export_model:
     conda:
         no_environment
     resources:
-        measured=1,  # not beside a job that is measured
+        measured=AT_ONCE,  # not beside a job that is measured
     message:
         "Exporting the final model of {WORDS:{wildcards.run}}"
     shell:

@@ -30,7 +30,7 @@ rule libtorch_job:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.libtorch[wildcards.setting]),
-        measured=1,
+        measured=AT_ONCE,
     params:
         run=lambda wildcards: PLAN.libtorch_run(wildcards.setting).id,
         text=lambda wildcards: specification_text(PLAN.libtorch[wildcards.setting]),

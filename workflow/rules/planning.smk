@@ -25,7 +25,7 @@ rule speed:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: UNMEASURED[wildcards.setting]),
-        measured=1,
+        measured=AT_ONCE,
     params:
         text=lambda wildcards: specification_text(UNMEASURED[wildcards.setting]),
     message:

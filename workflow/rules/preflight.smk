@@ -22,14 +22,14 @@ rule preflight_job:
         "results/logs/preflight/{preflight}.log",
     benchmark:
         "results/benchmarks/preflight/{preflight}.tsv"
-    priority: GATES_FIRST + 2
+    priority: GATES_FIRST + 4
     conda:
         conda_of(lambda wildcards: PLAN.preflights[wildcards.preflight])
     envmodules:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.preflights[wildcards.preflight]),
-        measured=1,
+        measured=AT_ONCE,
     params:
         text=lambda wildcards: specification_text(PLAN.preflights[wildcards.preflight]),
         specification="results/preflight/{preflight}/preflight.json",

@@ -50,7 +50,7 @@ rule probe_job:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PROBES[wildcards.setting].probe),
-        measured=1,
+        measured=AT_ONCE,
     params:
         limits=lambda wildcards: limits_of(PROBES[wildcards.setting]),
         text=lambda wildcards: specification_text(PROBES[wildcards.setting].probe),
@@ -120,7 +120,7 @@ rule largest_model_job:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: SEARCHES[wildcards.setting].probe),
-        measured=1,
+        measured=AT_ONCE,
     params:
         limits=lambda wildcards: limits_of(SEARCHES[wildcards.setting]),
         text=lambda wildcards: specification_text(SEARCHES[wildcards.setting].probe),

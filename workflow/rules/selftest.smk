@@ -54,7 +54,7 @@ rule selftest_part:
         *MODULES,
     resources:
         **asked_of_slurm(of_part),
-        measured=1,
+        measured=unmeasured(of_part),
     params:
         specification=lambda wildcards: (
             f"results/runs/{wildcards.place}/run.json"
@@ -94,13 +94,21 @@ def selftest_rows():
         yield known.of_skipped(line)
 
 
-def show_selftest():
-    """Write the page, and show how it begins."""
+def write_selftest(running=""):
+    """Write the page; its rows. `running`: how far the call is, as long as it goes on."""
     from relay.selftest import page
 
     rows = list(selftest_rows())
     where = f"the cluster {SITE.name}" if SITE else selftest.described(PLAN)
-    page.write(rows, RESULTS, where, SELFTEST_PAGE)
+    page.write(rows, RESULTS, where, SELFTEST_PAGE, running)
+    return rows
+
+
+def show_selftest():
+    """Write the page, and show how it begins."""
+    from relay.selftest import page
+
+    rows = write_selftest()
     for row in page.wrong(rows):
         print(f"{row.outcome}: {row.what}: {row.told}")
     print(f"Self-test: {page.counted(rows)}. The page: {SELFTEST_PAGE}", flush=True)

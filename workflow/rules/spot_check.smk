@@ -51,7 +51,7 @@ rule spot_check:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.spot_checks[wildcards.setting]),
-        measured=1,
+        measured=AT_ONCE,
     params:
         runs=lambda wildcards: [
             run.id for run in PLAN.spot_check_runs(wildcards.setting)

@@ -131,7 +131,7 @@ rule segment:
     resources:
         **asked_of_slurm(lambda wildcards: RUNS[wildcards.run]),
         # The local profile has one of these: two measured jobs at once would time each other.
-        measured=1,
+        measured=AT_ONCE,
     params:
         first=lambda wildcards: PLAN.previous_end(
             RUNS[wildcards.run], int(wildcards.end)
@@ -169,7 +169,7 @@ rule summary:
     conda:
         no_environment
     resources:
-        measured=1,  # not beside a job that is measured
+        measured=AT_ONCE,  # not beside a job that is measured
     message:
         "Summarising {WORDS:{wildcards.run}}"
     shell:

@@ -51,6 +51,7 @@ class Rules:
     leave_out: has a job avoid a node whose hardware has failed (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
     dry: the targets for which it is shown although nothing is to be run.
+    meanwhile: what is done after each job that has ended well, given how many of how many are done.
     view: what a terminal shows while jobs are under way, in place of Snakemake's lines about each.
     poll_seconds: between two looks at the jobs of a killed driver.
     """
@@ -69,6 +70,7 @@ class Rules:
     leave_out: Callable[[Any, str], bool] = lambda job, node: False
     afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     dry: Collection[str] = ()
+    meanwhile: Callable[[int, int], None] = lambda done, total: None
     view: View | None = None
     poll_seconds: float = POLL_SECONDS
 
@@ -88,7 +90,7 @@ class _Guarded:
     def __init__(self, workflow: Any, rules: Rules) -> None:
         self.workflow, self.rules, self.execute = workflow, rules, workflow.execute
         # Snakemake tells of no job whether its rule is a local one where all run on this machine.
-        self.terminal = Terminal(getattr(workflow, "_localrules", ()), rules.cluster)
+        self.terminal = Terminal(getattr(workflow, "_localrules", ()), rules.cluster, rules.meanwhile)
         # In a job, Snakemake's executor begins by removing SLURM_CONF.
         self.at_start: list[Callable[[], None]] = [commands.restore_configuration]
         workflow.onstart(lambda log: [act() for act in self.at_start])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from snakemake.logging import logger
@@ -47,12 +47,18 @@ class Terminal(logging.Filter):
     `said_of`: what the executor said of each job that failed, by Snakemake's number of it. `progress` shows the rest;
     on a terminal its view, if it has one, takes the place of Snakemake's lines about each job. `refused` tells of gates
     that refuse a setting. `local`: the names of rules that run on this machine wherever the jobs run; they
-    may be added later. `site`: the cluster that the jobs are planned for.
+    may be added later. `site`: the cluster that the jobs are planned for. `meanwhile` is called after each job that has
+    ended well, with how many of how many are done.
     """
 
-    def __init__(self, local: Collection[str] = (), site: str | None = None) -> None:
+    def __init__(
+        self,
+        local: Collection[str] = (),
+        site: str | None = None,
+        meanwhile: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
         super().__init__()
-        self.local, self.site = local, site
+        self.local, self.site, self.meanwhile = local, site, meanwhile
         self.said_of: dict[int, str] = {}
         self.progress = Progress()
         self.refused = Refused()
@@ -71,6 +77,8 @@ class Terminal(logging.Filter):
                 return said
             case LogEvent.PROGRESS:
                 self.progress.done = (told["done"], told["total"])
+                with suppress(OSError):  # what a full disk means is told by the jobs
+                    self.meanwhile(*self.progress.done)
                 return said
             case LogEvent.JOB_ERROR:
                 self._ended(told["jobid"])

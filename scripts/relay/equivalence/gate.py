@@ -243,6 +243,7 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
 def judge_along(spec: Path, dataset: Path, reference: Path, ranks: Ranks) -> None:
     """Judge a further gate of the same shape, and note a pass beside its specification. Collective.
 
+    Its dataset lies beside `dataset`, which is that of the first gate.
     A gate that fails here, or ends these processes, may have met what an earlier strategy has left: it counts as not
     judged.
     """
@@ -251,18 +252,22 @@ def judge_along(spec: Path, dataset: Path, reference: Path, ranks: Ranks) -> Non
         print(f"further gate {run.id}:", flush=True)
         write_json(spec.parent / ALONG, None)
     machine.check_granted(run, ranks, Job.read(spec))
+    machine.check_precision(run, run.computation.precision, ranks.device)
     _as_in_new_processes(run)
     with strategies.service(run):
-        verdict = judge(run, dataset, reference, ranks, spec.parent)
+        verdict = judge(run, dataset.with_name(run.dataset.directory_name), reference, ranks, spec.parent)
         ranks.barrier()
     if ranks.rank == 0 and (found := verdict.as_dict())["equivalent"]:
         write_json(spec.parent / ALONG, found)
 
 
-def judge_beside(specs: Sequence[Path], dataset: Path, reference: Path) -> None:
-    """Judge gates of one process in this one, which has trained their reference. It exits at the end."""
-    with joined(specs[0]) as (_, ranks):
-        for spec in specs:
+def judge_beside(beside: Sequence[Path], dataset: Path) -> None:
+    """Judge gates of one process in this one, which has trained their reference. It exits at the end.
+
+    `beside` are a specification and a reference's file for each.
+    """
+    with joined(beside[0]) as (_, ranks):
+        for spec, reference in zip(beside[::2], beside[1::2], strict=True):
             judge_along(spec, dataset, reference, ranks)
 
 
@@ -280,7 +285,9 @@ def _as_in_new_processes(run: Training) -> None:
 def main(arguments: list[str]) -> None:
     """Parse the command line, judge, and write the verdict; then judge further gates in the same process group."""
     parser = options.parser(__doc__, "spec", "output", "reference", "dataset", prog="equivalence.gate")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="specifications of further gates")
+    parser.add_argument(
+        "--beside", type=Path, nargs="*", default=[], help="of further gates: specification, reference, …"
+    )
     given = parser.parse_args(arguments)
 
     _as_in_new_processes(Gate.read(given.spec))
@@ -290,5 +297,5 @@ def main(arguments: list[str]) -> None:
         ranks.barrier()
         if ranks.rank == 0:
             write_json(given.output, verdict.as_dict())
-        for spec in given.beside:
-            judge_along(spec, given.dataset, given.reference, ranks)
+        for spec, reference in zip(given.beside[::2], given.beside[1::2], strict=True):
+            judge_along(spec, given.dataset, reference, ranks)

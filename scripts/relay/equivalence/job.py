@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from relay.base import ending
@@ -29,6 +31,13 @@ TWICE = " twice, the second time alone"
 WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
 
 
+def beside(words: Sequence[str], equivalence: Path) -> dict[Path, Path]:
+    """Specifications and references of gates, of the words GATE:REFERENCE on a command line."""
+    named = (word.split(":") for word in words)
+    gates, references = equivalence / "gates", equivalence / "references"
+    return {gates / gate / "gate.json": references / reference / "reference.pt" for gate, reference in named}
+
+
 def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start = launch) -> int:
     """Start the role's processes on the run's dataset; returns their status."""
     run = Training.read(spec)
@@ -49,18 +58,18 @@ def run_reference(
     output: Path,
     attempt: int = 1,
     start: Start = launch,
-    beside: Sequence[Path] = (),
+    beside: Mapping[Path, Path] = MappingProxyType({}),
 ) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
-    `beside` are the specifications of gates of one process that are compared with it: as `run_gate` has it. The
+    `beside` are gates of one process that are compared with it: as `run_gate` has it. The
     reference stands once it is written, whatever ends its process after it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    others = _unjudged(beside, attempt)
-    status = _started(spec, "equivalence.reference", results, output, "--beside", *map(str, others), start=start)
+    others = _unjudged(beside, results, attempt, made=output)
+    status = _started(spec, "equivalence.reference", results, output, *_words(others), start=start)
     _keep_along(others)
     if status != 0 and not output.is_file():
         return faults.concluded(output.parent, "reference", status)
@@ -76,13 +85,13 @@ def run_gate(
     output: Path,
     attempt: int = 1,
     start: Start = launch,
-    beside: Sequence[Path] = (),
+    beside: Mapping[Path, Path] = MappingProxyType({}),
 ) -> int:
     """Judge a strategy and write `verdict.json`; returns the job's exit status. `start` starts its processes.
 
-    `beside` are the specifications of gates of the same shape and reference, whose jobs are to follow. The same
-    processes judge them after this one, and what they pass is kept for their jobs. A gate that fails there is judged
-    again by its own job: what others have left in the processes does not count against it.
+    `beside` are the specifications of gates of the same shape, whose jobs are to follow, each with its reference. The
+    same processes judge them after this one, and what they pass is kept for their jobs. A gate that fails there is
+    judged again by its own job: what others have left in the processes does not count against it.
 
     A strategy that fails in the gate has not shown that it computes the same training: that is its verdict. A fault
     that others may have caused (of a GPU, of memory, a killed process) has shown nothing: the job ends as interrupted,
@@ -97,8 +106,8 @@ def run_gate(
     unfinished.unlink(missing_ok=True)
     if attempt == 1:
         noted.unlink(missing_ok=True)
-    others = _unjudged(beside, attempt)
-    arguments = ["--reference", str(reference), "--beside", *map(str, others)]
+    others = _unjudged(beside, results, attempt)
+    arguments = ["--reference", str(reference), *_words(others)]
     status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
     run = Gate.read(spec)
     if _keep_along(others):  # its own verdict was complete before
@@ -147,9 +156,29 @@ def _source(run: Gate) -> dict[str, str]:
     return {"strategy_source": source_digest(strategy_sources(Path(run.strategy.file)))}
 
 
-def _unjudged(beside: Sequence[Path], attempt: int) -> list[Path]:
-    """Those of these gates that no other job has judged along; none in a retry, which is to be short."""
-    return [each for each in beside if not (each.parent / ALONG).exists()] if attempt == 1 else []
+def _unjudged(beside: Mapping[Path, Path], results: Path, attempt: int, made: Path | None = None) -> dict[Path, Path]:
+    """Those of these gates that no other job has judged along, and whose reference and data are there.
+
+    None in a retry, whose gate is to be alone. `made`: the reference that will be there.
+    """
+    there: dict[str, bool] = {}
+
+    def has_data(spec: Path) -> bool:
+        folder = dataset_folder(results, Gate.read(spec).dataset)
+        if folder.name not in there:
+            with suppress(UserError):
+                verified.check(folder)
+                there[folder.name] = True
+        return there.setdefault(folder.name, False)
+
+    if attempt > 1:
+        return {}
+    open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
+    return {spec: file for spec, file in open_.items() if (file == made or file.is_file()) and has_data(spec)}
+
+
+def _words(beside: Mapping[Path, Path]) -> list[str]:
+    return ["--beside", *(str(path) for pair in beside.items() for path in pair)]
 
 
 def _end_in_a_further_gate(output: Path) -> None:
@@ -158,7 +187,7 @@ def _end_in_a_further_gate(output: Path) -> None:
     faults.forget(output.parent)
 
 
-def _keep_along(specs: Sequence[Path]) -> bool:
+def _keep_along(specs: Collection[Path]) -> bool:
     """Complete what was found of the gates that were judged along; whether the processes came to one of them."""
     for spec in specs:
         if verdict := read_json_or(spec.parent / ALONG, None):

@@ -55,7 +55,7 @@ def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the reference and write it."""
     parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="specifications of gates of one process")
+    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="as of a gate, of one process")
     given = parser.parse_args(arguments)
 
     run = Reference.read(given.spec)
@@ -76,4 +76,4 @@ def main(arguments: list[str]) -> None:
         told = f"{name}: {found['steps']} steps, last loss {found['losses'][-1]:.4f}, rounding {found['rounding']}"
         print(f"reference {run.id}: {told}", flush=True)
     if given.beside:  # of strategies nothing is imported before
-        imported("equivalence.gate").judge_beside(given.beside, given.dataset, given.output)
+        imported("equivalence.gate").judge_beside(given.beside, given.dataset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -15,6 +15,7 @@ from relay.spec.run import GROUPS, Gate, OwnBatch, Reference, Setting, SpotCheck
 from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, StrategySpec
 
 Kind = TypeVar("Kind", bound=Training)
+FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
 
 
 def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
@@ -103,19 +104,43 @@ def checked_along(check: SpotCheck, other: SpotCheck) -> bool:
 
 
 def judged_along(proof: Gate | Reference, other: Gate) -> bool:
-    """Whether the processes of a gate, or of its reference, may judge another gate of that reference afterwards.
+    """Whether the processes of a gate, or of a reference, may judge another gate afterwards.
 
-    They need the same places in the same software; each proof computes in threads of its own number. A strategy with
-    a service or a disk on its node has processes of its own. One's own file has to be in the snapshot that the
-    processes run; the built-in strategies are in each.
+    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. A
+    strategy with a service or a disk on its node has processes of its own. One's own file, of a strategy or a task, has
+    to be in the snapshot that the processes run; what is built in is in each.
     """
     built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
     own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
+    frozen = (built_in or proof.strategy.file == other.strategy.file) and other.task.file in ("", proof.task.file)
 
-    def places(each: Gate | Reference) -> tuple[str, Shape, str]:
-        return each.stack, replace(each.shape, cpus_per_task=1, threads=1), each.computation.precision
+    def places(each: Gate | Reference) -> tuple[str, Shape]:
+        return each.stack, replace(each.shape, cpus_per_task=1, threads=1)
 
-    return places(proof) == places(other) and (built_in or proof.strategy.file == other.strategy.file) and not own_node
+    return places(proof) == places(other) and frozen and not own_node
+
+
+def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpus: int) -> dict[str, str]:
+    """By gate, the name of its group: gates that the same processes may judge, so that no two are judged at a time.
+
+    On so many CPUs, groups compute side by side, and gates that may share processes are divided into as many, as long
+    as some are left to each; earlier gates are judged first. On one CPU all jobs wait for each other: there a
+    reference's process also judges what it may.
+    """
+    found: dict[str, str] = {}
+    alike: list[list[Gate]] = []
+    for gate in gates:
+        if cpus == 1 and judged_along(reference(gate), gate):
+            found[gate.id] = reference(gate).id
+            continue
+        group = next((each for each in alike if judged_along(each[0], gate) and judged_along(gate, each[0])), [])
+        if not group:
+            alike.append(group)
+        group.append(gate)
+    for group in alike:
+        parts = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
+        found |= {gate.id: group[place % parts].id for place, gate in enumerate(group)}
+    return found
 
 
 def asked_of_nodes(setting: Setting) -> dict[str, Any]:

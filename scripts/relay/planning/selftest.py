@@ -56,6 +56,14 @@ def add_gates(plan: Plan, other: Plan) -> None:
             plan.preflights.setdefault(look, other.preflights.get(look) or plan.preflights[look])
 
 
+def foremost(plan: Plan) -> list[Gate]:
+    """Each strategy's first gate, which tells most of it: it is judged before further precisions, options and tasks."""
+    found: dict[str, Gate] = {}
+    for gate in plan.gates.values():
+        found.setdefault(gate.strategy.name, gate)
+    return list(found.values())
+
+
 def _setting(gate: Gate) -> Setting:
     return Setting(**{each.name: getattr(gate, each.name) for each in fields(Setting)})
 

@@ -30,9 +30,15 @@ def wrong(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.outcome in WRONG]
 
 
-def write(rows: Sequence[Row], results: Path, where: str, path: Path) -> None:
-    """Write the page. `where` says which machine or cluster was tested."""
-    lines = [f"# Self-test of {where}: {counted(rows)}", "", *_versions(results), ""]
+def write(rows: Sequence[Row], results: Path, where: str, path: Path, running: str = "") -> None:
+    """Write the page. `where` says which machine or cluster was tested.
+
+    While the self-test runs, `running` says how far it is. What has not come to its turn is left out then.
+    """
+    rows = [row for row in rows if not (running and row.outcome == "not run")]
+    lines = [f"# Self-test of {where}: {counted(rows)}", ""]
+    lines += [f"**This page is not complete.** Still running: {running}.", ""] if running else []
+    lines += [*_versions(results), ""]
     lines += ["## What did not work", "", *(_table(wrong(rows), part=True) if wrong(rows) else ["Nothing."]), ""]
     lines += ["## What worked", "", INTRODUCTION, ""]
     for part in PARTS:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from relay.base import ending
 from relay.base.files import read_json_or
-from relay.equivalence.verdict import all_problems
+from relay.equivalence.verdict import ALONG, all_problems
 from relay.preflight.page import FAILED, state
 from relay.run_folder.step_split import COLUMNS
 from relay.selftest.parts import FAULTS
@@ -61,7 +61,8 @@ class Records:
         part = PRECISION if gate.computation.precision != "fp32" else STRATEGIES
         part = ZERO if gate.stack.startswith("deepspeed") else part
         row = Row(part, f"{self._words(gate)}, {gate.task.name}", "worked", "")
-        verdict = self._read(f"equivalence/gates/{gate.id}/verdict.json")
+        place = f"equivalence/gates/{gate.id}"
+        verdict = self._read(f"{place}/verdict.json") or self._read(f"{place}/{ALONG}")  # its own job is to follow
         if verdict is None:
             return self._without(row, f"gate/{gate.id}", *before)
         if problems := all_problems(verdict):
