@@ -101,7 +101,7 @@ try:
         gpus=count,
         sharing=(
             one_gpu.of_this_machine(count, driver=workflow.is_main_process)
-            if SELFTEST and not SITE
+            if SELFTEST and not SITE and CONFIG.device != "cpu"
             else one_gpu.Sharing()
         ),
         arithmetic=ARITHMETIC,

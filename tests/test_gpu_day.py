@@ -14,6 +14,12 @@ from typing import Any
 
 import pytest
 
+from relay.planning import selftest
+from relay.planning.config import load
+from relay.planning.one_gpu import Sharing
+from relay.planning.planner import plan
+from relay.planning.reading import read_config
+
 ROOT = Path(__file__).resolve().parents[1]
 LONG = ["import time; print('begun', flush=True); time.sleep(60)"]
 
@@ -86,6 +92,15 @@ def test_a_wheels_files_lie_where_python_finds_them(gpu_day: ModuleType, tmp_pat
         wheel.writestr("one-1.0.data/scripts/program", "")
     gpu_day._unpack(tmp_path / "one-1.0-py3-none-any.whl", tmp_path / "site")
     assert {path.name for path in (tmp_path / "site").iterdir()} == {"one", "two.py"}
+
+
+@pytest.mark.parametrize("name", ["first", "lenet", "gpt"])
+def test_on_one_gpu_nothing_of_its_configs_is_skipped(name: str) -> None:
+    raw = read_config(ROOT / selftest.CONFIG) if name == "first" else {}
+    asked = load(raw | read_config(ROOT / f"config/gpu-day/{name}.yaml"))
+    made = plan(asked, gpus=1, sharing=Sharing(4))
+    assert [each.reasons for each in made.skipped] == []
+    assert all(gate.shape.device == "cuda" for gate in made.gates.values())
 
 
 def test_its_parts_name_files_that_are_there(gpu_day: ModuleType, tmp_path: Path) -> None:
