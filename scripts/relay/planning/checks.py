@@ -16,6 +16,7 @@ from relay.spec.setting import Batch, Computation, Feeding, Length, Shape, Strat
 
 Kind = TypeVar("Kind", bound=Training)
 FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
+MOST_TOGETHER = 8  # gates that are told of only when all are judged, and are judged anew where one ends the processes
 
 
 def named(kind: type[Kind], setting: Setting, **more: Any) -> Kind:
@@ -124,8 +125,8 @@ def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpu
     """By gate, the name of its group: gates that the same processes may judge, so that no two are judged at a time.
 
     On so many CPUs, groups compute side by side, and gates that may share processes are divided into as many, as long
-    as some are left to each; earlier gates are judged first. On one CPU all jobs wait for each other: there a
-    reference's process also judges what it may.
+    as some are left to each; earlier gates are judged first, and no group is large. On one CPU all jobs wait for each
+    other: there a reference's process also judges what it may.
     """
     found: dict[str, str] = {}
     alike: list[list[Gate]] = []
@@ -138,8 +139,9 @@ def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpu
             alike.append(group)
         group.append(gate)
     for group in alike:
-        parts = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
-        found |= {gate.id: group[place % parts].id for place, gate in enumerate(group)}
+        lanes = max(1, min(cpus // group[0].shape.cpus_per_node, len(group) // FEWEST_TOGETHER))
+        turn = lanes * MOST_TOGETHER
+        found |= {gate.id: group[place // turn * turn + place % lanes].id for place, gate in enumerate(group)}
     return found
 
 
