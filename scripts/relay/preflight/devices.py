@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from relay.datasets import vision
+from relay.process.gpus import nccl_version
 from relay.process.machine import set_precision
 from relay.process.ranks import backends
 
@@ -28,7 +29,7 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
             "folder": str(Path(torch.__file__).parent),
             "cuda": torch.version.cuda,
             "hip": getattr(torch.version, "hip", None),
-            "nccl": nccl_version() if dist.is_nccl_available() else None,
+            "nccl": ".".join(map(str, nccl_version() or ())) or None if dist.is_nccl_available() else None,
             "backends": backends(),
             "threads": torch.get_num_threads(),
             "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "convolution": torch.backends.cudnn.allow_tf32},
@@ -37,14 +38,6 @@ def collect(device: str, torchvision_too: bool) -> dict[str, Any]:
         "torchvision": torchvision() if torchvision_too else None,
         "bound_affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
     }
-
-
-def nccl_version() -> str | None:
-    """NCCL's version; None where this torch cannot tell."""
-    try:
-        return ".".join(map(str, torch.cuda.nccl.version()))
-    except (AttributeError, RuntimeError):
-        return None
 
 
 def gpus() -> dict[str, Any]:

@@ -6,6 +6,7 @@ it. Where it, the driver or a reading is missing, there is no figure, and never 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,27 @@ def uuids(devices: Sequence[torch.device]) -> list[str]:
             with suppress(Exception):  # old versions of torch do not tell it
                 found.append(str(torch.cuda.get_device_properties(device).uuid))
     return found
+
+
+def nccl_version() -> tuple[int, int, int] | None:
+    """The version of the NCCL (2.9 or newer) that torch calls in this process; None where torch has none.
+
+    `torch.cuda.nccl.version` tells the one that torch was built with. Another one may be loaded, because a package
+    brought it or LD_PRELOAD names it. The function is looked for as the dynamic linker does: first among what all
+    libraries see, then in torch's library and what it needs. NOLOAD opens only what is loaded already. Torch's own word
+    stands where the function is hidden: NCCL is a part of torch there.
+    """
+    import torch
+
+    number = ctypes.c_int()
+    for library in (None, "libtorch_cuda.so"):
+        with suppress(OSError, AttributeError):  # not loaded; without the symbol
+            if ctypes.CDLL(library, os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(number)) == 0:
+                major, rest = divmod(number.value, 10_000)
+                return major, *divmod(rest, 100)
+    with suppress(AttributeError, RuntimeError):
+        return torch.cuda.nccl.version()[:3]
+    return None
 
 
 def visible() -> list[str]:

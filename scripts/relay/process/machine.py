@@ -167,7 +167,7 @@ def versions(device: torch.device) -> dict[str, str | None]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # its own class of strings is refused by `weights_only`
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if is_gpu(device) else None,
+        "nccl": ".".join(map(str, gpus.nccl_version() or ())) or None if is_gpu(device) else None,
         "driver": system.driver() if is_gpu(device) else None,
     }
 
