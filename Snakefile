@@ -36,6 +36,7 @@ from relay.planning import (
     here,
     largest_models,
     one_alone,
+    one_gpu,
     planner,
     probed,
     reading,
@@ -92,11 +93,17 @@ try:
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
     if workflow.is_main_process:
         layout.refuse_other(Path("results"))
+    count = cache(partial(gpus.count_gpus, anew=workflow.is_main_process))
     planned = partial(
         planner.plan,
         root=Path(workflow.basedir),
         site=SITE,
-        gpus=cache(partial(gpus.count_gpus, anew=workflow.is_main_process)),
+        gpus=count,
+        sharing=(
+            one_gpu.of_this_machine(count, driver=workflow.is_main_process)
+            if SELFTEST and not SITE and CONFIG.device != "cpu"
+            else one_gpu.Sharing()
+        ),
         arithmetic=ARITHMETIC,
         record=workflow.is_main_process,
         look=workflow.is_main_process,
@@ -173,7 +180,12 @@ if workflow.is_main_process:
             ],
             cluster=SITE_NAME,
             first=[f"results/cards/{card}.json" for card in PLAN.looks],
-            before=lambda: [PLAN.prepare(), settle(RESULTS), finished.settle(RESULTS)],
+            before=lambda: [
+                PLAN.prepare(),
+                settle(RESULTS),
+                finished.settle(RESULTS),
+                one_gpu.begin_mps(),
+            ],
             notes=[*table.unknown(PLAN), *table.skipped(PLAN)],
             nothing_for=lambda targets: (
                 "" if {*targets} == {"card"} else table.nothing_for(PLAN, targets)

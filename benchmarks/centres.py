@@ -8,7 +8,8 @@
 
 Of the page's script the time of its whole epoch counts, from the first batch that is asked for to the last; of the
 product's job the time of all steps that it recorded. On a GPU both begin after `WARM` steps, in which kernels are
-chosen and networks compiled. The product's speed in each setting is told.
+chosen and networks compiled, and the page's ends `PART` steps later: its later steps take as long. The product's speed
+in each setting is told. Settings for which `--seconds` are too few are left out, and named.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from relay.spec.run import Run, changed
 
 IMAGES, BATCH = 50_000, 512
+MADE_UP = Path(__file__).resolve().parent / "made_up.py"
 BESIDE = ROOT / "scripts/relay/script/beside"  # torchvision beside a torch of another index
 ON_CPUS = (
     ("nccl", "gloo"),
@@ -42,10 +45,12 @@ ON_CPUS = (
     (", device_ids=[current_device]", ""),
     (".cuda()", ""),
 )
-WARM = 20  # steps, on a GPU
-# Runs a script, and prints how long its loader was asked for batches, after the first so many.
+WARM, PART = 20, 40  # steps, on a GPU
+SECONDS = 60.0
+# Runs a script, and prints how long its loader was asked for batches, from which one to which, and their number. Where
+# the data are made up, torchvision's own dataset has random pixels.
 TIMED = """
-import runpy, sys, time, torch
+import numpy, runpy, sys, time, torch, torchvision
 from torch.utils.data import DataLoader
 batches = DataLoader.__iter__
 def now():
@@ -58,10 +63,19 @@ def timed(self):
         yield batch
         if number + 1 == warm:
             began = now()
-    print(f"EPOCH {now() - began:.6f}", flush=True)
+        if number + 1 == last:
+            break
+    print(f"EPOCH {now() - began:.6f} {number + 1 - warm}", flush=True)
 DataLoader.__iter__ = timed
+class MadeUp(torchvision.datasets.CIFAR10):
+    def __init__(self, root, train=True, transform=None, target_transform=None, download=False):
+        self.transform, self.target_transform = transform, target_transform
+        self.data = numpy.random.default_rng(1).integers(256, size=(50_000, 32, 32, 3), dtype=numpy.uint8)
+        self.targets = numpy.random.default_rng(2).integers(10, size=50_000).tolist()
 del sys.argv[0]
-warm = int(sys.argv.pop(0))
+warm, last, made_up = (int(sys.argv.pop(0)) for _ in range(3))
+if made_up:
+    torchvision.datasets.CIFAR10 = MadeUp
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 # What of the product is compared with each page; the best of these counts.
@@ -70,15 +84,19 @@ OURS: dict[str, list[dict[str, Any]]] = {
     "pytorch-ddp-test": [{"strategy": "ddp", "devices_per_node": 2}],
     "cifar10-gpu": [
         {"strategy": "single_gpu", "precision": precision, "compile": compiled}
-        for precision in ("fp32", "tf32", "bf16")
-        for compiled in (False, True)
+        for precision, compiled in (("tf32", False), ("bf16", False), ("bf16", True), ("fp32", False), ("tf32", True))
     ],
 }
-DATA_WORKERS = (2, 4, 8)
+DATA_WORKERS = 8
 
 
-def of_page(page: str, script: Path, cifar10: Path, batch: int, workers: int = 0, warm: int = 0) -> float:
-    """Images per second of an epoch of the page's script after so many steps, by the longest of its processes."""
+def of_page(
+    page: str, script: Path, folder: Path, batch: int, workers: int = 0, *, part: tuple[int, int], made_up: bool
+) -> float:
+    """Images per second of a part of an epoch of the page's script, by the longest of its processes.
+
+    `part`: after how many steps it begins, and ends (0: at the epoch's end). `folder` is where the script runs.
+    """
     processes = 2 if page == "pytorch-ddp-test" else 1
     words = [f"--batch_size={batch // processes}", f"--num_workers={workers}"]
     if processes > 1:
@@ -90,15 +108,16 @@ def of_page(page: str, script: Path, cifar10: Path, batch: int, workers: int = 0
         own |= {"OMP_NUM_THREADS": str(2 // processes), "PYTHONPATH": f"{BESIDE}:{ROOT}/scripts"}
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", TIMED, str(warm), script, *words],
-                cwd=cifar10.parent, env=os.environ | own, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                [sys.executable, "-c", TIMED, *map(str, part), str(int(made_up)), script, *words],
+                cwd=folder, env=os.environ | own, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )
         )  # fmt: skip
     printed = [each.communicate()[0] for each in started]
     if any(each.returncode for each in started):
         sys.exit(f"the page's script failed:\n{printed[0]}")
-    seconds = max(float(seconds) for each in printed for seconds in re.findall(r"EPOCH ([\d.]+)", each))
-    return (IMAGES - warm * batch) / seconds
+    told = [each for text in printed for each in re.findall(r"EPOCH ([\d.]+) (\d+)", text)]
+    images = int(told[0][1]) * batch if part[1] else IMAGES - part[0] * batch
+    return images / max(float(seconds) for seconds, _ in told)
 
 
 def edited(text: str, page: str, network: str | None) -> str:
@@ -144,37 +163,49 @@ def main() -> None:
     parser.add_argument("--global-batch-size", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=1.0, help="of the product's runs")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="that the first round may take, on a GPU")
+    parser.add_argument("--made-up", action="store_true", help="random images of CIFAR-10's shape")
     given = parser.parse_args()
+    began = time.monotonic()
     device, warm = ("cuda", WARM) if given.page == "cifar10-gpu" else ("cpu", 0)
     if device == "cuda" and not torch.cuda.is_available():
         parser.exit(1, "left out: torch sees no GPU here\n")
     text = edited(page_script(f"{given.page}.py", given.pages), given.page, given.network)
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
-        cifar10 = unpacked("cifar-10-batches-py.tar.xz", folder / "data", given.data)
+        cifar10 = None if given.made_up else unpacked("cifar-10-batches-py.tar.xz", folder / "data", given.data)
         (folder / "page.py").write_text(text)
 
         def page(workers: int = 0) -> float:
-            return of_page(given.page, folder / "page.py", cifar10, given.global_batch_size, workers, warm)
+            part = (warm, warm + PART if warm else 0)
+            batch, made_up = given.global_batch_size, given.made_up
+            return of_page(given.page, folder / "page.py", folder, batch, workers, part=part, made_up=made_up)
 
         runs: dict[str, Run] = {}
+        network = given.network or "lenet_cifar10"
+        own = {"task": str(MADE_UP), "task_options": {"network": network}}
+        of_task = own if given.made_up else {"task": network.replace("_", "-")}
         for ours in OURS[given.page]:
             comparison = ours | {"global_batch_size": given.global_batch_size}
-            task = (given.network or "lenet_cifar10").replace("_", "-")
-            config = {"task": task, "device": device, "epochs": given.epochs, "comparisons": [comparison]}
+            config = {**of_task, "device": device, "epochs": given.epochs, "comparisons": [comparison]}
             run = workflow_run(config, folder / "results", root=cifar10)
             runs[name_of(ours)] = written(changed(run, observed_steps=0), folder / "results") if warm else run
-        pages, speeds = [], {name: [] for name in runs}  # type: dict[str, list[float]]
-        for _ in range(given.rounds):
-            pages.append(page())
-            for name, run in runs.items():
-                speeds[name].append(trained(run, folder / "results", after=warm))
+        pages, speeds = [], {}  # type: tuple[list[float], dict[str, list[float]]]
         figures: dict[str, Any] = {}
-        if device == "cuda":
-            figures["page_with_data_workers"] = {}
-            for workers in DATA_WORKERS:
+        for number in range(given.rounds):
+            pages.append(page())
+            if device == "cuda" and not number:
                 with suppress(SystemExit):  # a small /dev/shm: the row stands without it
-                    figures["page_with_data_workers"][workers] = round(page(workers))
+                    figures["page_with_data_workers"] = {DATA_WORKERS: round(page(DATA_WORKERS))}
+            longest = 0.0
+            for name, run in [*runs.items()]:
+                started = time.monotonic()
+                if device == "cuda" and speeds and not number and started - began + longest > given.seconds:
+                    figures.setdefault("left_out", []).append(name)
+                    runs.pop(name)
+                    continue
+                speeds.setdefault(name, []).append(trained(run, folder / "results", after=warm))
+                longest = max(longest, time.monotonic() - started)
     medians = {name: statistics.median(each) for name, each in speeds.items()}
     best = max(medians, key=lambda name: medians[name])
     if given.network:

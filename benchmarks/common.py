@@ -84,7 +84,7 @@ def workflow_run(config: Mapping[str, Any], results: Path, *, root: Path | None 
 
     Exits with the planner's reasons where it skips the run.
     """
-    planned = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT)
+    planned = plan(load({"device": "cpu", "repeats": 1, **config}), root=ROOT, prepare=True)
     if not planned.runs:
         sys.exit("; ".join(reason for each in planned.skipped for reason in each.reasons))
     (run,) = planned.runs

@@ -8,6 +8,7 @@ so twenty times, briefly: does a process abort, or hang?
 
 import argparse
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from relay.base import entry
 from relay.base.errors import UserError
 from relay.environments import overlay
 from relay.environments.locks import lock_of
-from relay.planning import config, here
+from relay.planning import config, here, one_gpu
+from relay.planning.gpus import count_gpus
 from relay.planning.planner import plan
 from relay.planning.reading import read_config
 from relay.proof.campaign import Proof, markdown
@@ -42,8 +44,9 @@ def read(path: Path, precision: str | None, steps: int | None, task: str | None 
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
+    sharing = one_gpu.of_this_machine(cache(count_gpus), driver=True) if given.share_gpu else one_gpu.ALONE
     plans = [
-        plan(read(path, given.precision, given.steps, task), record=True, prepare=True)
+        plan(read(path, given.precision, given.steps, task), sharing=sharing, record=True, prepare=True)
         for path in given.configs
         for task in given.task or (None,)
     ]
@@ -76,6 +79,7 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=1, help="how often to judge every cell")
     parser.add_argument("--limit-seconds", type=float, help="a gate that takes longer is ended, and has failed")
     parser.add_argument("--strategy", action="append", help="only this strategy (may be repeated)")
+    parser.add_argument("--share-gpu", action="store_true", help="on one GPU, ranks take turns on it")
     parser.add_argument("--folder", type=Path, default=Path("results/proof"), help="where everything goes")
     given = parser.parse_args()
     if given.passes < 1:

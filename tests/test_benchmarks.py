@@ -281,3 +281,29 @@ def test_every_benchmark_is_run() -> None:
         "zero_memory",
     }
     assert tested == {path.stem for path in BENCHMARKS.glob("*.py")} - {"common"}
+
+
+# As the centres' pages have it, of which a part is timed.
+PAGE = """
+import argparse
+import torch
+from torchvision.datasets import CIFAR10
+from torchvision.transforms import ToTensor
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int)
+parser.add_argument("--num_workers", type=int)
+args = parser.parse_args()
+data = CIFAR10(root="./data", train=True, download=False, transform=ToTensor())
+for images, labels in torch.utils.data.DataLoader(data, batch_size=args.batch_size):
+    print("a batch", images.shape, labels.dtype)
+"""
+
+
+@pytest.mark.slow
+def test_of_a_pages_script_a_part_of_an_epoch_is_timed_without_its_data(tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text(PAGE)
+    called = f"from centres import of_page; from pathlib import Path; folder = Path({str(tmp_path)!r})\n"
+    called += "print(of_page('cifar10-gpu', folder / 'page.py', folder, 64, part=(2, 5), made_up=True))"
+    done = subprocess.run([sys.executable, "-c", called], cwd=BENCHMARKS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 100 < float(done.stdout) < 1e6  # 192 images, not 50,000 in as many seconds

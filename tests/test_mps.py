@@ -21,7 +21,7 @@ from gate_runs import FEW_STEPS, Gates, planned
 from living import words
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.strategies import mps
+from relay.process import mps_daemon
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 CONTROL = "nvidia-cuda-mps-control"
@@ -114,12 +114,12 @@ def test_clients_count_the_gpus_that_the_daemon_was_shown(
 ) -> None:
     """With 2,3 they would find none: the daemon has made 0,1 of them."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert mps._renumbered() == {"CUDA_VISIBLE_DEVICES": said}
+    assert mps_daemon.renumbered() == {"CUDA_VISIBLE_DEVICES": said}
 
 
 def test_where_all_gpus_are_shown_clients_see_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert mps._renumbered() == {}
+    assert mps_daemon.renumbered() == {}
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def _found(ranks: Ranks, disks: dict[str, str], output: Path) -> None:
     found |= {"counted": strategy.counted(), "written": written() - before}
     found["in_files"] = sum(path.stat().st_size for path in strategy.folder.rglob("*") if path.is_file())
 
-    library.imported("cpu")
+    library.imported(ranks.device)
     from deepspeed import git_version_info
     from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
 

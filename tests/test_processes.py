@@ -201,6 +201,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from relay.base.errors import UserError
+from relay.process import one_gpu
 from relay.process.machine import check_granted
 from relay.process.ranks import Ranks
 from relay.spec.job import Job
@@ -216,6 +217,9 @@ torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=shown[dev
 ranks = None
 for case, of_rank in json.loads(sys.argv[2]).items():
     shown[:] = of_rank[rank]
+    if case == "shared":  # as the self-test has it on one GPU
+        os.environ[one_gpu.VARIABLES] = json.dumps({one_gpu.SHARED: "1"})
+        run = replace(run, shape=replace(run.shape, backend="nccl"))
     if ranks is None:
         ranks = Ranks.join("cuda", "gloo")
     ranks = replace(ranks, devices=(torch.device("cuda", rank % len(shown)),))
@@ -235,7 +239,7 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     run(device="cuda", backend="gloo", threads=1).write(specification)
     script.write_text(BOUND)
     cases = {"own": [["a"], ["b"]], "all": [["a", "b"]] * 2, "one": [["a"]] * 2}
-    cases |= {"same": [["a", "b"], ["b", "a"]], "many": [["a", "b", "c"]] * 2}
+    cases |= {"same": [["a", "b"], ["b", "a"]], "many": [["a", "b", "c"]] * 2, "shared": [["a"]] * 2}
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
     command = [*start, str(specification), json.dumps(cases)]
@@ -244,7 +248,7 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     again = dict(re.findall(r"(?m)^(\w+): rank 1: (?:run \S+ )?(.*)$", done.stdout))
     assert said.keys() == cases.keys(), done.stdout + done.stderr
     assert said == again
-    assert said["own"] == said["all"] == "fine"
+    assert said["own"] == said["all"] == said["shared"] == "fine"
     assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
     assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])

@@ -18,6 +18,7 @@ from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation
 from relay.launch.command_lines import SAFE_PATH, command
+from relay.process import one_gpu
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
@@ -45,6 +46,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
     environment = {**os.environ, **SAFE_PATH, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
+    environment |= one_gpu.variables(run.shape)
     try:
         if job is not None:
             return _understood(_launch_steps(specification, job, program, work, environment), work)

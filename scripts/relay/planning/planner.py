@@ -35,6 +35,7 @@ from relay.planning.commands import Command
 from relay.planning.config import Config
 from relay.planning.gpus import count_gpus
 from relay.planning.identities import Identities
+from relay.planning.one_gpu import ALONE, Sharing
 from relay.planning.plan import SPEEDS, Plan, PlannedSetting, Skipped
 from relay.planning.proofs import Proofs
 from relay.planning.right_size import Requests
@@ -58,6 +59,7 @@ def plan(
     root: Path = ROOT,
     gpus: Callable[[], int] | int = count_gpus,
     cpus: int | None = None,
+    sharing: Sharing = ALONE,
     speeds: Path = SPEEDS,
     site: Site | None = None,
     arithmetic: Arithmetic | None = None,
@@ -68,8 +70,9 @@ def plan(
     """The plan of a config.
 
     `root` is the project's folder, with the locks and the sources of the tasks. `gpus` and `cpus` are the numbers of
-    this machine; by default they are counted. `speeds` is the file with the measured seconds per step. `site` is the
-    cluster that the runs go to; None means this machine. `arithmetic` is the driver's; None means this process's.
+    this machine; by default they are counted. `sharing`: how many ranks may share a GPU. `speeds` is the file with the
+    measured seconds per step. `site` is the cluster that the runs go to; None means this machine. `arithmetic` is the
+    driver's; None means this process's.
     `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need; the driver does
     that. `look` has the task looked at where its card is not known, and `prepare` its data prepared before that. Where
     only a node has what the task needs, the plan has nothing but the jobs that look (`Plan.looks`).
@@ -84,7 +87,7 @@ def plan(
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it
-    here = _here(config.device, gpus, cpus or len(granted()), site)
+    here = replace(_here(config.device, gpus, cpus or len(granted()), site), sharing=sharing)
     needed = {strategy.requirements.stack for strategy in strategies.values()}
     needed |= {comparison.stack for comparison in config.comparisons if comparison.command}
     found = stacks.find(config, site, root, needed, record=record)

@@ -5,6 +5,7 @@ Jobs plan again. They know a self-test by its config, which Snakemake hands on t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from relay.environments import overlay
 from relay.environments.locks import lock_of
 from relay.planning.gpus import count_gpus
 from relay.planning.plan import Plan, Skipped
+from relay.process.one_gpu import VARIABLES
 from relay.spec.run import Gate, Preflight, Setting
 
 TARGET = "selftest"
@@ -84,6 +86,9 @@ def not_right(record: Path) -> str:
 def described(plan: Plan) -> str:
     """This machine, as far as the plan uses it: its GPUs, or its CPUs alone."""
     if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
-        count = count_gpus(anew=False)
-        return f"this machine's {count} GPU{'s' * (count != 1)}" if count else "this machine's GPUs"
+        count, ranks = count_gpus(anew=False), max(gate.shape.devices_per_node for gate in plan.gates.values())
+        shared = f", which up to {ranks} ranks share: what works is told, their speed says nothing"
+        if count == 1:
+            return f"this machine's 1 GPU{shared * (VARIABLES in os.environ)}"
+        return f"this machine's {count} GPUs" if count else "this machine's GPUs"
     return "this machine's CPUs, without a GPU"

@@ -14,6 +14,7 @@ from relay.base.errors import UserError
 from relay.planning import optimization
 from relay.planning.comparisons import AXES
 from relay.planning.config import Config
+from relay.planning.one_gpu import ALONE, Sharing
 from relay.spec import option_values, requirements, versions
 from relay.spec.card import Card
 from relay.spec.dataset import DatasetSpec
@@ -84,13 +85,15 @@ class StrategyFile:
 class Here:
     """Where the runs go: this machine, or the nodes of a site.
 
-    `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them.
+    `gpus` and `cpus` are the numbers of this machine. They are None where only the jobs can count them. `sharing`: how
+    many ranks a GPU may have.
     """
 
     device: Device
     gpus: int | None
     cpus: int | None
     site: Site | None = None
+    sharing: Sharing = ALONE
 
 
 def expand(config: Config) -> Iterator[Asked]:

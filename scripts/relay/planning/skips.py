@@ -8,6 +8,7 @@ from relay.environments.built import has_header
 from relay.planning import batches, optimization
 from relay.planning.config import Config
 from relay.planning.settings import BACKENDS, Asked, Here, StrategyFile, default_backend
+from relay.process.one_gpu import can_share
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.partition import Partition
 from relay.spec.requirements import Requirements
@@ -50,13 +51,22 @@ def of_devices(setting: Setting, needs: Requirements, here: Here) -> Iterator[st
     if needs.processes == "one" and not needs.divides and per_node > 1:
         remedy = "; give cpus_per_task instead" if shape.device == "cpu" else ""
         yield f"{strategy} uses one device, devices_per_node is {per_node}{remedy}"
-    if shape.device == "cuda" and here.gpus is not None and per_node > here.gpus:
-        yield f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
+    most = (here.gpus or 0) * (here.sharing.ranks if can_share(shape) else 1)
+    if shape.device == "cuda" and here.gpus is not None and per_node > most:
+        why = here.sharing.why_not if can_share(shape) else _one_process(needs, here)
+        found = f"devices_per_node is {per_node}, {here.gpus} GPU{'s' * (here.gpus > 1)} can be used here"
+        yield f"{found}{why and '; '}{why}"
     if here.site is None and "libaio" in needs.node_needs.get(shape.device, ()) and not has_header("libaio.h"):
         yield f"{strategy} needs libaio, and this machine has no libaio.h (Debian: libaio-dev)"
     if shape.backend is None:
         offered = " or ".join(BACKENDS[shape.device])
         yield f"{strategy} needs {' or '.join(needs.backends)}, device {shape.device} offers {offered}"
+
+
+def _one_process(needs: Requirements, here: Here) -> str:
+    """Why a strategy of one process is skipped where the ranks of others share the GPU."""
+    shared = here.sharing.ranks > 1 and needs.processes == "one"
+    return "one process with several devices cannot have the same GPU twice" if shared else ""
 
 
 def _process_problems(setting: Setting, needs: Requirements, here: Here) -> Iterator[str]:

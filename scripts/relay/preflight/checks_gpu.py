@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.environments.locks import base
 from relay.preflight.findings import Facts, Outcome, check, fine, listed, note, stop, warn, who
+from relay.process.one_gpu import SHARED
 from relay.spec.cuda import OLDEST_DRIVER, of_modules
 from relay.spec.versions import release
 
@@ -28,6 +29,11 @@ def _own(rank: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _on_gpus(facts: Facts) -> list[Mapping[str, Any]]:
     """The ranks that have told of torch, where the run is to use GPUs."""
     return [rank for rank in facts.ranks if "torch" in rank] if facts.run["device"] == "cuda" else []
+
+
+def _shared(rank: Mapping[str, Any]) -> bool:
+    """Whether NCCL is told that ranks share a GPU."""
+    return rank["environment"].get(SHARED) == "1"
 
 
 @check("torch's build", prevents_joining=True)
@@ -173,7 +179,7 @@ def count(facts: Facts) -> Outcome | None:
 @check("visible GPUs")
 def visibility(facts: Facts) -> Outcome | None:
     """Each rank sees only a GPU of its own: `invalid device ordinal` for some programs, and NCCL may fail."""
-    alone = [rank for rank in _on_gpus(facts) if len(_devices(rank)) == 1]
+    alone = [rank for rank in _on_gpus(facts) if len(_devices(rank)) == 1 and not _shared(rank)]
     if facts.run["processes_per_node"] == 1 or facts.run["devices_per_node"] == 1 or not alone:
         return None
     found = f"each rank sees one GPU only ({who(alone[0])}), of {facts.run['devices_per_node']} on the node"
@@ -188,12 +194,14 @@ def visibility(facts: Facts) -> Outcome | None:
 
 @check("one GPU for each rank")
 def sharing(facts: Facts) -> Outcome | None:
-    """Several ranks on one GPU: NCCL refuses that, also with MPS."""
+    """Several ranks on one GPU: NCCL refuses that, also with MPS, unless it is told to take them."""
     used = [(rank, device["uuid"]) for rank in _on_gpus(facts) if (device := _own(rank)) and device["uuid"]]
     for (one, uuid), (other, same) in combinations(used, 2):
         if uuid != same or one["node"] != other["node"]:
             continue
         found = f"{who(one)} and rank {other['rank']} are on one GPU ({uuid})"
+        if _shared(one):
+            return note(f"{found}, which {SHARED} allows", "trust no speed that is measured so")
         if facts.run["backend"] == "nccl":
             return stop(
                 f"{found}: NCCL refuses that, also with MPS",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.process import cpus, gpus, system
+from relay.process import cpus, gpus, one_gpu, system
 from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.gpu_types import without_tensor_cores
@@ -135,7 +135,8 @@ def _check_gpus(run: Specification, ranks: Ranks, *, confined: bool) -> None:
     else:
         here = [(seen, used) for host, seen, used in told if host == socket.gethostname()]
         visible, used_here = (len({uuid for of_rank in kind for uuid in of_rank}) for kind in zip(*here, strict=True))
-    needed, node = run.shape.devices_per_node, f"on node {socket.gethostname()}"
+    needed = 1 if one_gpu.variables(run.shape) else run.shape.devices_per_node
+    node = f"on node {socket.gethostname()}"
     if visible < needed or (confined and visible > needed):
         raise UserError(f"run {run.id}: devices_per_node is {needed}, but {visible} GPUs are visible {node}")
     if used_here < needed:

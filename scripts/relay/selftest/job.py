@@ -19,6 +19,7 @@ from relay.base.ending import INTERRUPTED, LOG, Ending
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.launch.launcher import launch
+from relay.process.one_gpu import without_mps
 from relay.proof.campaign import ended_after
 from relay.run_folder import chain, faults
 from relay.run_folder.places import Places
@@ -45,7 +46,8 @@ def run_part(part: str, spec: Path, results: Path, output: Path) -> int:
     if part not in PARTS:
         raise UserError(f"--part: {unknown(f'{part!r} is unknown', part, PARTS)}")
     started = time.monotonic()
-    ok, told = _resumed(spec, results, output) if part == RESUME else _planted(part, spec, results, output)
+    with without_mps():
+        ok, told = _resumed(spec, results, output) if part == RESUME else _planted(part, spec, results, output)
     write_json(output, {"ok": ok, "told": told, "seconds": round(time.monotonic() - started, 1)})
     print(f"{part}: {'as it should be' if ok else 'NOT as it should be'}: {told}")
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from relay.base.ending import FAULT, INTERRUPTED
+from relay.process.one_gpu import SHARED
 from relay.spec.setting import Shape
 
 RESUME = "resume"  # a run is killed, and goes on
@@ -47,7 +48,11 @@ FAULTS: Mapping[str, Planted] = {
         {"nccl": {"NCCL_SOCKET_IFNAME": NO_INTERFACE}, "gloo": {"GLOO_SOCKET_IFNAME": NO_INTERFACE}},
     ),
     "duplicate_gpu": Planted(
-        "two processes use one GPU", FAULT, ("Duplicate GPU",), {"nccl": {"CUDA_VISIBLE_DEVICES": FIRST}}, True
+        "two processes use one GPU",
+        FAULT,
+        ("Duplicate GPU",),
+        {"nccl": {"CUDA_VISIBLE_DEVICES": FIRST, SHARED: "0"}},
+        on_one_node=True,
     ),
 }
 PARTS = (RESUME, *FAULTS)

@@ -44,7 +44,7 @@ class ZeRO(Strategy):
 
     def _build(self, *, fused_adam: bool = False, **options: Any) -> None:
         self.fused_adam = fused_adam
-        deepspeed, model = library.imported(self.ranks.device.type), self.task.model()
+        deepspeed, model = library.imported(self.ranks.device), self.task.model()
         sizes = [parameter.numel() for parameter in model.parameters()]
         part = min(max(sum(sizes) // UPDATES, LEAST_BUCKET_NUMBERS), MOST_BUCKET_NUMBERS)
         self.bucket = max(*sizes, min(sum(sizes), part))

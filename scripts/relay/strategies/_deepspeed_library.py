@@ -23,12 +23,12 @@ KNOWN = "deepspeed>=0.14.5,<0.20"
 SHARED_MEMORY = "deepspeed_shm_comm"
 
 
-def imported(device: str) -> Any:
-    """The module `deepspeed`, for a kind of device.
+def imported(device: torch.device) -> Any:
+    """The module `deepspeed`, for this process's device.
 
     Raises UserError for a version whose insides are not known.
     """
-    os.environ["DS_ACCELERATOR"] = device  # DeepSpeed asks the machine otherwise, and takes a GPU that it finds
+    name_device(device)
     import deepspeed
     from deepspeed import git_version_info
 
@@ -37,7 +37,7 @@ def imported(device: str) -> Any:
     logger.addFilter(_worth_telling)
     for problem in lacking([KNOWN], {"deepspeed": deepspeed.__version__.strip()}):
         raise UserError(f"zero {problem}: how a checkpoint is made of its parts is known for these versions alone")
-    if device == "cpu" and release(deepspeed.__version__) < (
+    if device.type == "cpu" and release(deepspeed.__version__) < (
         0,
         16,
     ):  # these count CPUs by the program numactl otherwise
@@ -49,6 +49,14 @@ def imported(device: str) -> Any:
     with redirect_stdout(io.StringIO()):  # it prints that an operation was "built", which it has only loaded
         deepspeed.init_distributed(dist_init_required=False)
     return deepspeed
+
+
+def name_device(device: torch.device) -> None:
+    """Tell DeepSpeed which device is this process's: it takes the local rank for its number, which may name none."""
+    os.environ["DS_ACCELERATOR"] = device.type  # it asks the machine otherwise, and takes a GPU that it finds
+    if device.index is not None:
+        for name in {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"} & os.environ.keys():
+            os.environ[name] = str(device.index)
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:

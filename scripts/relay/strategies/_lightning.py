@@ -228,8 +228,8 @@ class TheRunsProcesses(ClusterEnvironment):
         """It is known."""
 
     def local_rank(self) -> int:
-        """This process among those of its node."""
-        return self.ranks.local_rank
+        """This process among those of its node; on GPUs its device's number, for which DeepSpeed takes it."""
+        return self.ranks.local_rank if self.ranks.device.index is None else self.ranks.device.index
 
     def node_rank(self) -> int:
         """This process's node."""

@@ -58,7 +58,7 @@ class ZeRO3OffloadNVMe(ZeRO):
     def _build(self, **options: Any) -> None:
         self.folder = disk.swap_folder()
         _folders.append(self.folder)
-        library.imported(self.ranks.device.type)
+        library.imported(self.ranks.device)
         self.counts = disk.counting()
         from deepspeed.runtime.swap_tensor.optimizer_utils import OptimizerSwapper, SwapTensorContext
 

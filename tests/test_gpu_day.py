@@ -1,0 +1,111 @@
+"""One command for a node with a GPU and no network: what is cut, or fails, is told, and the archive is always whole."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from relay.planning import selftest
+from relay.planning.config import load
+from relay.planning.one_gpu import Sharing
+from relay.planning.planner import plan
+from relay.planning.reading import read_config
+
+ROOT = Path(__file__).resolve().parents[1]
+LONG = ["import time; print('begun', flush=True); time.sleep(60)"]
+
+
+@pytest.fixture
+def gpu_day(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, with little patience."""
+    spec = importlib.util.spec_from_file_location("gpu_day", ROOT / "scripts/gpu_day.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "gpu_day", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.5)
+    return module
+
+
+def day(module: ModuleType, folder: Path, seconds: float = 60) -> Any:
+    (folder / "work").mkdir()
+    given = argparse.Namespace(
+        seconds=seconds, output=folder / "out/day.tar.gz", wheels=None, nccl=None, pages=None, python=sys.executable
+    )
+    return module.Day(given, folder / "work")
+
+
+def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: ModuleType, tmp_path: Path) -> None:
+    made = day(gpu_day, tmp_path)
+    python = [sys.executable, "-c"]
+    made.parts = [
+        gpu_day.Part("fine", [*python, "print('all is well')"]),
+        gpu_day.Part("wrong | here", [*python, "raise SystemExit('no GPU')"]),
+        gpu_day.Part("long", [*python, *LONG], seconds=2.5),
+        gpu_day.Part("missing", without="no pages"),
+    ]
+    (made.work / "results/datasets").mkdir(parents=True)
+    (made.work / "results/datasets/large.json").write_text("{}")
+    (made.work / "results/long.log").write_text("first\n" + "x" * gpu_day.MOST_FILE_BYTES + "last\n")
+    for part in made.parts:
+        made.run(part, time.monotonic() + 30)
+    made.archive()
+    with tarfile.open(tmp_path / "out/day.tar.gz") as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path, filter="data")
+    assert names[0] == "gpu-day/summary.md"
+    assert not any("datasets" in name for name in names)
+    rows = (tmp_path / "gpu-day/summary.md").read_text().splitlines()[-4:]
+    assert [row.split(" | ")[1] for row in rows[:1]] == ["worked"]
+    assert rows[1].endswith("| no GPU |")
+    assert "failed, status 1" in rows[1]
+    assert "| cut |" in rows[2]
+    assert rows[2].endswith("| begun |")
+    assert "left out: no pages" in rows[3]
+    kept = (tmp_path / "gpu-day/results/long.log").read_text()
+    assert kept.endswith("last\n")
+    assert "first" not in kept
+
+
+def test_told_to_stop_it_begins_nothing_more(gpu_day: ModuleType, tmp_path: Path) -> None:
+    made = day(gpu_day, tmp_path)
+    made.stop()
+    part = gpu_day.Part("late", [sys.executable, "-c", LONG])
+    made.run(part, time.monotonic() + 30)
+    assert part.outcome == "left out: no time was left"
+
+
+def test_a_wheels_files_lie_where_python_finds_them(gpu_day: ModuleType, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "one-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("one/__init__.py", "")
+        wheel.writestr("one-1.0.data/purelib/two.py", "")
+        wheel.writestr("one-1.0.data/scripts/program", "")
+    gpu_day._unpack(tmp_path / "one-1.0-py3-none-any.whl", tmp_path / "site")
+    assert {path.name for path in (tmp_path / "site").iterdir()} == {"one", "two.py"}
+
+
+@pytest.mark.parametrize("name", ["first", "lenet", "gpt"])
+def test_on_one_gpu_nothing_of_its_configs_is_skipped(name: str) -> None:
+    raw = read_config(ROOT / selftest.CONFIG) if name == "first" else {}
+    asked = load(raw | read_config(ROOT / f"config/gpu-day/{name}.yaml"))
+    made = plan(asked, gpus=1, sharing=Sharing(4))
+    assert [each.reasons for each in made.skipped] == []
+    assert all(gate.shape.device == "cuda" for gate in made.gates.values())
+
+
+def test_its_parts_name_files_that_are_there(gpu_day: ModuleType, tmp_path: Path) -> None:
+    made = day(gpu_day, tmp_path)
+    words = [word for lane in [*made.lanes(), made.alone()] for part in lane for word in part.words]
+    named = {Path(word) for word in words if str(word).startswith(str(ROOT))}
+    assert len(named) > 8
+    assert all(path.exists() for path in named)
