@@ -155,10 +155,14 @@ def judge_trial(
     if told and per_sample:
         total, forward = (each * run.batch.global_batch_size for each in per_sample)
         computed(verdict, run, told, [(total, forward)] * trial.steps, reference["footprint"]["optimizer"])
+    _tell(verdict, trial, run)
+    return course.task.notes
+
+
+def _tell(verdict: Verdict, trial: Trial, run: Training) -> None:
     for part in [part for part in verdict.parts if part.trial == trial.name]:
         at = f"batch {run.batch.global_batch_size}: {part.name}"
         print(f"{at}: {part.figure:.1e} of {part.limit:.0e} allowed", flush=True)
-    return course.task.notes
 
 
 def judge_replayed(
@@ -174,6 +178,7 @@ def judge_replayed(
     whole, told = cloned(course.strategy), ranks.collect(course.told())
     if told:
         compare(verdict, trial, told, whole, reference)
+        _tell(verdict, trial, run)
 
 
 def _use_threads(run: Training) -> None:

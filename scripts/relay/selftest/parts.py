@@ -50,7 +50,7 @@ FAULTS: Mapping[str, Planted] = {
     "duplicate_gpu": Planted(
         "two processes use one GPU",
         FAULT,
-        ("Duplicate GPU",),
+        ("Duplicate GPU", "using the same GPU"),
         {"nccl": {"CUDA_VISIBLE_DEVICES": FIRST, SHARED: "0"}},
         on_one_node=True,
     ),
