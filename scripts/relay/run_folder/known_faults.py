@@ -76,7 +76,10 @@ TABLE = (
         "take a smaller batch or fewer data_workers, or ask for more memory (memory_mb_per_node)",
     ),
     Known(
-        Kind.SETUP, "one GPU for each rank", "Duplicate GPU detected|Ranks are using the same GPU", "take backend gloo, or ask for a GPU per process"
+        Kind.SETUP,
+        "one GPU for each rank",
+        "Duplicate GPU detected|Ranks are using the same GPU",
+        "take backend gloo, or ask for a GPU per process",
     ),
     Known(
         Kind.SETUP,
