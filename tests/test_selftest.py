@@ -119,14 +119,14 @@ def test_a_fault_has_to_be_named_and_tried_again_only_where_that_helps(
 
 
 def test_a_killed_run_has_to_have_the_uncut_ones_result() -> None:
-    """Bit for bit on CPUs; on GPUs nearly, for their kernels are not asked to be deterministic."""
+    """Bit for bit on CPUs; on GPUs it has to follow the uncut run for some steps: later their rounding parts them."""
     uncut = {"losses": {"steps": [1], "values": [0.5]}, "test_loss": 0.25, "test_accuracy": 0.9}
-    assert compared(uncut, dict(uncut), "killed", "cpu")[0]
-    ok, told = compared(uncut, uncut | {"test_loss": 0.25 + 2**-54}, "killed", "cpu")
+    assert compared(uncut, dict(uncut), "killed", "cpu", 0.0)[0]
+    ok, told = compared(uncut, uncut | {"test_loss": 0.25 + 2**-54}, "killed", "cpu", 0.0)
     assert not ok
     assert "test_loss; test loss 0.25, then 0.25000000000000006" in told
-    assert compared(uncut, uncut | {"test_loss": 0.251}, "killed", "cuda")[0]
-    assert not compared(uncut, uncut | {"test_loss": 0.26}, "killed", "cuda")[0]
+    assert compared(uncut, uncut | {"test_loss": 0.31}, "killed", "cuda", 3e-7)[0]
+    assert not compared(uncut, uncut | {"test_loss": 0.251}, "killed", "cuda", 2e-2)[0]
 
 
 # The page

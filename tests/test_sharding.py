@@ -10,15 +10,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from torch import nn
 from torch.distributed.tensor import DTensor
 
-from models import Scaled
+from models import Recurrent, Scaled
 from preloaded import spawned
 from relay.process.ranks import Ranks
 from relay.strategies import _averages, _replicate
 from relay.strategies._tensor_split import whole
 from relay.strategies.base import Strategy
-from sharded import Given, batch, bound, built, of_task, prepared
+from sharded import SAMPLES, Given, batch, bound, built, of_task, prepared
 
 
 def _memory(ranks: Ranks, folder: Path) -> None:
@@ -191,3 +192,41 @@ def _overflow(ranks: Ranks, folder: Path) -> None:
 @pytest.mark.slow
 def test_an_overflow_in_one_shard_skips_the_step_on_all_ranks(tmp_path: Path) -> None:
     spawned(_overflow, 2, prepared("gpt-tiny", tmp_path))
+
+
+def _one_buffer(layer: nn.RNNBase) -> None:
+    """What `flatten_parameters` does on CUDA: a buffer of the layer's own is where its weights lie from then on."""
+    weights = [weight for weight in layer._flat_weights if isinstance(weight, nn.Parameter)]
+    if any(isinstance(weight, DTensor) for weight in weights):
+        return
+    with torch.no_grad():
+        buffer = torch.cat([weight.reshape(-1) for weight in weights])
+        for weight, part in zip(weights, buffer.split([weight.numel() for weight in weights]), strict=True):
+            weight.data = part.view_as(weight)
+
+
+def _recurrent(ranks: Ranks) -> None:
+    drawn = torch.Generator().manual_seed(1)
+    inputs, targets = (torch.randn(SAMPLES, *size, generator=drawn, dtype=torch.float64) for size in ((5, 4), (3,)))
+    task = bound(Given(Recurrent, (inputs, torch.full((SAMPLES,), 5)), targets), "recurrent")
+    plain = task.model()
+    with mock.patch.object(nn.RNNBase, "flatten_parameters", _one_buffer):
+        strategy = built("fsdp", ranks, task)
+        for _ in range(3):
+            strategy.train_step(batch(task, strategy))
+        found = strategy.whole_model()
+    optimizer = task.optimizer(plain.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        whole_batch = task.example(SAMPLES)
+        task.loss(task.outputs(plain, whole_batch), whole_batch).backward()
+        optimizer.step()
+    if ranks.rank == 0:
+        for key, tensor in plain.state_dict().items():
+            torch.testing.assert_close(found[key], tensor, rtol=0, atol=1e-9, msg=key)
+
+
+@pytest.mark.slow
+def test_a_recurrent_layer_computes_with_the_weights_that_are_gathered() -> None:
+    """On CUDA torch's recurrent layers move their weights, and went on with those of the first step under FSDP."""
+    spawned(_recurrent, 2)

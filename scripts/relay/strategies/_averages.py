@@ -1,4 +1,5 @@
-"""FSDP's averages where it has none: over MPI, over gloo on older versions of torch, and of scalars."""
+"""What FSDP lacks: averages over MPI, over gloo on older versions of torch, and of scalars; weights that stay where it
+puts them."""
 
 from __future__ import annotations
 
@@ -22,6 +23,21 @@ def sum_and_divide(module: FSDPModule, mesh: DeviceMesh) -> None:
     backend = mesh.get_group(0)._get_backend(torch.device(mesh.device_type)).name()
     if backend == "mpi" or (backend == "gloo" and not DIVIDES):
         module.set_force_sum_reduction_for_comms(True)
+
+
+def weights_stay(module: nn.Module) -> None:
+    """Keep a module's recurrent layers from moving their weights, as they do on CUDA alone.
+
+    FSDP puts gathered weights in the place of shards. A layer of torch's then lays them into one buffer for cuDNN, and
+    would go on computing with these values: what is gathered in later steps goes where FSDP knows them.
+    """
+    for each in module.modules():
+        if isinstance(each, nn.RNNBase):
+            each.flatten_parameters = _stay
+
+
+def _stay() -> None:
+    """Nothing is moved."""
 
 
 def kept_whole(module: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._averages import kept_whole, sum_and_divide
+from relay.strategies._averages import kept_whole, sum_and_divide, weights_stay
 from relay.strategies.base import Batch, Replica, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
@@ -91,6 +91,7 @@ def shard_units(model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh, 
 
     The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
+    weights_stay(model)
     whole = kept_whole(model, mesh)
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*units, model):
