@@ -35,9 +35,9 @@ from relay.training.summary import summarise
 
 MOST_SECONDS = 300.0  # a planted fault that is not noticed until then never is
 WORDS = {ending.FAULT: "a fault of its own, not tried again", INTERRUPTED: "an interruption, tried again"}
-# How far the losses of so many steps after a kill may be from the uncut run's on a GPU. Kernels that add in another order
-# move them by 1e-6 there, and by 1e-2 some hundred steps later; samples seen twice, or a lost momentum, move them by 1e-2
-# at once.
+# How far the losses of so many steps after a kill may be from the uncut run's on a GPU. Kernels that add in another
+# order move them by 1e-6 there, and by 1e-2 some hundred steps later; samples seen twice, or a lost momentum, move them
+# by 1e-2 at once.
 FOLLOWED, NEAR = 10, 1e-3
 SAME = ("losses", "test_loss", "test_accuracy")
 
@@ -130,8 +130,8 @@ def _resumed(spec: Path, results: Path, output: Path) -> tuple[bool, str]:
 def compared(uncut: dict[str, Any], found: dict[str, Any], began: str, device: str, apart: float) -> tuple[bool, str]:
     """Whether a run that was killed has the result of the same run that was not: on CPUs bit for bit.
 
-    Runs do not ask for deterministic kernels, and some of a GPU's add in another order each time: there the losses of the
-    first steps after the kill are compared, which are `apart` at most.
+    Runs do not ask for deterministic kernels, and some of a GPU's add in another order each time: there the losses of
+    the first steps after the kill are compared, which are `apart` at most.
     """
     other = [name for name in SAME if uncut[name] != found[name]]
     if not other:

@@ -33,7 +33,7 @@ def weights_stay(module: nn.Module) -> None:
     """
     for each in module.modules():
         if isinstance(each, nn.RNNBase):
-            each.flatten_parameters = _stay
+            each.flatten_parameters = _stay  # type: ignore[method-assign]
 
 
 def _stay() -> None:
