@@ -205,7 +205,8 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
     for trial in asked:
         changes = judge_trial(verdict, run, trial, data, reference[trial.name], ranks)
         verdict.notes += changes if trial.name == "algorithm" else []
-    if run.computation.cuda_graph and "own precision" in reference:
+    captures = strategies.load(run.strategy.name).capture_after
+    if run.computation.cuda_graph and captures and "own precision" in reference:
         judge_replayed(verdict, run, asked, data, reference["own precision"], ranks)
     between.judge(
         verdict, run, data, folder / CHECKPOINTS, ranks, slowdown=reference.get("own precision", {}).get("slowdown", 1)

