@@ -93,14 +93,14 @@ try:
     ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
     if workflow.is_main_process:
         layout.refuse_other(Path("results"))
-    count = cache(partial(gpus.count_gpus, anew=workflow.is_main_process))
+    gpu_count = cache(partial(gpus.count_gpus, anew=workflow.is_main_process))
     planned = partial(
         planner.plan,
         root=Path(workflow.basedir),
         site=SITE,
-        gpus=count,
+        gpus=gpu_count,
         sharing=(
-            one_gpu.of_this_machine(count, driver=workflow.is_main_process)
+            one_gpu.of_this_machine(gpu_count, driver=workflow.is_main_process)
             if SELFTEST and not SITE and CONFIG.device != "cpu"
             else one_gpu.Sharing()
         ),

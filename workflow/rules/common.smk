@@ -85,7 +85,7 @@ if SELFTEST and not SITE and workflow.is_main_process:
     workflow.register_resource(guard.MEASURED, AT_ONCE)
 
 
-def unmeasured(specification_of):
+def beside_others(specification_of):
     """How much of `measured` a job takes of which nothing is. One that is tried again is alone, as others' faults may be its."""
     return lambda wildcards, attempt: (
         min(AT_ONCE, specification_of(wildcards).shape.cpus_per_node)

@@ -85,7 +85,7 @@ rule reference:
         *MODULES,
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.references[wildcards.reference]),
-        measured=unmeasured(lambda wildcards: PLAN.references[wildcards.reference]),
+        measured=beside_others(lambda wildcards: PLAN.references[wildcards.reference]),
     message:
         "Training the {WORDS:{wildcards.reference}}" + ASKED
     shell:
@@ -112,7 +112,7 @@ rule gate:
     resources:
         **asked_of_slurm(lambda wildcards: PLAN.gates[wildcards.gate]),
         **turns(),
-        measured=unmeasured(lambda wildcards: PLAN.gates[wildcards.gate]),
+        measured=beside_others(lambda wildcards: PLAN.gates[wildcards.gate]),
     params:
         reference=lambda wildcards: REFERENCE.format(PLAN.reference_of[wildcards.gate]),
     message:
