@@ -28,10 +28,10 @@ from relay.process import machine
 from relay.process.ranks import Ranks
 from relay.spec.run import Run, changed
 from relay.spec.setting import Computation, Feeding
+from relay.strategies._captured import prepare
 from relay.task.bound import BoundTask
 from relay.task.data import feeder
 from relay.task.split import Chosen, chosen
-from relay.training.captured import prepare
 from relay.training.monitor import monitored
 from relay.training.timing import Block
 from relay.training.trainer import Trainer

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from chain_runs import DIGITS, DROPOUT, Bench
+import pretended_gpu
+from chain_runs import DIGITS, DROPOUT, Bench, short_run
 from gate_runs import Gates
-from own_tasks import bound, data_of
+from own_tasks import bound, data_of, spec
 from preloaded import spawned
 from relay import strategies
 from relay.process.generators import seed_generators
+from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder import attempts
 from relay.spot_check.kept import kept_losses
+from relay.strategies._captured import Captured, keeps_sparse, prepare
 from relay.task.bound import BoundTask
 from relay.task.data import Feeder, Resident, Streamed
 from relay.task.split import Split, chosen
-from relay.training.captured import Captured
+from relay.training.agreement import Agreement
+from relay.training.checkpoint import Checkpoints
+from sharded import Given
+from sharded import bound as in_short
 from spot_checked import verdict
 
 pytest_plugins = ["chain_runs"]
 pytestmark = pytest.mark.slow
+TEXT = spec("gpt-tiny", depth=1, heads=2, global_batch_size=16)
 BATCH, STEPS = 16, 8
 FIRST = 3  # steps that are trained as ever
 
@@ -64,9 +74,11 @@ class Trained:
 
 
 @pytest.mark.parametrize("feeder", [Resident, streamed], ids=["resident", "dataloader"])
-@pytest.mark.parametrize("task", [DIGITS, DROPOUT], ids=["sgd", "dropout and adadelta"])
+@pytest.mark.parametrize("task", [DIGITS, DROPOUT, TEXT], ids=["sgd", "dropout and adadelta", "adamw"])
 def test_replayed_steps_compute_the_same(prepared: Path, task: Any, feeder: Callable[..., Feeder]) -> None:
-    spawned(_alike, 1, bound(task, "fp32", prepared / data_of(task, prepared).directory_name), feeder, gpus=1)
+    spawned(
+        _alike, 1, bound(task, "fp32", prepared / data_of(task, prepared).directory_name, captured=True), feeder, gpus=1
+    )
 
 
 def _alike(ranks: Ranks, task: BoundTask, feeder: Callable[..., Feeder]) -> None:
@@ -103,6 +115,7 @@ from relay.strategies.base import Requirements
 
 
 class KeepsItsRate(single_gpu.SingleGPU):
+    capture_after = 3
     requirements = Requirements(processes="one", devices=("cuda",))
 
     def set_learning_rate(self, learning_rate):
@@ -158,7 +171,37 @@ def _by_hand(task: BoundTask) -> None:
     task.own.optimizer = lambda parameters: Own(parameters, lr=made(parameters).param_groups[0]["lr"])  # type: ignore[method-assign]
 
 
+def _counts(task: BoundTask) -> None:
+    loss = task.own.loss
+    task.own.calls = 0  # type: ignore[attr-defined]
+
+    def counted(outputs: Any, batch: Any) -> torch.Tensor:
+        task.own.calls += 1  # type: ignore[attr-defined]
+        return loss(outputs, batch) / task.own.calls  # type: ignore[attr-defined]
+
+    task.own.loss = counted  # type: ignore[method-assign]
+
+
+def _remembers(task: BoundTask) -> None:
+    """A replay would go on reading where the tensor was when the step was captured."""
+    loss = task.own.loss
+
+    def smooth(outputs: Any, batch: Any) -> torch.Tensor:
+        now = loss(outputs, batch)
+        task.own.before = 0.9 * getattr(task.own, "before", now.detach()) + 0.1 * now.detach()  # type: ignore[attr-defined]
+        return now * (1 + task.own.before)  # type: ignore[attr-defined]
+
+    task.own.loss = smooth  # type: ignore[method-assign]
+
+
+def _own_loop(task: BoundTask) -> None:
+    task.captured = False
+
+
 REFUSED = {
+    "Python changes the task.calls in every step": _counts,
+    "Python changes the task.before in every step": _remembers,
+    "cuda_graph is false": _own_loop,
     "it waits for the GPU": _waits,
     "it draws random numbers on the CPU": _draws,
     "of an error: RuntimeError: CUDA error: operation not permitted": _fails,
@@ -175,7 +218,7 @@ def _refused(ranks: Ranks, folder: Path) -> None:
         found = []
         for captured in (False, True):
             random.seed(5)
-            task = bound(DROPOUT, "fp32", folder)
+            task = bound(DROPOUT, "fp32", folder, captured=True)
             change(task)
             made = Trained(ranks, task)
             found.append(made.losses(captured=captured))
@@ -184,13 +227,61 @@ def _refused(ranks: Ranks, folder: Path) -> None:
         assert found[1] == pytest.approx(found[0], rel=1e-5), reason
 
 
+def test_sparse_gradients_are_updated_as_ever() -> None:
+    """The fused update, which a graph needs, refuses them."""
+    table = nn.EmbeddingBag(10, 3, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+    prepare(optimizer)
+    before = table.weight.detach().clone()
+    table(torch.tensor([[1, 2]])).sum().backward()
+    assert keeps_sparse(optimizer)
+    optimizer.step()
+    assert (before - table.weight)[:4, 0].tolist() == pytest.approx([0.0, 0.25, 0.25, 0.0])
+
+
+def test_ddp_says_what_a_graph_cannot_repeat() -> None:
+    spawned(_of_ddp, 2)
+
+
+def _of_ddp(ranks: Ranks) -> None:
+    def why(backend: str = "nccl", **options: Any) -> str:
+        task = in_short(Given(lambda: nn.Linear(4, 3), (torch.ones(8, 4),), torch.ones(8, 3)), "linear", "fp32")
+        strategy = strategies.load("ddp")(task, ranks, 8, options)
+        strategy.ranks = replace(ranks, backend=backend)
+        return strategy.uncapturable()
+
+    assert why() == why(compression="bf16") == why(accumulation=2) == ""
+    assert why("gloo") == "backend gloo sends what lies in host memory"
+    assert why(compression="powersgd") == "compression powersgd counts its steps on the CPU"
+    assert why(find_unused_parameters=True) == "it looks for unused parameters on the CPU"
+
+
+def test_the_ranks_agree_every_second_however_many_steps_are_queued(tmp_path: Path) -> None:
+    spawned(_agreeing, 1, tmp_path, gpus=1)
+
+
+def _agreeing(ranks: Ranks, work: Path) -> None:
+    """A step takes the device 20 ms, and the CPU nothing: by the queue, 10,000 steps would be a second."""
+    length = short_run(DIGITS).length
+    agreement = Agreement(length, ranks, Interruption.watch(), Checkpoints(work, ranks), 0)
+    reached, began = [], time.monotonic()
+    for step in range(1, 200):
+        pretended_gpu.gpu().queue(0.02)
+        if agreement.due(step):
+            agreement.reach(step)
+            agreement.done(step)
+            reached.append(time.monotonic() - began)
+    assert len(reached) >= 3
+    assert max(later - earlier for earlier, later in pairwise(reached)) < 2.5
+
+
 def test_a_batch_of_another_shape_is_trained_as_ever_between_replays(prepared: Path) -> None:
     spawned(_of_other_shapes, 1, prepared / data_of(DROPOUT, prepared).directory_name, gpus=1)
 
 
 def _of_other_shapes(ranks: Ranks, folder: Path) -> None:
     sizes = (16, 16, 16, 16, 9, 16, 9, 16)
-    expected, made = (Trained(ranks, bound(DROPOUT, "fp32", folder)) for _ in range(2))
+    expected, made = (Trained(ranks, bound(DROPOUT, "fp32", folder, captured=True)) for _ in range(2))
     seed_generators(5, ranks.devices)
     plain = expected.losses(captured=False, sizes=sizes)
     seed_generators(5, ranks.devices)
@@ -211,6 +302,6 @@ def test_some_ways_to_compute_are_never_captured(prepared: Path, values: dict[st
 
 
 def _never(ranks: Ranks, folder: Path, values: dict[str, Any], why: str) -> None:
-    made = Trained(ranks, replace(bound(DIGITS, "fp32", folder), **values))
+    made = Trained(ranks, replace(bound(DIGITS, "fp32", folder, captured=True), **values))
     assert made.captured.why.startswith(why)
     made.losses(captured=True, sizes=(BATCH,))

@@ -261,6 +261,9 @@ class Event:
     def record(self, *_: Any) -> None:
         self.at = max(time.perf_counter(), _gpus[_current].busy_until)
 
+    def query(self) -> bool:
+        return time.perf_counter() >= self.at
+
     def synchronize(self) -> None:
         time.sleep(max(0.0, self.at - time.perf_counter()))
 
@@ -338,6 +341,9 @@ class _Answers:
 
     def get_device_capability(self, _device: Any = None) -> tuple[int, int]:
         return 9, 0
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        return gpu(device).limit - gpu(device).allocated, TOTAL_MEMORY
 
     def memory_allocated(self, device: Any = None) -> int:
         return gpu(device).allocated

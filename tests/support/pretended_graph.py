@@ -46,7 +46,8 @@ class Graph:
         with torch.no_grad():
             for call, results in self._calls:
                 for old, new in zip(tensors(results), tensors(call()), strict=True):
-                    if old.data_ptr() != new.data_ptr():
+                    # What was given a size by a later operation, as `arange` does, is filled by that one.
+                    if old.data_ptr() != new.data_ptr() and old.shape == new.shape:
                         old.copy_(new)
 
     def reset(self) -> None:

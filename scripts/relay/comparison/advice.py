@@ -175,6 +175,7 @@ def bound_by_launches(each: SettingResult) -> Iterator[Warned]:
         each.name,
         f"the GPU has nothing to do in {percent(idle, 0)} of a step, until the CPU has started the next kernel",
         "use a larger batch, or compile: true"
+        + ("" if graphs else ", or cuda_graph: true")
         + (f"; its steps are not captured as a CUDA graph, because {why}" if why else ""),
     )
 

@@ -172,7 +172,7 @@ def judge_replayed(
     (own,) = (trial for trial in asked if trial.name == "own precision")
     trial = replayed.of(own).as_far_as(reference)
     course, why = replayed.train(run, trial, data, ranks)
-    if why:
+    if why := next(filter(None, ranks.gather(why)), ""):
         verdict.notes.append(f"steps are not captured as a CUDA graph, because {why}")
         return
     whole, told = cloned(course.strategy), ranks.collect(course.told())

@@ -17,9 +17,9 @@ from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import Trial
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
+from relay.strategies._captured import Captured
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.training.captured import Captured
 
 REPLAYED = "its steps captured as a CUDA graph and replayed (`cuda_graph: false` trains without)"
 

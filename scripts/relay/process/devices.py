@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,21 @@ def synchronise(device: torch.device) -> None:
     """Wait until all that was queued on a GPU is done; on a CPU nothing is queued."""
     if is_gpu(device):
         torch.cuda.synchronize(device)
+
+
+def wait_for(device: torch.device, seconds: float) -> None:
+    """As `synchronise`. Raises RuntimeError, whose words `run_folder.known_faults` knows, where it takes too long.
+
+    NCCL's watchdog sees no collective of a captured step.
+    """
+    if not is_gpu(device):
+        return
+    event, deadline = torch.cuda.Event(), time.monotonic() + seconds
+    event.record()
+    while not event.query():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"Timed out waiting {seconds * 1000:.0f}ms for GPU operation: a step has not ended")
+        time.sleep(0.0005)
 
 
 def use_own_stream(device: torch.device) -> None:

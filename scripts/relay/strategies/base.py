@@ -68,6 +68,9 @@ class Strategy:
     replica: Replica
     module: nn.Module | None = None
 
+    def __init_subclass__(cls) -> None:
+        cls.capture_after = vars(cls).get("capture_after", 0)  # whoever changes a strategy says himself that it can be
+
     def __init__(
         self,
         task: BoundTask,
@@ -79,7 +82,7 @@ class Strategy:
         self.task, self.ranks, self.global_batch_size = task, ranks, global_batch_size
         self.measured = dict(measured or {})
         self.scaler = loss_scaler(ranks.device) if task.precision == "fp16" else None
-        if self.capture_after and is_gpu(ranks.device):
+        if self.capture_after and task.captured and is_gpu(ranks.device):
             use_own_stream(ranks.device)
         self.build(**{**self.requirements.options, **options})
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import nn
@@ -46,8 +46,13 @@ class BoundTask:
     `precision` is one of `relay.spec.setting.Precision`. The schedule needs `steps_per_epoch` and `total_steps`.
     `compiled`, `channels_last` and `recompute` (activation checkpointing) say how the model is computed; they change
     results by rounding only. Convolutions take the order in memory of their inputs: with `channels_last` batches come
-    so. Parameters stay contiguous, because FSDP, DeepSpeed and Horovod refuse others. `folder` holds the prepared data.
+    so. Parameters stay contiguous, because FSDP, DeepSpeed and Horovod refuse others. `captured`: a GPU may
+    replay a step. `folder` holds the prepared data.
     """
+
+    # The sizes of the batches that reach the loss in a step that a spot check watches; None in others. They belong to
+    # the class, so that a strategy which keeps a copy of the task is watched, too.
+    parts: ClassVar[list[int] | None] = None
 
     spec: TaskSpec
     seed: int
@@ -57,6 +62,7 @@ class BoundTask:
     compiled: bool = False
     channels_last: bool = False
     recompute: bool = False
+    captured: bool = False
     folder: Path | None = None
 
     @classmethod
@@ -71,6 +77,7 @@ class BoundTask:
             compiled=run.computation.compile,
             channels_last=run.computation.channels_last,
             recompute=run.computation.activation_checkpointing,
+            captured=run.computation.cuda_graph,
             folder=folder,
         )
 
@@ -201,6 +208,7 @@ class BoundTask:
             raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: a torch.optim.Optimizer")
         for group in made.param_groups:
             group |= self.spec.optimizer_options
+            group["lr"] = float(group["lr"])  # a tensor of the user's would be changed in place
             if group["lr"] != self.spec.learning_rate:
                 group[FACTOR] = group["lr"] / self.spec.learning_rate
             # On GPUs torch chooses by itself, where it can. On CPUs a fused step takes a third of the time of one by

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from relay.process.devices import wait_for
 from relay.process.interruption import Interruption
-from relay.process.ranks import Ranks
+from relay.process.ranks import TIMEOUT, Ranks
 from relay.spec.setting import Length
 from relay.training.checkpoint import Checkpoints
 
@@ -59,8 +60,10 @@ class Agreement:
     def reach(self, step: int) -> Decision:
         """What is to be done after this step; also tells the checkpoints how the save in the background goes.
 
-        Collective. Raises as `Checkpoints.agree` does where that save has failed.
+        Collective. Raises as `Checkpoints.agree` does where that save has failed, and RuntimeError where the GPU hangs.
         """
+        # Replayed steps are queued much faster than they are computed: the clock would tell of the queue.
+        wait_for(self.ranks.device, TIMEOUT.total_seconds())
         now, reason = time.monotonic(), self.interruption.reason
         wanted = [self.checkpoints.progress, float(reason is not None), 0.0, 0.0, 0.0]
         if self.ranks.rank == 0:

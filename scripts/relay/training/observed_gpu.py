@@ -71,7 +71,7 @@ def _of_device(
     kernels = [each for each in traced if each.name not in on_cpu]
     sending = [each.interval for each in kernels if each.name.lower().startswith(SENT)]
     others = [each.interval for each in kernels if not each.name.lower().startswith(SENT)]
-    updates += [each.interval for each in kernels if UPDATES in each.name]
+    updates = updates or [each.interval for each in kernels if UPDATES in each.name]
     updating = common(union(others), union(updates))
     computing = without(others, updating)
     exposed = without([*sending, *sent_by_cpu], others)

@@ -7,7 +7,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -28,17 +28,12 @@ SETTLING_STEPS = 2
 
 @dataclass
 class NotedTask(BoundTask):
-    """The task of a run, which notes what reaches its loss while a step is watched.
-
-    The note belongs to the class, so that it also sees a strategy that keeps a copy of the task.
-    """
-
-    parts: ClassVar[list[int] | None] = None  # the sizes of the batches of this process's step; None between
+    """The task of a run, which notes what reaches its loss while a step is watched."""
 
     def loss(self, outputs: Any, batch: batches.Batch) -> torch.Tensor:
         """The task's loss."""
-        if NotedTask.parts is not None:
-            NotedTask.parts.append(batches.count(batch))
+        if BoundTask.parts is not None:
+            BoundTask.parts.append(batches.count(batch))
         return super().loss(outputs, batch)
 
 
@@ -94,11 +89,11 @@ class Keeper:
             return
         self.ranks.barrier()  # a rank that is still sending belongs to the step before
         # A checkpoint that is written meanwhile sends, too.
-        NotedTask.parts, self._before = [], sent.by_socket() if self.rolling.progress == DONE else {}
+        BoundTask.parts, self._before = [], sent.by_socket() if self.rolling.progress == DONE else {}
 
     def after(self, step: int) -> None:
         """Note what was seen of the step that was watched."""
-        parts, NotedTask.parts = NotedTask.parts, None
+        parts, BoundTask.parts = BoundTask.parts, None
         if parts is None:
             return
         self.ranks.barrier()

@@ -26,11 +26,11 @@ from relay.process.ranks import Ranks
 from relay.run_folder import chain
 from relay.run_folder.measured import read_measured, write_measured
 from relay.spec.run import Training
+from relay.strategies._captured import Captured
 from relay.task import finite
 from relay.task.data import feeder, verify_on_further_nodes
 from relay.task.split import Chosen, chosen
 from relay.training.agreement import Agreement, Moment
-from relay.training.captured import Captured
 from relay.training.checkpoint import Checkpoints, no_sound_checkpoint
 from relay.training.evaluation import Evaluation
 from relay.training.monitor import monitored
@@ -59,7 +59,7 @@ class Trainer:
         self.count, self.dataset = len(train), digest(dataset)
         reads = partial(feeder, run.feeding.loader, device=ranks.device, workers=run.feeding.data_workers)
         self.feeder = reads(split=train)
-        self.captured = Captured(self.strategy, self.feeder.ready) if run.computation.cuda_graph else None
+        self.captured = Captured(self.strategy, self.feeder.ready)
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
         self.checkpoints = Checkpoints(work, ranks, run.length.checkpoint_writers)
         self.recorder = Recorder(work, attempt, ranks, self.strategy.replica, self._why_not_finite)
@@ -120,8 +120,8 @@ class Trainer:
             self.spots.end(step)
         machine.check_threads(f"run {self.run.id}", self.run.shape.threads)
         peak = machine.peak_memory_bytes(self.ranks.devices)
-        replayed = self.captured.record if self.captured else None
-        recorder.end(step, stopped, peak, strategy.counted(), stopwatch.take_paused(), replayed)
+        counted, paused = strategy.counted(), stopwatch.take_paused()
+        recorder.end(step, stopped, peak, counted, paused, self.captured.record if task.captured else None)
 
     def _resume(self, first: int, last: int) -> int:
         """Load the newest sound checkpoint of the segment, and return the step to go on from. Collective."""
@@ -143,7 +143,7 @@ class Trainer:
             chosen(self.count, run.batch.global_batch_size, run.seed, step, replica.index, replica.count)
             for step in range(first, last)
         )
-        if self.captured and not self.captured.why:
+        if not self.captured.why:
             return self.captured.train_steps(self.observer.fed(raws, stopwatch))
         return self.strategy.train_steps(self.observer.fed(map(self.feeder.ready, raws), stopwatch))
 
