@@ -104,7 +104,7 @@ def test_a_run_of_replayed_steps_goes_on_bit_for_bit_and_passes_its_spot_check(b
 
 
 def test_the_gate_trains_with_replayed_steps(gates: Gates) -> None:
-    found = gates.verdict("single_gpu", 1, device="cuda", steps=20)
+    found = gates.verdict("single_gpu", 1, device="cuda", cuda_graph=True, steps=20)
     assert found["equivalent"], found["problems"]
     assert [part["name"] for part in found["parts"] if part["trial"] == "replayed"] == ["replayed: losses"]
 
@@ -131,7 +131,7 @@ class KeepsItsRate(single_gpu.SingleGPU):
 def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
     """A replay goes on with the learning rate that Python had when the step was captured."""
     (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)
-    schedule = {"learning_rate_schedule": "cosine", "folders": (tmp_path,)}
+    schedule = {"learning_rate_schedule": "cosine", "cuda_graph": True, "folders": (tmp_path,)}
     found = gates.verdict("keeps_its_rate", 1, device="cuda", steps=20, **schedule)
     assert {part["trial"] for part in found["parts"] if not part["passed"]} == {"replayed"}, found["problems"]
 

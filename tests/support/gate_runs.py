@@ -35,12 +35,13 @@ def planned(
     task: str = "lenet-digits",
     folders: Sequence[Path] = (),
     device: str = "cpu",
+    cuda_graph: bool = False,
     **comparison: Any,
 ) -> tuple[Gate, Reference]:
     """The gate of a strategy, and that gate's reference, as the planner makes them.
 
     `devices` are two where nothing is said, or one for a strategy of a single process. `folders` have further
-    strategies.
+    strategies. `cuda_graph`: a further trial on pretended GPUs.
     """
     if devices is None:
         needs = requirements.read(requirements.find([FOLDER])[strategy])
@@ -49,6 +50,7 @@ def planned(
         "strategy_folders": [str(FOLDER), *map(str, folders)],
         "device": device,
         "task": task,
+        "cuda_graph": cuda_graph,
         "comparisons": [{"strategy": strategy, "devices_per_node": devices, **comparison}],
     }
     made = plan(config.load(asked), gpus=devices if device == "cuda" else 0)
