@@ -149,7 +149,14 @@ class Stage(nn.Module):
             self.relay_programs[key] = Program(*self.relay_plan.at(self.training, self.relay_batch), self)
         return self.relay_programs[key]
 
-    def forward(self, *sent: torch.Tensor) -> Any:
+    def __call__(self, *sent: torch.Tensor) -> Any:
+        """Compute the batch from what was sent, which `forward` gets as one argument.
+
+        On a GPU, FSDP moves the arguments there. The first stage gets none, and torch before 2.13 fails at that.
+        """
+        return super().__call__(sent)
+
+    def forward(self, sent: Sequence[torch.Tensor]) -> Any:
         """From what the stage before has sent to what the next one gets; of the last stage, the outputs."""
         program = self.relay_program()
         found = self.relay_compute(program.enters.unpacked(sent))
