@@ -16,11 +16,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import comm
 from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -134,6 +138,10 @@ class OnGpu(torch.Tensor):
     def __repr__(self) -> str:
         return f"OnGpu({self.held!r}, {self.device})"
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """FSDP frees and takes memory by it."""
+        return self.held.untyped_storage()
+
     def tolist(self) -> Any:
         _waited(self.device.index)
         return self.held.tolist()
@@ -189,7 +197,7 @@ def _computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             found = ", ".join(sorted({str(value.device) for value in tensors}))
             raise RuntimeError(f"Expected all tensors to be on the same device, but found {found} ({function})")
     goes = torch.device(asked) if asked is not None else None
-    number = goes.index or 0 if goes is not None and goes.type == NAME else None
+    number = _number(goes) if goes is not None and goes.type == NAME else None
     if goes is None and numbers:
         number = min(numbers)
     if numbers and (packet is aten._local_scalar_dense or (goes is not None and goes.type == "cpu")):
@@ -219,6 +227,8 @@ def _waited(number: int) -> None:
 
 def _on(value: Any, number: int) -> Any:
     """A result, on the pretended GPU."""
+    if isinstance(value, AsyncCollectiveTensor):
+        value = value.trigger_wait()
     plain = isinstance(value, torch.Tensor) and not isinstance(value, OnGpu) and value.is_cpu
     return OnGpu(value, number) if plain else value
 
@@ -284,11 +294,19 @@ def gpu(device: Any = None) -> Gpu:
 
 
 class Stream:
-    """Of a device, which has but one queue here."""
+    """A stream. All work is done when it is asked for, so that none is waited for."""
 
-    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
 
-    def wait_stream(self, _: Any) -> None: ...
+    def wait_stream(self, _stream: Stream) -> None:
+        pass
+
+    def wait_event(self, _event: Event) -> None:
+        pass
+
+    def record_event(self) -> Event:
+        return Event()
 
 
 class Generator:
@@ -302,17 +320,20 @@ class Generator:
 class _Answers:
     """What `torch.cuda` tells, and the module of torch's that has the devices' name."""
 
-    Event = Event
-    Stream = Stream
+    Event, Stream = Event, Stream
     CUDAGraph = pretended_graph.Graph
     graph = staticmethod(pretended_graph.capture)
     set_sync_debug_mode = staticmethod(pretended_graph.set_mode)
     get_sync_debug_mode = staticmethod(pretended_graph.get_mode)
 
-    def current_stream(self, _device: Any = None) -> Stream:
+    def set_stream(self, _stream: Stream) -> None: ...
+
+    def current_stream(self, *_: Any) -> Stream:
         return Stream()
 
-    def set_stream(self, _stream: Stream) -> None: ...
+    @contextlib.contextmanager
+    def stream(self, _stream: Stream) -> Iterator[None]:
+        yield
 
     def is_available(self) -> bool:
         return True
@@ -321,6 +342,8 @@ class _Answers:
 
     def _is_in_bad_fork(self) -> bool:
         return False
+
+    is_current_stream_capturing = _is_in_bad_fork
 
     def device_count(self) -> int:
         return len(_gpus)
@@ -401,21 +424,63 @@ def install(count: int = 1) -> None:
     _setup_privateuseone_for_python_backend(NAME, backend_module=answers)
     _fallback.fallback(lambda function, *args, **kwargs: _computed(function, args, kwargs), "PrivateUse1")
     _fallback.fallback(torch.library.fallthrough_kernel, AUTOCAST)
+    # By itself it would write into an empty tensor, whose size outside of C++ stays 0.
+    for overload in ("arange", "arange.start", "arange.start_step"):
+        whole = partial(_whole, getattr(aten.arange, overload.partition(".")[2] or "default"))
+        _kernels.impl(overload, whole, "PrivateUse1")
     for name in (*LOWERED, *IN_FULL):
         _autocast(name, None if name in LOWERED else torch.float32)
     for name in (name for name in dir(_Answers) if not name.startswith("__")):
         setattr(torch.cuda, name, getattr(answers, name))
     torch.cuda.nccl.version = lambda: (0, 0, 0)
     torch.cuda.default_generators = tuple(Generator(each.generator) for each in _gpus)
-    torch.Tensor.pin_memory = lambda self, *_: self
+    torch.Tensor.pin_memory = lambda self, *_, **__: self
+    torch.tensor, to = partial(_tensor, torch.tensor), torch.Tensor.to
+    # C++ takes the first one where no number is named.
+    torch.Tensor.to = lambda self, *args, **kwargs: to(self, *map(_numbered, args), **kwargs)
     torch.autograd.set_multithreading_enabled(
         False
     )  # torch gives a device of this type one thread, whatever its number
     for name in ("value", "wait"):
         found = getattr(torch._C.Future, name)
         setattr(torch._C.Future, name, lambda self, found=found: _mapped(_shown, found(self)))
+    torch.Tensor.data = property(torch._C.TensorBase.data.__get__, _become)
+    FSDPState._root_pre_forward = _moving(FSDPState._root_pre_forward)
     devices.GPU = NAME
     _let_modules_spread()
+
+
+def _become(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """`tensor.data = value`: a tensor goes to a GPU so, too."""
+    if isinstance(value, OnGpu):
+        torch.utils.swap_tensors(tensor, torch.nn.Parameter(value, tensor.requires_grad))
+    else:
+        torch._C.TensorBase.data.__set__(tensor, value)
+
+
+def _numbered(value: Any) -> Any:
+    """The current device for one without a number."""
+    return devices.gpu(_current) if isinstance(value, str | torch.device) and str(value) == NAME else value
+
+
+def _whole(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return _computed(function, args, kwargs)
+
+
+def _moving(enter: Any) -> Any:
+    """What FSDP does before the root's forward pass; as torch before 2.13, it moves the arguments, also if none is."""
+
+    def moving(state: FSDPState, module: Any, args: Any, kwargs: Any) -> Any:
+        (args, *_), (kwargs, *_) = _to_kwargs(args, kwargs, state._device, False)
+        return enter(state, module, args, kwargs)
+
+    return moving
+
+
+def _tensor(make: Any, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    """`torch.tensor`, whose C++ asks a device of this type for what Python cannot give it."""
+    made: torch.Tensor = make(*args, **kwargs)
+    return made if device is None else made.to(device)
 
 
 def _let_modules_spread() -> None:

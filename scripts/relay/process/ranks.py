@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
+from relay.process import devices as kinds
 from relay.process.devices import gpu
 
 # Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
@@ -25,7 +26,9 @@ SAVING_TIMEOUT = timedelta(hours=2)
 
 # Gloo is added for tensors elsewhere, such as shards that are offloaded to main memory. With MPI it also lends the
 # process groups its store, by which further groups are made: MPI alone would have none.
+# To gloo alone, torch before 2.11 adds NCCL where a mesh of all ranks is made.
 _BY_DEVICE = {
+    ("gloo", "cuda"): "cpu:gloo,cuda:gloo",
     ("nccl", "cuda"): "cpu:gloo,cuda:nccl",
     ("mpi", "cuda"): "cpu:gloo,cuda:mpi",
     ("mpi", "cpu"): "cpu:mpi,cuda:gloo",
@@ -89,7 +92,8 @@ class Ranks:
             offered = backends()
             if backend is None or backend not in offered:
                 raise UserError(f"backend: '{backend}' is not allowed; this torch is built with {', '.join(offered)}")
-            dist.init_process_group(_BY_DEVICE.get((backend, device), backend), timeout=TIMEOUT)
+            chosen = _BY_DEVICE.get((backend, device), backend).replace("cuda", kinds.GPU)
+            dist.init_process_group(chosen, timeout=TIMEOUT)
             if backend == "mpi":
                 _check_numbered_alike(rank, world_size, own[0])
         control = dist.new_group(backend="gloo", timeout=TIMEOUT)

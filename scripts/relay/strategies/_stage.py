@@ -152,7 +152,7 @@ class Stage(nn.Module):
     def __call__(self, *sent: torch.Tensor) -> Any:
         """Compute the batch from what was sent, which `forward` gets as one argument.
 
-        On a GPU, FSDP moves the arguments. Before torch 2.13 it fails where there are none, as in the first stage.
+        On a GPU, FSDP moves the arguments there. The first stage gets none, and torch before 2.13 fails at that.
         """
         return super().__call__(sent)
 
