@@ -36,8 +36,8 @@ def printed(name: str, *options: str) -> dict[str, Any]:
     ("name", "options"),
     [
         ("loop", ("--against", "bare")),
-        ("loop", ("--against", "step", "--channels-last")),
-        ("loop", ("--against", "plain", "--task", "linear-random10")),
+        pytest.param("loop", ("--against", "step", "--channels-last"), marks=pytest.mark.long),
+        pytest.param("loop", ("--against", "plain", "--task", "linear-random10"), marks=pytest.mark.long),
         ("loaders", ()),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_ratio_is_measured(name: str, options: tuple[str, ...]) -> None:
     assert found["global_batch_size"] == 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not (PAGES.is_dir() and DATA.is_dir()), reason="the centres' pages are not here")
 @pytest.mark.parametrize(
     ("name", "options"),
@@ -100,7 +100,7 @@ def test_results_are_a_table_with_targets(tmp_path: Path) -> None:
     assert all((BENCHMARKS / f"{row.script}.py").is_file() for row in RUN["ROWS"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_steps_profile_is_measured_before_and_after() -> None:
     small = ("--task", "lenet-digits", "--global-batch-size", "64", "--steps", "110", "--rounds", "1")
     (kinds,) = printed("step_profile", *small, "--strategies", "ddp")["microseconds_of_a_sample"].values()
@@ -108,7 +108,7 @@ def test_a_steps_profile_is_measured_before_and_after() -> None:
     assert all(kind["compute"] > 0 for kind in kinds.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_environment_is_made_in_both_ways(tmp_path: Path) -> None:
     small = ("--root", project(tmp_path), "--stack", "tiny", "--module", "markupsafe")
     found = printed("environment", "--rounds", "1", *map(str, small))
@@ -116,7 +116,7 @@ def test_an_environment_is_made_in_both_ways(tmp_path: Path) -> None:
     assert found["where_kept"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_knobs_do_is_measured() -> None:
     small = ("--task", "lenet-digits", "--global-batch-size", "64", "--steps", "24", "--rounds", "1")
     found = printed("knobs", *small, "--knobs", "huge pages", "threads bound to cores")
@@ -124,7 +124,7 @@ def test_what_knobs_do_is_measured() -> None:
     assert found["knobs"].keys() == {"huge pages", "threads bound to cores"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_cost_of_looking_is_measured() -> None:
     found = printed("monitor_cost", "--steps", "110", "--rounds", "1", "--monitor-seconds", "0.05")
     assert found["median_ratio"] > 0
@@ -132,7 +132,7 @@ def test_the_cost_of_looking_is_measured() -> None:
     assert found["observed_step_over_timed"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_error_of_a_steps_split_is_measured() -> None:
     found = printed("split_error", "--steps", "110", "--rounds", "1")
     assert (found["rounds"], len(found["parts"])) == (1, 6)
@@ -175,7 +175,7 @@ def test_a_hop_is_told_by_its_phases(strategy: str, processes: int, further: set
     assert {"rank: checkpoint is loaded", "rank: first step"} | further <= set(names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_start_of_a_jobs_own_snakemake_is_measured() -> None:
     found = printed("nested", "--rounds", "1")
     assert found["version_seconds"] > 0
@@ -200,7 +200,7 @@ def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
     assert found["rules"]["segment"] == 65.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_each_rank_holds_is_measured_by_part() -> None:
     debian_packages.require()
     small = ("--width", "64", "--depth", "1", "--ranks", "2", "--held", "fp32", "--strategies", "ddp", "zero1")
@@ -228,7 +228,7 @@ def test_what_intervals_cover_is_simulated() -> None:
     assert found["advised for a ratio of 0.9"]["repeats"] >= 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dry_run_is_measured_beside_a_bare_workflow() -> None:
     found = printed("planning", "--runs", "6", "--rounds", "1", "--growth", "2")
     assert found["median_ratio"] > 0
@@ -245,7 +245,7 @@ def test_a_large_comparison_is_measured() -> None:
     assert found["peak_memory_megabytes"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_driver_is_measured_on_jobs_that_end_at_once() -> None:
     found = printed("driving", "--runs", "2", "--segments", "2", "--growth", "2")
     few, many = found["driver"], found["driver_when_larger"]

@@ -28,10 +28,7 @@ GPT, MOE = (spec(name, depth=2, heads=2, global_batch_size=8) for name in ("gpt-
 TWO_AT_A_TIME = {"micro_batches": 2}
 STRATEGIES = (
     ("fsdp", 2, GPT, {"offload": True}, "fp16"),
-    ("fsdp", 2, GPT, {"mixed_precision": True}, "bf16"),
-    ("fsdp", 4, GPT, {"replicas": 2}, "fp64"),
     ("fsdp_tensor_parallel", 4, GPT, {}, "fp64"),
-    ("tensor_parallel", 2, GPT, {"loss_parallel": True}, "fp64"),
     ("expert_parallel", 2, MOE, {}, "fp64"),
     ("pipeline", 2, GPT, TWO_AT_A_TIME, "fp16"),
     ("pipeline_ddp", 4, GPT, TWO_AT_A_TIME, "fp64"),
@@ -39,6 +36,9 @@ STRATEGIES = (
         pytest.param(*others, marks=pytest.mark.long)
         for others in (
             ("fsdp", 2, GPT, {}, "fp64"),
+            ("fsdp", 2, GPT, {"mixed_precision": True}, "bf16"),
+            ("fsdp", 4, GPT, {"replicas": 2}, "fp64"),
+            ("tensor_parallel", 2, GPT, {"loss_parallel": True}, "fp64"),
             ("fsdp", 2, GPT, {"offload": True}, "fp64"),
             ("model_parallel", 2, GPT, {}, "fp64"),
             *(
