@@ -5,6 +5,7 @@ torch's own branches for GPUs are walked so: FSDP's, DTensor's, those of pipelin
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from math import isnan
 from pathlib import Path
@@ -20,11 +21,12 @@ from relay.process.ranks import Ranks
 from relay.spec.schedules import SCHEDULES
 from relay.spec.tasks import TaskSpec
 from relay.task import batches
-from sharded import built
+from sharded import SAMPLES, Given, batch, built
+from sharded import bound as of
 
 pytestmark = pytest.mark.slow
 
-GPT, MOE = (spec(name, depth=2, heads=2, global_batch_size=8) for name in ("gpt-tiny", "gpt-moe-tiny"))
+GPT, MOE = (spec(name, depth=2, heads=2, global_batch_size=SAMPLES) for name in ("gpt-tiny", "gpt-moe-tiny"))
 TWO_AT_A_TIME = {"micro_batches": 2}
 STRATEGIES = (
     ("fsdp", 2, GPT, {"offload": True}, "fp16"),
@@ -53,9 +55,8 @@ STRATEGIES = (
 
 def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], precision: str, folder: Path) -> None:
     task = bound(its, precision, folder / data_of(its, folder).directory_name)
-    batch = task.example(its.global_batch_size)
     strategy = built(name, ranks, task, **options)
-    given = batches.chunks(batches.moved(batch, ranks.device), strategy.replica.count)[strategy.replica.index]
+    given = batches.moved(batch(task, strategy), ranks.device)
     losses = [strategy.train_step(given)]
     strategy.save(folder / name).result()
     ranks.wait_for_files()
@@ -66,7 +67,7 @@ def _as_plain(ranks: Ranks, name: str, its: TaskSpec, options: dict[str, Any], p
     assert {tensor.device for tensor in batches.leaves(strategy.predict(given))} <= {ranks.device}
     told = [each for each in ranks.gather([loss.item() for loss in losses]) if not isnan(each[0])]
     plain = built("cpu", replace(ranks, devices=(torch.device("cpu"),)), task)
-    expected = [plain.train_step(batch).item() for _ in losses]
+    expected = [plain.train_step(task.example(SAMPLES)).item() for _ in losses]
     near = {"rel": 1e-9, "abs": 1e-12} if precision == "fp64" else {"rel": 0.02, "abs": 0.02}
     assert [sum(step) / len(told) for step in zip(*told, strict=True)] == pytest.approx(expected, **near)
     sums = [
@@ -81,6 +82,29 @@ def test_what_shards_or_cuts_a_model_trains_it_on_gpus_as_one_process_on_a_cpu_d
 ) -> None:
     data_of(its, tmp_path)
     spawned(_as_plain, processes, name, its, options, precision, tmp_path, gpus=processes)
+
+
+class Grouped(Given):
+    """Its model takes a dict of a kind that torch cannot make anew."""
+
+    def inputs(self, batch: Any) -> Any:
+        return (defaultdict(list, features=batch[0]),)
+
+
+class OfGroups(torch.nn.Linear):
+    def forward(self, groups: defaultdict[str, Any]) -> torch.Tensor:
+        return super().forward(groups["features"])
+
+
+def test_a_models_arguments_reach_it_as_they_are_under_ddp() -> None:
+    spawned(_with_groups, 2, gpus=2)
+
+
+def _with_groups(ranks: Ranks) -> None:
+    own = Grouped(lambda: OfGroups(3, 2), (torch.rand(8, 3),), torch.rand(8, 2))
+    task = of(own, "grouped")
+    strategy = built("ddp", ranks, task)
+    strategy.train_step(batches.moved(batch(task, strategy), ranks.device))
 
 
 def test_a_mesh_over_gloo_does_not_bring_nccl() -> None:

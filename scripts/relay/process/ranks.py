@@ -94,6 +94,8 @@ class Ranks:
                 raise UserError(f"backend: '{backend}' is not allowed; this torch is built with {', '.join(offered)}")
             chosen = _BY_DEVICE.get((backend, device), backend).replace("cuda", kinds.GPU)
             dist.init_process_group(chosen, timeout=TIMEOUT)
+            if backend == "gloo":  # torch asks the groups' default at the end, and warns where several kinds have none
+                dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # type: ignore[union-attr]
             if backend == "mpi":
                 _check_numbered_alike(rank, world_size, own[0])
         control = dist.new_group(backend="gloo", timeout=TIMEOUT)

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.process.devices import generators_kept, is_gpu
+from relay.process.devices import generators_kept
 from relay.spec.run import Setting
 from relay.strategies._buckets import settle
 from relay.strategies.base import Batch, Requirements, Strategy
@@ -91,9 +91,9 @@ class DDP(Strategy):
     ) -> None:
         self.build_whole()
         self.accumulation = accumulation
+        # With `device_ids`, DDP would make tuples, lists and dicts among a model's arguments anew, on GPUs alone.
         self.wrapper = DistributedDataParallel(
             self.model,
-            device_ids=[self.ranks.device] if is_gpu(self.ranks.device) else None,
             bucket_cap_mb=self._bucket_mb(bucket_mb, compression),
             static_graph=static_graph,
             find_unused_parameters=find_unused_parameters or bool(self.task.spec.card.without_gradient),

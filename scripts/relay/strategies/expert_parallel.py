@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from relay.base.errors import UserError
-from relay.process.devices import is_gpu
 from relay.process.ranks import TIMEOUT
 from relay.spec.run import Setting
 from relay.strategies._experts import mixtures, shard_experts
@@ -44,15 +43,13 @@ class ExpertParallel(Strategy):
     )
 
     def build(self) -> None:
-        device = self.ranks.device
         self.model = self.task.model()
         self._spread(self.ranks.mesh(self.ranks.world_size))
-        self.model.to(device)  # after sharding, so that no device ever holds all experts
+        self.model.to(self.ranks.device)  # after sharding, so that no device ever holds all experts
         sharded = {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
         self.experts = list(sharded.values())
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, list(sharded))
-        device_ids = [device] if is_gpu(device) else None
-        self.module = DistributedDataParallel(self.model, device_ids=device_ids)
+        self.module = DistributedDataParallel(self.model)
         self.make_optimizer()
         self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 

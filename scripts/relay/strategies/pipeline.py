@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
@@ -31,6 +32,10 @@ class Scheduled(PipelineStage):
         """Compute a micro-batch, whose inputs the stage has for itself."""
         self.computed.relay_batch = self.parts[fwd_chunk_id]
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """What torch 2.9 to 2.11 sends to each neighbour at first; not to one in this process, which gloo cannot do."""
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != self.group_rank]
 
 
 class Pipeline(Staged):
