@@ -111,8 +111,13 @@ def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    # The loss and the transform of these are walked by the runs on several.
-    [pytest.param(n, marks=[pytest.mark.long] * (n in ("images", "regression", "loss by the model"))) for n in TRAINED],
+    # What these have of their own is walked by gates, and by runs on several.
+    [
+        pytest.param(
+            n, marks=[pytest.mark.long] * (n in ("images", "batch norm", "regression", "text", "loss by the model"))
+        )
+        for n in TRAINED
+    ],
 )
 def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name: str) -> None:
     values = {"strategy": "single_gpu", **SHORT, **TRAINED[name]}
