@@ -56,7 +56,9 @@ rule selftest_part:
         **asked_of_slurm(of_part),
         # Who waits for a fault waits for a killed process or a timeout, without computing: runs need not wait for it.
         measured=lambda wildcards, attempt: (
-            0 if wildcards.part in FAULTS else beside_others(of_part)(wildcards, attempt)
+            0
+            if wildcards.part in FAULTS
+            else beside_others(of_part)(wildcards, attempt)
         ),
     params:
         specification=lambda wildcards: (
