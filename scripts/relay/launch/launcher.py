@@ -17,6 +17,7 @@ from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.login_node import asked
 from relay.environments.node import interpreter, needs_preparation
+from relay.launch import fork_server
 from relay.launch.command_lines import SAFE_PATH, command
 from relay.process import one_gpu
 from relay.process.interruption import SIGNALS
@@ -52,6 +53,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
             return _understood(_launch_steps(specification, job, program, work, environment), work)
         environment |= {LAUNCHER: str(os.getpid())}  # those that start several name theirs
         environment |= {LAUNCHED: str(time.time())}
+        environment |= {fork_server.ASKED: "1"} if fork_server.may_serve(role, run.shape) else {}
         python = interpreter(asked(None, run.stack, ROOT), Path())
         return _understood(_wait_for(command(run, python, program), environment), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile

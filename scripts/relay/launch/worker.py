@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from relay.base import lifeline
+from relay.launch import fork_server
 from relay.launch.imports import imported
 from relay.process import cpus
 from relay.run_folder import faults, watchdog
@@ -40,4 +41,7 @@ def work(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get(fork_server.ASKED) == "1":
+        lifeline.follow_launcher()
+        fork_server.hand_over(sys.argv[1:])
     work(sys.argv[1:])

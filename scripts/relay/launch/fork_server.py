@@ -1,0 +1,327 @@
+"""On one machine, a process that has imported torch already: jobs' processes are forks of it.
+
+Importing torch costs each process seconds, which is most of a short job. The first job of a driver starts a server,
+which imports torch and what belongs to it, but none of this project's code: that is the job's own, frozen one. From
+then on a worker (`relay.launch.worker`) hands its command line, environment, working directory and open files to the
+server, and stands for the fork: it passes signals on and ends as the fork ends. Seen from outside, the processes are
+the same as without a server. The server ends with its driver.
+
+A fork is like a process of its own as long as its parent has neither computed nor touched a device. So there is a
+server for each way in which the environment changes what an import does, and none for GPUs. Where anything is in the
+way, the worker does its work itself. Linux only: sockets have names that are no files, and tell whose they are.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relay.base import lifeline
+from relay.process import cpus
+from relay.process.interruption import SIGNALS
+
+if TYPE_CHECKING:
+    from relay.spec.setting import Shape
+
+ASKED = "TORCH_RELAY_FORKED"  # set for workers that may be forks; to `0` by a user who wants none
+ROLES = ("training.trainer", "equivalence.gate", "equivalence.reference", "spot_check.process", "card.process")
+WORKER = "relay.launch.worker"
+PRELOADED = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch.utils.data",
+    "numpy",
+    "psutil",
+)
+# What libraries read of the environment while they are imported. This project's own variables are read later.
+AT_IMPORT = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "BLIS_",
+    "MALLOC_",
+    "LD_",
+    "PYTHON",
+    "TORCH",
+    "PYTORCH",
+    "NPY_",
+)
+LATER = ("TORCH_RELAY_", "TORCH_FR_", "TORCH_NCCL_", "TORCHELASTIC_", "PYTHONPATH")
+BINDING = (*cpus.BINDING, "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # threads bound to the server's CPUs
+START_SECONDS = 60.0  # within which a server has imported torch, on a busy machine
+PAUSE_SECONDS = 0.02
+MOST_BYTES = 1 << 20  # of a command line and an environment
+STANDARD_FILES = (0, 1, 2)
+HEAD = struct.Struct("i")  # a count of bytes, a process, or the status with which it ended
+PROTOCOL = 1  # a server of other code may be older
+
+
+def may_serve(role: str, shape: Shape) -> bool:
+    """Whether a role's processes may be forks. They belong to a driver that runs its jobs here."""
+    there = sys.platform == "linux" and lifeline.DRIVER in os.environ and os.environ.get(ASKED) != "0"
+    bound = any(name in os.environ for name in (*BINDING, *(cpus.VEILED + name for name in cpus.BINDING)))
+    return there and not bound and role in ROLES and shape.device == "cpu" and shape.launcher in ("none", "direct")
+
+
+def hand_over(program: list[str]) -> None:
+    """Have a server's fork do this worker's work, and end this process as the fork ends.
+
+    Returns where no server is to be had.
+    """
+    received: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: received.append(number)) for each in SIGNALS}
+    connection = _connected()
+    pid = connection and _started(connection, program)
+    if pid:
+        assert connection is not None
+        _stand_for(pid, connection, received)
+    for each, handler in before.items():
+        signal.signal(each, handler)
+    for number in received:
+        signal.raise_signal(number)
+
+
+def _connected() -> socket.socket | None:
+    """A connection to the server of this driver and environment, which is started unless it is there."""
+    name, deadline, server = _name(), time.monotonic() + START_SECONDS, None
+    while time.monotonic() < deadline:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(OSError):
+            connection.connect(name)
+            connection.settimeout(deadline - time.monotonic())
+            return connection if _is_own(connection) else None
+        connection.close()
+        if server is None:
+            words = [sys.executable, "-u", "-m", "relay.launch.fork_server"]
+            quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+            server = subprocess.Popen(words, start_new_session=True, **quiet)
+        elif server.poll():
+            return None
+        time.sleep(PAUSE_SECONDS)
+    return None
+
+
+def _name() -> str:
+    """The address: a name that is no file. It tells the driver, the interpreter, and what an import may read."""
+    read = {name: value for name, value in os.environ.items() if name.startswith(AT_IMPORT)}
+    read = {name: value for name, value in read.items() if not name.startswith(LATER)}
+    told = json.dumps([PROTOCOL, os.environ[lifeline.DRIVER], sys.executable, read], sort_keys=True)
+    return f"\0torch-relay-{os.getuid()}-{sha256(told.encode()).hexdigest()[:32]}"
+
+
+def _is_own(connection: socket.socket) -> bool:
+    """Whether the other end is this user's: anybody may take a name, and nobody's code but the user's is to be run."""
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    return bool(user == os.getuid())
+
+
+def _started(connection: socket.socket, program: list[str]) -> int:
+    """The process that does the work; 0 where the server ended before it had started one."""
+    told = {
+        "program": program,
+        "path": sys.path,
+        "environment": {**os.environ},
+        "folder": str(Path.cwd()),
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }
+    message = json.dumps(told).encode()
+    files = array.array("i", STANDARD_FILES)
+    with suppress(OSError):
+        connection.sendmsg([HEAD.pack(len(message))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+        connection.sendall(message)
+        if len(answer := _read(connection, HEAD.size)) == HEAD.size:
+            return int(HEAD.unpack(answer)[0])
+    return 0
+
+
+def _stand_for(pid: int, connection: socket.socket, received: list[int]) -> None:
+    """Pass signals on to the fork until it ends, and end in the same way. The server ends it should this be killed."""
+    for each in SIGNALS:
+        signal.signal(each, lambda number, _: _send(pid, number))
+    for number in received:
+        _send(pid, number)
+    connection.settimeout(None)
+    answer = _read(connection, HEAD.size)
+    if len(answer) < HEAD.size:  # the server was killed, which tells its forks to end
+        os._exit(1)
+    (status,) = HEAD.unpack(answer)
+    if status < 0:
+        with suppress(OSError):  # that of SIGKILL cannot be set
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    """So many bytes, or fewer where the other end is gone."""
+    read = b""
+    with suppress(OSError):
+        while len(read) < count and (part := connection.recv(count - len(read))):
+            read += part
+    return read
+
+
+class Server:
+    """Accepts workers, forks a process for each, and tells its end. One thread, so that a fork copies all there is."""
+
+    def __init__(self, listener: socket.socket, driver: int) -> None:
+        self.listener, self.driver = listener, driver
+        self.forks: dict[int, socket.socket] = {}  # by process
+        self.selector = selectors.DefaultSelector()
+        self.awake, self.wake = socket.socketpair()
+        for end in (self.awake, self.wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self.wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for ready in (listener, driver, self.awake):
+            self.selector.register(ready, selectors.EVENT_READ)
+
+    def serve(self) -> dict[str, Any] | None:
+        """Until the driver ends. In a fork this returns what its worker has told, and in the server None."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is self.listener:
+                    if told := self._accept():
+                        return told
+                elif key.fileobj is self.awake:
+                    self._reap()
+                elif key.fileobj is self.driver:
+                    return None  # the end of this process tells the forks to end
+                else:
+                    self._lost(key.data)
+
+    def _accept(self) -> dict[str, Any] | None:
+        connection, _ = self.listener.accept()
+        connection.settimeout(START_SECONDS)
+        try:
+            told, files = _received(connection)
+        except (OSError, ValueError):  # not a worker, or one that was killed
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            self._leave()
+            for standard, file in zip(STANDARD_FILES, files, strict=True):
+                os.dup2(file, standard)
+        for file in files:
+            os.close(file)
+        if pid == 0:
+            return told
+        self.forks[pid] = connection
+        self.selector.register(connection, selectors.EVENT_READ, pid)
+        with suppress(OSError):
+            connection.sendall(HEAD.pack(pid))
+        return None
+
+    def _leave(self) -> None:
+        """In a fork: close what is the server's, and take signals as any process does."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        lifeline.end_with_parent()
+        self.selector.close()
+        for each in (self.listener, self.awake, self.wake, *self.forks.values()):
+            each.close()
+        os.close(self.driver)
+
+    def _lost(self, pid: int) -> None:
+        """The worker that stands for a fork was killed: so is the fork."""
+        self.selector.unregister(self.forks[pid])
+        _send(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        with suppress(BlockingIOError):
+            self.awake.recv(MOST_BYTES)
+        for pid, connection in [*self.forks.items()]:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self.forks[pid]
+                with suppress(KeyError):  # of one whose worker was killed
+                    self.selector.unregister(connection)
+                with suppress(OSError):
+                    connection.sendall(HEAD.pack(os.waitstatus_to_exitcode(status)))
+                connection.close()
+
+
+def _be(told: dict[str, Any]) -> None:
+    """Be the worker that has told this, as if this process had imported torch itself."""
+    os.environ.clear()
+    os.environ.update(told["environment"] | {lifeline.LAUNCHER: str(os.getppid())})
+    os.environ.pop(ASKED)
+    os.chdir(told["folder"])
+    os.sched_setaffinity(0, told["cpus"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "relay"]:
+        del sys.modules[name]  # the worker's code may be another one
+    sys.path[:], sys.argv[1:] = told["path"], told["program"]
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    runpy.run_module(WORKER, run_name="__main__", alter_sys=True)
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """A worker's words, and its standard files. Raises OSError and ValueError for anything else."""
+    head, files, _, _ = socket.recv_fds(connection, HEAD.size, len(STANDARD_FILES))
+    count = HEAD.unpack(head)[0] if len(head) == HEAD.size else 0
+    message = _read(connection, count) if count <= MOST_BYTES and _is_own(connection) else b""
+    if not count or len(message) < count or len(files) != len(STANDARD_FILES):
+        for file in files:
+            os.close(file)
+        raise ValueError("not a worker of this user's")
+    return json.loads(message), files
+
+
+def main() -> int:
+    """Be the server of the driver that the environment names. Returns 0 where there is one, 1 where none can be."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        driver = os.pidfd_open(int(os.environ[lifeline.DRIVER].split()[0]))
+    except OSError:  # the driver is gone, or this kernel is old
+        return 1
+    try:
+        listener.bind(_name())
+    except OSError:
+        return 0
+    listener.listen(socket.SOMAXCONN)
+    gc.disable()  # as in `relay.launch.imports`
+    for name in PRELOADED:
+        import_module(name)
+    gc.enable()
+    gc.freeze()
+    told = Server(listener, driver).serve()
+    if told is None:
+        os._exit(0)  # at once: nothing is left to be saved
+    _be(told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""Forks of a process that has imported torch stand for workers: what goes in, comes out, and ends them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from chain_results import assert_same, result
+from chain_runs import DDP, Bench
+from living import words
+from relay.base.lifeline import DRIVER, LAUNCHER
+from relay.launch import fork_server
+from relay.spec.setting import Shape
+
+pytest_plugins = ["chain_runs"]
+pytestmark = pytest.mark.slow
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+ROLE = """
+import json, os, random, signal, sys, time
+
+def main(arguments):
+    found = {"torch": "torch" in sys.modules, "pid": os.getpid(), "parent": os.getppid(), "random": random.random()}
+    found |= {"folder": os.getcwd(), "rank": os.environ.get("RANK"), "cpus": len(os.sched_getaffinity(0))}
+    found |= {"code": __file__, "asked": os.environ.get("TORCH_RELAY_FORKED")}
+    print(json.dumps(found), flush=True)
+    exec(arguments[0])
+"""
+
+
+@dataclass
+class Here:
+    """A driver's folder: the frozen code, with a role that does what it is told."""
+
+    folder: Path
+    driver: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What `launch` tells a worker."""
+        driver = {DRIVER: f"{self.driver.pid} {self.folder}", LAUNCHER: str(os.getpid())}
+        return {fork_server.ASKED: "1", "PYTHONSAFEPATH": "1", **driver}
+
+    def server_name(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        for name, value in self.told.items():
+            monkeypatch.setenv(name, value)
+        return fork_server._name()
+
+    def worker(self, does: str = "", environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        code = self.folder / "code"
+        if not code.exists():
+            shutil.copytree(SCRIPTS / "relay", code / "relay")
+            (code / "relay" / "does.py").write_text(ROLE)
+        words = [sys.executable, "-m", "relay.launch.worker", "does", str(self.folder), does]
+        worker = subprocess.Popen(
+            words,
+            env={**os.environ, **self.told, "PYTHONPATH": str(code), **(environment or {})},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.workers.append(worker)
+        return worker
+
+    def found(self, does: str = "", environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """What a worker says that ends well."""
+        said, complaints = self.worker(does, environment).communicate(timeout=100)
+        assert not complaints
+        return dict(json.loads(said))
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def here(tmp_path: Path, driver: subprocess.Popen[bytes]) -> Iterator[Here]:
+    here = Here(tmp_path, driver)
+    yield here
+    for worker in here.workers:
+        worker.kill()
+        worker.communicate()
+
+
+def first_line(worker: subprocess.Popen[str]) -> dict[str, Any]:
+    assert worker.stdout is not None
+    return dict(json.loads(worker.stdout.readline()))
+
+
+def is_over(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_fork_has_torch_and_all_that_its_worker_was_given(here: Here) -> None:
+    found = here.found(environment={"RANK": "3"})
+    other = here.found("")
+    assert found["torch"]
+    assert other["torch"]
+    assert found["parent"] == other["parent"] != os.getpid()
+    assert (found["rank"], other["rank"]) == ("3", None)
+    assert found["folder"] == str(here.folder)
+    assert found["code"].startswith(str(here.folder))
+    assert found["cpus"] == len(os.sched_getaffinity(0))
+    assert found["random"] != other["random"]
+    assert found["asked"] is None
+
+
+def test_its_code_is_its_workers_and_not_the_servers(here: Here) -> None:
+    here.found()
+    (here.folder / "code" / "relay" / "does.py").write_text(ROLE.replace('"torch":', '"newer": 1, "torch":'))
+    assert here.found()["newer"] == 1
+
+
+@pytest.mark.parametrize(
+    ("does", "status"), [("sys.exit(3)", 3), ("os._exit(75)", 75), ("os.kill(os.getpid(), signal.SIGKILL)", -9)]
+)
+def test_a_worker_ends_as_its_fork(here: Here, does: str, status: int) -> None:
+    worker = here.worker(does)
+    worker.communicate(timeout=100)
+    assert worker.returncode == status
+
+
+def test_an_error_is_told_as_by_any_process(here: Here) -> None:
+    worker = here.worker("1 / 0")
+    _, complaints = worker.communicate(timeout=100)
+    assert worker.returncode == 1
+    assert "ZeroDivisionError" in complaints
+    assert "fork_server" not in complaints
+
+
+def test_a_signal_reaches_the_fork(here: Here) -> None:
+    worker = here.worker("signal.signal(15, lambda *_: sys.exit(7)); print('{}', flush=True); time.sleep(100)")
+    first_line(worker)
+    assert first_line(worker) == {}
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 7
+
+
+def test_a_fork_ends_with_its_worker(here: Here) -> None:
+    worker = here.worker("signal.signal(15, signal.SIG_IGN); time.sleep(100)")
+    fork = first_line(worker)["pid"]
+    assert fork != worker.pid
+    worker.kill()
+    assert soon(lambda: is_over(fork))
+
+
+def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> None:
+    worker = here.worker("signal.signal(15, lambda *_: (print('saved', flush=True), os._exit(0))); time.sleep(100)")
+    told = first_line(worker)
+    psutil.Process(told["parent"]).kill()
+    said, _ = worker.communicate(timeout=30)
+    assert "saved" in said
+    assert worker.returncode == 1
+    assert here.found()["torch"], "the next worker has a new server"
+
+
+def test_what_an_import_may_read_makes_another_server(here: Here) -> None:
+    one, other = (here.found(environment={"OMP_NUM_THREADS": threads}) for threads in ("1", "2"))
+    assert one["parent"] != other["parent"]
+
+
+def test_the_server_ends_with_its_driver(here: Here) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as driver:
+        server = Here(here.folder, driver).found()["parent"]
+        assert not is_over(server)
+        driver.kill()
+    assert soon(lambda: is_over(server))
+
+
+def test_without_a_driver_a_worker_works_itself(here: Here) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    worker = Here(here.folder, gone).worker()
+    found = json.loads(worker.communicate(timeout=100)[0])
+    assert found["pid"] == worker.pid
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who alone can be another user")
+def test_another_users_server_is_not_spoken_to(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_DYNAMIC", "false")
+    other = multiprocessing.get_context("fork").Process(target=squat, args=(here.server_name(monkeypatch),))
+    other.start()
+    try:
+        assert soon(lambda: here.server_name(monkeypatch) in names_taken())
+        worker = here.worker()
+        found = json.loads(worker.communicate(timeout=100)[0])
+    finally:
+        other.kill()
+    assert found["pid"] == worker.pid
+
+
+def squat(name: str) -> None:
+    """As another user, take the name before the server does."""
+    os.setuid(65534)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        time.sleep(100)
+
+
+def names_taken() -> set[str]:
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return {line.split()[-1].replace("@", "\0") for line in lines}
+
+
+def answer(connection: socket.socket) -> bytes:
+    """Nothing where the other end is closed; whether it had read all is chance."""
+    try:
+        return connection.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = here.found()["parent"]
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(here.server_name(monkeypatch))
+        stranger.sendall(b"what is this, and how long does it go on?")
+        assert not answer(stranger)
+    assert here.found()["parent"] == server
+
+
+@pytest.mark.parametrize(
+    ("role", "changed", "environment", "served"),
+    [
+        ("training.trainer", {}, {}, True),
+        ("preflight.facts", {}, {}, False),
+        ("training.trainer", {"device": "cuda"}, {}, False),
+        ("training.trainer", {"launcher": "torchrun"}, {}, False),
+        ("training.trainer", {}, {"OMP_PROC_BIND": "true"}, False),
+        ("training.trainer", {}, {fork_server.ASKED: "0"}, False),
+    ],
+)
+def test_who_may_be_a_fork(
+    monkeypatch: pytest.MonkeyPatch, role: str, changed: dict[str, Any], environment: dict[str, str], served: bool
+) -> None:
+    usual = {"device": "cpu", "nodes": 1, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"}
+    for name, value in ({DRIVER: "1 /"} | environment).items():
+        monkeypatch.setenv(name, value)
+    assert fork_server.may_serve(role, Shape(**(usual | changed))) is served
+    monkeypatch.delenv(DRIVER)
+    assert not fork_server.may_serve(role, Shape(**usual))
+
+
+@pytest.mark.parametrize("shape", [{}, DDP | {"launcher": "direct"}], ids=["one process", "two"])
+def test_forks_train_bit_for_bit_what_other_processes_train(
+    bench: Bench, shape: dict[str, Any], driver: subprocess.Popen[bytes]
+) -> None:
+    alone, forked = bench.chain("alone", total_steps=12, **shape), bench.chain("forked", total_steps=12, **shape)
+    told = {DRIVER: f"{driver.pid} {forked.results}"}
+    before = servers()
+    for first, last in ((0, 5), (5, 12)):
+        assert forked.segment(first, last, **told).status == 0
+    assert servers() - before
+    assert_same(result(forked), result(alone.train()))
+
+
+def servers() -> set[int]:
+    return {process.pid for process in psutil.process_iter() if "relay.launch.fork_server" in words(process)}
