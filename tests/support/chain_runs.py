@@ -25,6 +25,7 @@ import pytest
 
 from living import words
 from own_tasks import OWN, data_of, spec
+from relay.base.lifeline import DRIVER
 from relay.run_folder.measured import write_measured
 from relay.run_folder.places import Places
 from relay.spec.requirements import read
@@ -213,8 +214,12 @@ class Chain:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **({} if python else self._served()), **environment},
         )
+
+    def _served(self) -> dict[str, str]:
+        """The tests' process as a driver: workers are forks of one that has torch imported, as on a user's machine."""
+        return {DRIVER: f"{os.getpid()} {(self.results / 'datasets').resolve()}"}
 
     def segment(self, first: int = 0, last: int | None = None, **given: Any) -> Ended:
         """Run a segment's job to its end."""

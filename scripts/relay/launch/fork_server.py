@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 ASKED = "TORCH_RELAY_FORKED"  # set for workers that may be forks; to `0` by a user who wants none
 ROLES = ("training.trainer", "equivalence.gate", "equivalence.reference", "spot_check.process", "card.process")
+LAUNCHERS = ("none", "direct", "torchrun")  # `spawn` has torch imported already, and Horovod's runner has its own ways
 WORKER = "relay.launch.worker"
 PRELOADED = (
     "torch",
@@ -82,7 +83,7 @@ def may_serve(role: str, shape: Shape) -> bool:
     """Whether a role's processes may be forks. They belong to a driver that runs its jobs here."""
     there = sys.platform == "linux" and lifeline.DRIVER in os.environ and os.environ.get(ASKED) != "0"
     bound = any(name in os.environ for name in (*BINDING, *(cpus.VEILED + name for name in cpus.BINDING)))
-    return there and not bound and role in ROLES and shape.device == "cpu" and shape.launcher in ("none", "direct")
+    return there and not bound and role in ROLES and shape.device == "cpu" and shape.launcher in LAUNCHERS
 
 
 def hand_over(program: list[str]) -> None:
