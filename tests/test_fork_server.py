@@ -53,8 +53,7 @@ class Here:
     @property
     def told(self) -> dict[str, str]:
         """What `launch` tells a worker."""
-        driver = {DRIVER: f"{self.driver.pid} {self.folder}", LAUNCHER: str(os.getpid())}
-        return {fork_server.ASKED: "1", "PYTHONSAFEPATH": "1", **driver}
+        return {fork_server.OWNER: str(self.driver.pid), LAUNCHER: str(os.getpid()), "PYTHONSAFEPATH": "1"}
 
     def server_name(self, monkeypatch: pytest.MonkeyPatch) -> str:
         for name, value in self.told.items():
@@ -255,18 +254,18 @@ def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) ->
         ("training.trainer", {"device": "cuda"}, {}, False),
         ("training.trainer", {"launcher": "spawn"}, {}, False),
         ("training.trainer", {}, {"OMP_PROC_BIND": "true"}, False),
-        ("training.trainer", {}, {fork_server.ASKED: "0"}, False),
+        ("training.trainer", {}, {fork_server.OWNER: "0"}, False),
     ],
 )
 def test_who_may_be_a_fork(
     monkeypatch: pytest.MonkeyPatch, role: str, changed: dict[str, Any], environment: dict[str, str], served: bool
 ) -> None:
     usual = {"device": "cpu", "nodes": 1, "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"}
-    for name, value in ({DRIVER: "1 /"} | environment).items():
+    for name, value in ({DRIVER: "17 /"} | environment).items():
         monkeypatch.setenv(name, value)
-    assert fork_server.may_serve(role, Shape(**(usual | changed))) is served
+    assert bool(fork_server.owner(role, Shape(**(usual | changed)))) is served
     monkeypatch.delenv(DRIVER)
-    assert not fork_server.may_serve(role, Shape(**usual))
+    assert not fork_server.owner(role, Shape(**usual))
 
 
 @pytest.mark.parametrize("shape", [{}, DDP | {"launcher": "direct"}, DDP], ids=["one process", "two", "torchrun"])
@@ -278,7 +277,7 @@ def test_forks_train_bit_for_bit_what_other_processes_train(
     for first, last in ((0, 5), (5, 12)):
         assert forked.segment(first, last, **told).status == 0
     assert servers()
-    monkeypatch.setenv(fork_server.ASKED, "0")
+    monkeypatch.setenv(fork_server.OWNER, "0")
     assert_same(result(forked), result(alone.train()))
 
 

@@ -39,7 +39,7 @@ from relay.process.interruption import SIGNALS
 if TYPE_CHECKING:
     from relay.spec.setting import Shape
 
-ASKED = "TORCH_RELAY_FORKED"  # set for workers that may be forks; to `0` by a user who wants none
+OWNER = "TORCH_RELAY_FORKED"  # the process with which the server ends; `0`, by a user who wants no forks
 ROLES = ("training.trainer", "equivalence.gate", "equivalence.reference", "spot_check.process", "card.process")
 LAUNCHERS = ("none", "direct", "torchrun")  # `spawn` has torch imported already, and Horovod's runner has its own ways
 WORKER = "relay.launch.worker"
@@ -79,11 +79,12 @@ HEAD = struct.Struct("i")  # a count of bytes, a process, or the status with whi
 PROTOCOL = 1  # a server of other code may be older
 
 
-def may_serve(role: str, shape: Shape) -> bool:
-    """Whether a role's processes may be forks. They belong to a driver that runs its jobs here."""
-    there = sys.platform == "linux" and lifeline.DRIVER in os.environ and os.environ.get(ASKED) != "0"
+def owner(role: str, shape: Shape) -> dict[str, str]:
+    """What tells a role's processes that they may be forks, which belong to a driver that runs its jobs here."""
+    driver = os.environ.get(lifeline.DRIVER, "").partition(" ")[0]
     bound = any(name in os.environ for name in (*BINDING, *(cpus.VEILED + name for name in cpus.BINDING)))
-    return there and not bound and role in ROLES and shape.device == "cpu" and shape.launcher in LAUNCHERS
+    may = sys.platform == "linux" and not bound and role in ROLES and shape.device == "cpu"
+    return {OWNER: driver} if driver and may and shape.launcher in LAUNCHERS and OWNER not in os.environ else {}
 
 
 def hand_over(program: list[str]) -> None:
@@ -128,7 +129,7 @@ def _name() -> str:
     """The address: a name that is no file. It tells the driver, the interpreter, and what an import may read."""
     read = {name: value for name, value in os.environ.items() if name.startswith(AT_IMPORT)}
     read = {name: value for name, value in read.items() if not name.startswith(LATER)}
-    told = json.dumps([PROTOCOL, os.environ[lifeline.DRIVER], sys.executable, read], sort_keys=True)
+    told = json.dumps([PROTOCOL, os.environ[OWNER], sys.executable, read], sort_keys=True)
     return f"\0torch-relay-{os.getuid()}-{sha256(told.encode()).hexdigest()[:32]}"
 
 
@@ -277,7 +278,7 @@ def _be(told: dict[str, Any]) -> None:
     """Be the worker that has told this, as if this process had imported torch itself."""
     os.environ.clear()
     os.environ.update(told["environment"] | {lifeline.LAUNCHER: str(os.getppid())})
-    os.environ.pop(ASKED)
+    os.environ.pop(OWNER)
     os.chdir(told["folder"])
     os.sched_setaffinity(0, told["cpus"])
     for name in [name for name in sys.modules if name.partition(".")[0] == "relay"]:
@@ -301,11 +302,11 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def main() -> int:
-    """Be the server of the driver that the environment names. Returns 0 where there is one, 1 where none can be."""
+    """Be the server of the process that the environment names. Returns 0 where there is one, 1 where none can be."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        driver = os.pidfd_open(int(os.environ[lifeline.DRIVER].split()[0]))
-    except OSError:  # the driver is gone, or this kernel is old
+        driver = os.pidfd_open(int(os.environ[OWNER]))
+    except (OSError, ValueError):  # the driver is gone, or this kernel is old
         return 1
     try:
         listener.bind(_name())

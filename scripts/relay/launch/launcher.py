@@ -53,7 +53,7 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
             return _understood(_launch_steps(specification, job, program, work, environment), work)
         environment |= {LAUNCHER: str(os.getpid())}  # those that start several name theirs
         environment |= {LAUNCHED: str(time.time())}
-        environment |= {fork_server.ASKED: "1"} if fork_server.may_serve(role, run.shape) else {}
+        environment |= fork_server.owner(role, run.shape)
         python = interpreter(asked(None, run.stack, ROOT), Path())
         return _understood(_wait_for(command(run, python, program), environment), work)
     except Unavailable as error:  # a busy controller is not the run's fault, so that a retry is worthwhile

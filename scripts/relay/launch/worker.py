@@ -41,7 +41,7 @@ def work(program: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if os.environ.get(fork_server.ASKED) == "1":
+    if os.environ.get(fork_server.OWNER, "0") != "0":
         lifeline.follow_launcher()
         fork_server.hand_over(sys.argv[1:])
     work(sys.argv[1:])
