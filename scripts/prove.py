@@ -7,6 +7,7 @@ so twenty times, briefly: does a process abort, or hang?
 """
 
 import argparse
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from relay.base import entry
+from relay.base import entry, lifeline
 from relay.base.errors import UserError
 from relay.environments import overlay
 from relay.environments.locks import lock_of
@@ -86,6 +87,7 @@ def main() -> int:
         raise UserError(f"--passes: {given.passes} is not allowed; allowed: at least 1")
     if given.limit_seconds is not None and given.limit_seconds <= 0:
         raise UserError(f"--limit-seconds: {given.limit_seconds:g} is not allowed; allowed: more than 0")
+    os.environ[lifeline.DRIVER] = lifeline.mark(given.folder.resolve())  # gates are forks of one process
     asked = list(proofs(given))
     count = given.passes * sum(len(proof.gates) for proof in asked)
     if not count:
