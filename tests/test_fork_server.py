@@ -185,11 +185,17 @@ def test_what_an_import_may_read_makes_another_server(here: Here) -> None:
     assert one["parent"] != other["parent"]
 
 
-def test_the_server_ends_with_its_driver(here: Here) -> None:
+def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: Here) -> None:
     with subprocess.Popen(["sleep", "1000"]) as driver:
         server = Here(here.folder, driver).found()["parent"]
         assert not is_over(server)
+        worker = Here(here.folder, driver).worker("signal.signal(15, lambda *_: sys.exit(7)); time.sleep(100)")
+        assert first_line(worker)["parent"] == server
         driver.kill()
+    time.sleep(1)
+    assert worker.poll() is None
+    worker.terminate()
+    assert worker.wait(30) == 7
     assert soon(lambda: is_over(server))
 
 

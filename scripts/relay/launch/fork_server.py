@@ -118,7 +118,9 @@ def _connected() -> socket.socket | None:
         if server is None:
             words = [sys.executable, "-u", "-m", "relay.launch.fork_server"]
             quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-            server = subprocess.Popen(words, start_new_session=True, **quiet)
+            # Whoever looks for what a driver has left finds the workers.
+            unmarked = {name: value for name, value in os.environ.items() if name != lifeline.DRIVER}
+            server = subprocess.Popen(words, env=unmarked, start_new_session=True, **quiet)
         elif server.poll():
             return None
         time.sleep(PAUSE_SECONDS)
@@ -208,8 +210,9 @@ class Server:
             self.selector.register(ready, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any] | None:
-        """Until the driver ends. In a fork this returns what its worker has told, and in the server None."""
-        while True:
+        """Until the driver and the last fork have ended. Returns None, or in a fork what its worker has told."""
+        driven = True
+        while driven or self.forks:
             for key, _ in self.selector.select():
                 if key.fileobj is self.listener:
                     if told := self._accept():
@@ -217,9 +220,11 @@ class Server:
                 elif key.fileobj is self.awake:
                     self._reap()
                 elif key.fileobj is self.driver:
-                    return None  # the end of this process tells the forks to end
+                    driven = False
+                    self.selector.unregister(self.driver)
                 else:
                     self._lost(key.data)
+        return None
 
     def _accept(self) -> dict[str, Any] | None:
         connection, _ = self.listener.accept()
