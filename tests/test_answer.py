@@ -131,10 +131,33 @@ def test_a_fast_setting_that_learns_less_is_told_as_such(tree: Tree) -> None:
     assert "reaches a test accuracy of 96.5 %" in told(found)
 
 
-def test_as_good_an_accuracy_is_no_reason_for_a_warning(tree: Tree) -> None:
-    tree.setting("cpu", [3000.0, 3010.0, 2990.0], name="fast", threads=2, accuracies=[0.955, 0.956, 0.954])
-    tree.setting("cpu", [1000.0, 1010.0, 990.0], name="slow", accuracies=[0.965, 0.964, 0.966])
-    assert "learns less" not in told(answer_of(tree))
+@pytest.mark.parametrize(
+    ("fast", "slow", "warned"),
+    [
+        ([0.973, 0.974, 0.972], [0.990, 0.991, 0.989], True),  # 2.7 times as many errors
+        ([0.962, 0.964, 0.966], [0.965, 0.966, 0.967], False),  # 1.06 times
+        ([0.930, 0.990, 0.965], [0.980, 0.985, 0.975], False),  # seeds are further apart
+        ([0.950], [0.960], False),  # one seed each
+        ([0.930], [0.960], True),
+    ],
+)
+def test_what_learns_less_makes_more_errors_than_seeds_explain(
+    tree: Tree, fast: list[float], slow: list[float], warned: bool
+) -> None:
+    speeds = [1000.0, 1010.0, 990.0][: len(fast)]
+    tree.setting("cpu", [3 * speed for speed in speeds], name="fast", threads=2, accuracies=fast)
+    tree.setting("cpu", speeds, name="slow", accuracies=slow)
+    assert ("learns less" in told(answer_of(tree))) is warned
+
+
+def test_more_samples_a_second_are_not_certain_to_be_better_where_another_batch_is_sooner_there(tree: Tree) -> None:
+    large = tree.setting("cpu", [3000.0, 3010.0, 2990.0], global_batch_size=512, accuracies=[0.97, 0.971, 0.972])
+    small = tree.setting("cpu", [1000.0, 1010.0, 990.0], accuracies=[0.975, 0.976, 0.974])
+    for ids, step, accuracy in ((large, 40, 0.97), (small, 22, 0.975)):
+        tree.record(ids, evaluations=[[{"step": step, "test_loss": 0.2, "test_accuracy": accuracy}]] * 3)
+    found = answer_of(tree)
+    assert found.certainty == "likely"
+    assert "another training, has a test accuracy of 97 % after 1.4 s, this one after 6.8 s" in words.certainty(found)
 
 
 def test_it_says_from_where_on_a_costlier_setting_pays(tree: Tree) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from relay.comparison.inputs import read_inputs
-from relay.comparison.learning import behind, seconds_to, stated_accuracy, time_plot
+from relay.comparison.learning import behind, time_plot
 from relay.comparison.measured import SettingResult, setting_results
+from relay.comparison.quality import seconds_to, stated_accuracy
 from relay.comparison.table import comparison_rows
 from results_tree import REFUSED, Tree
 

@@ -10,7 +10,7 @@ import pytest
 from relay.comparison import answer_words as words
 from relay.process import system
 from results_tree import Tree
-from test_answer import answer_of
+from test_answer import ON_GPU, answer_of
 
 pytest_plugins = ["results_tree"]
 
@@ -116,3 +116,42 @@ def test_a_virtual_machine_is_told_by_its_processors(tmp_path: Path) -> None:
     (tmp_path / "bare").write_text("model name\t: A hypervisorless one\nflags\t\t: fpu vme\n")
     assert system.virtual(tmp_path / "virtual")
     assert not system.virtual(tmp_path / "bare") or Path("/sys/hypervisor/type").exists()
+
+
+PLACES: list[tuple[dict[str, list[Any]], str]] = [
+    ({"hosts": [["n2"]] * 3}, "all repeats of {slow} ran on n2, and none of {fast} did"),
+    ({"hosts": [["n2"], ["n3"], ["n4"]]}, ""),  # the spread between nodes is in its interval
+    ({"hosts": [["n1"], ["n2"], ["n2"]]}, ""),
+    ({"device_name": ["Intel Xeon"] * 3}, "{fast} ran on AMD EPYC, and {slow} on Intel Xeon"),
+    ({"device_name": ["Intel Xeon", "AMD EPYC", "AMD EPYC"]}, ""),
+    (
+        {"started_at": [f"2026-06-0{day}T03:04:05+00:00" for day in (1, 2, 3)]},
+        "{fast} was measured on 2026-01-03, and {slow} on 2026-06-01",
+    ),
+    ({"started_at": [f"2026-01-0{day}T05:00:00+00:00" for day in (3, 4, 5)]}, ""),
+]
+
+
+@pytest.mark.parametrize(("figures", "reason"), PLACES)
+def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
+    tree: Tree, figures: dict[str, list[Any]], reason: str
+) -> None:
+    here: dict[str, list[Any]] = {
+        "hosts": [["n0"], ["n1"], ["n1"]],
+        "started_at": [f"2026-01-0{day}T03:04:05+00:00" for day in (1, 2, 3)],
+    }
+    fast = tree.setting("cpu", STEADY, summary=ALONE)
+    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+    tree.record(fast, **here)
+    tree.record(slow, **here | figures)
+    found = answer_of(tree)
+    names = {"fast": found.candidates[0].name, "slow": found.candidates[1].name}
+    assert found.places == ([reason.format(**names)] if reason else [])
+    assert found.certainty == ("likely" if reason else "winner")
+    assert ("repeats on the same nodes" in words.certainty(found)) is bool(reason)
+
+
+def test_a_gpu_is_on_another_node_than_cpus(tree: Tree) -> None:
+    tree.record(tree.setting("cpu", STEADY, summary=ALONE), hosts=[["n1"]] * 3)
+    tree.record(tree.setting("single_gpu", [80_000.0] * 3, summary=ALONE, **ON_GPU), hosts=[["g1"]] * 3)
+    assert answer_of(tree).places == []

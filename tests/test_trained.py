@@ -11,10 +11,10 @@ from relay.comparison import answer_words as words
 from relay.comparison.answer import Answer, answers
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.learning import stated_accuracy
 from relay.comparison.measured import setting_results
 from relay.comparison.pictures import quality_plot
 from relay.comparison.plots import speed_plot
+from relay.comparison.quality import stated_accuracy
 from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows
 from relay.planning.dropping import clearly_slower

@@ -16,6 +16,7 @@ import pytest
 import compare
 import show_comparison
 from relay.base import entry
+from relay.base.files import read_json
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
@@ -101,6 +102,12 @@ class Tree:
         said["gate"] = f"gate-{setting}"
         self.write(f"equivalence/gates/gate-{setting}/verdict.json", said)
         return ids
+
+    def record(self, ids: Sequence[str], **figures: Sequence[Any]) -> None:
+        """Other figures in the summaries of a setting's repeats: a value for each repeat."""
+        for repeat, identity in enumerate(ids):
+            path = f"runs/{identity}/summary.json"
+            self.write(path, read_json(self.root / path) | {name: values[repeat] for name, values in figures.items()})
 
     def give_job(self, identity: str, **asked: Any) -> None:
         """What a run's job asks of a cluster, in its specification."""

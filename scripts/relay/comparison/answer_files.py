@@ -142,7 +142,7 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "sentence": words.sentence(answer),
         "certainty": answer.certainty,
         "certainty_in_words": words.certainty(answer),
-        "uncertain_because": list(answer.neighbours),
+        "uncertain_because": answer.doubts,
         "why_not_the_fastest": words.why_not_the_fastest(answer),
         "more_repeats_would_tell": answer.repeats,
         "recommended": _setting(answer.best) if answer.best else None,

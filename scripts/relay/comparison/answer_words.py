@@ -12,7 +12,7 @@ from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.certainty_words import certainty_of
-from relay.comparison.quality import quality
+from relay.comparison.quality import learns_more, quality
 from relay.comparison.request import Request
 from relay.comparison.wording import (
     LEAST_HOURS,
@@ -27,8 +27,6 @@ from relay.comparison.wording import (
 )
 from relay.spec.labels import counted
 
-LEARNS_LESS = 0.02  # of the test samples: less may be chance
-LOSS_LESS = 0.1  # of the test loss, where a task has no classes
 ALIKE = 0.005  # of the time: less is told as no difference
 
 
@@ -69,11 +67,12 @@ def why_not_the_fastest(answer: Answer) -> str:
         return ""
     if found is answer.larger:
         return _more_devices(answer, best, found)
-    if found is answer.other_kind:
+    if found is answer.other_kind and found.other.on_gpus:
         return _a_gpu(answer, best, found)
+    counts = f", where a GPU counts as {answer.rules.cores_per_gpu}" if found.other.on_gpus != best.on_gpus else ""
     return (
         f"{found.other.name} is the fastest: it trains {as_fast(found.ratio)}. But it takes "
-        f"{more(found.other, best)}. It would have to be {number(answer.turns_at(found), 2)} times as "
+        f"{more(found.other, best)}{counts}. It would have to be {number(answer.turns_at(found), 2)} times as "
         f"fast{_to_pay(found, best)}."
     )
 
@@ -118,22 +117,19 @@ def _quality(best: Candidate) -> str:
 
 def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:
     """What speed does not show: that another setting learns more in the same epochs, at a smaller batch perhaps."""
-    known = [each for each in answer.candidates if each.row["test_accuracy"] is not None]
-    reached = ""
-    if best in known:
-        most = max(known, key=lambda each: float(each.row["test_accuracy"]))
-        if most.row["test_accuracy"] - best.row["test_accuracy"] > LEARNS_LESS:
-            reached = f"{most.name} reaches a test accuracy of {percent(most.row['test_accuracy'])}"
-    elif not known and best.row["test_loss"] is not None:  # a task without classes
-        by_loss = [each for each in answer.candidates if each.row["test_loss"] is not None]
-        most = min(by_loss, key=lambda each: float(each.row["test_loss"]))
-        if most.row["test_loss"] < (1 - LOSS_LESS) * best.row["test_loss"]:
-            reached = f"{most.name} reaches a test loss of {number(most.row['test_loss'])}"
-    if reached:
-        yield (
-            f"It learns less in these epochs: {reached}. Before you take it, train longer, or change the batch or the "
-            "learning rate."
-        )
+    most = learns_more(best, answer.candidates)
+    if most is None:
+        return
+    by_accuracy = most.row["test_accuracy"] is not None
+    reached = (
+        f"accuracy of {percent(most.row['test_accuracy'])}"
+        if by_accuracy
+        else f"loss of {number(most.row['test_loss'])}"
+    )
+    yield (
+        f"It learns less in these epochs: {most.name} reaches a test {reached}. Before you take it, train longer, or "
+        "change the batch or the learning rate."
+    )
 
 
 def _devices(answer: Answer, best: Candidate) -> str:
@@ -174,6 +170,8 @@ def _kind(answer: Answer, best: Candidate) -> str:
     if best.on_gpus and found is None:
         return "Whether CPUs would do is not known: no setting on CPUs was measured."
     if best.on_gpus and found is not None:
+        if told := why_not_the_fastest(answer) if found.other is answer.fastest else "":
+            return told
         lead = "A GPU may pay" if found.relation == "unclear" else "A GPU pays"
         return (
             f"{lead}. The best setting on CPUs, {found.other.name}, is {as_fast(found.ratio)}. "

@@ -110,7 +110,10 @@ def _changed(before: SettingResult | None, after: SettingResult | None, margin: 
         return Changed(known.name, "not compared", None, before, after, reason="not planned in the other folder")
     if faults := list(_faults(before, after)):
         return Changed(known.name, "not compared", None, before, after, reason="; ".join(faults))
-    found = ratio(_speeds(after), _speeds(before))
+    sides = [_days(after), _days(before)]
+    if min(map(len, sides)) == 1:
+        sides = [_speeds(after), _speeds(before)]
+    found = ratio(*sides)
     change = _judged(found, margin)
     edges = band(margin)
     repeats = repeats_to_tell(_speeds(after), _speeds(before), edges) if change == "unclear" else None
@@ -127,6 +130,15 @@ def _faults(before: SettingResult, after: SettingResult) -> Iterator[str]:
 def _speeds(measured: SettingResult) -> list[float]:
     """Samples per second of the repeats; none where the setting may not be compared."""
     return measured.speeds if eligible(measured.row) else []
+
+
+def _days(measured: SettingResult) -> list[float]:
+    """The mean speed of each day (UTC). Repeats of one day share what the day brings: they are no days of their own."""
+    days: dict[str, list[float]] = {}
+    for record in measured.records:
+        if record.speed and record.summary:
+            days.setdefault(record.summary["started_at"][:10], []).append(record.speed)
+    return [geometric_mean(speeds).value for speeds in days.values()]
 
 
 def _judged(found: Estimate, margin: float) -> Change:
@@ -158,6 +170,12 @@ def made_otherwise(found: Sequence[Changed]) -> Iterator[str]:
         ]
         if sides[0] != sides[1] and all(sides):
             yield f"{what}: before: {' | '.join(sides[0])}; after: {' | '.join(sides[1])}"
+    compared = [(each.before, each.after) for each in found if each.before and each.after and each.ratio]
+    if any(len(_days(side)) == 1 for pair in compared for side in pair):
+        yield (
+            "days: a side was measured on one day: what differs may be the day. Measure before and after on three days "
+            "each, and the days' spread is part of every interval"
+        )
 
 
 def counts(found: Sequence[Changed]) -> Mapping[str, int]:

@@ -30,10 +30,14 @@ def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
         yield f"Certain for these measurements: {SAME}."
     elif answer.certainty == "likely":
         yield f"The measurements are clear: {SAME}."
-        yield f"But it is not certain, because {_others(answer)}. To be certain, measure on a node of your own."
+        yield f"But it is not certain, because {_others(answer)}."
+        if answer.neighbours:
+            yield "To be certain, measure on a node of your own."
+        if answer.places:
+            yield "Measure both in one call, with repeats on the same nodes."
     elif answer.certainty == "tie":
         yield from _tie(answer, best)
-        if answer.neighbours:
+        if answer.doubts:
             yield f"It is not certain, because {_others(answer)}."
     elif answer.certainty == "unclear":
         yield from _unclear(answer, best)
@@ -56,7 +60,7 @@ def _other_models(answer: Answer) -> Iterator[str]:
 
 
 def _others(answer: Answer) -> str:
-    return "; ".join(answer.neighbours)
+    return "; ".join(answer.doubts)
 
 
 def _alone(answer: Answer, best: Candidate) -> str:
@@ -106,7 +110,7 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
         if far_apart:
             yield f"{_spread(widest)}."
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
-        if answer.neighbours:
+        if answer.doubts:
             yield f"Even then it is not certain, because {_others(answer)}."
     else:
         yield from _repeats_will_hardly_help(answer, among, widest)

@@ -23,7 +23,7 @@ from relay.comparison.grid import Grid, grids
 from relay.comparison.inputs import Inputs, Record, log_of
 from relay.comparison.largest_models import LargestModel
 from relay.comparison.largest_models import found as largest_models
-from relay.comparison.learning import stated_accuracy, time_plot
+from relay.comparison.learning import time_plot
 from relay.comparison.libtorch import InCpp
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.own_script import own_script
@@ -42,7 +42,7 @@ from relay.comparison.page_words import (
 )
 from relay.comparison.pictures import axis_plot, cost_plot, memory_plot, quality_plot, scaling_plot
 from relay.comparison.plots import loss_plot, speed_plot
-from relay.comparison.quality import Quality, quality
+from relay.comparison.quality import Quality, quality, stated_accuracy
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot

@@ -1,15 +1,14 @@
-"""What was learnt, and how fast: the training that a setting is shown beside, and the time to a stated accuracy."""
+"""The training that a setting is shown beside, and a picture of the time to a stated accuracy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from relay.comparison.columns import category
 from relay.comparison.drawing import MUTED, colour_of, figure_of, marker_of, named, styled, svg_of
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
+from relay.comparison.quality import counts, seconds_of
 from relay.comparison.statistics import geometric_mean
 
 # Seconds, and the unit in which an axis up to twice as long is told.
@@ -37,33 +36,11 @@ def _plain(record: Record) -> bool:
     return record.run.shape.world_size == 1 and record.run.computation.precision == "fp32"
 
 
-def stated_accuracy(settings: Sequence[SettingResult], asked: float | None) -> float | None:
-    """The accuracy to which the time is told: `asked`, else the highest whole per cent that all repeats reach.
-
-    Repeats of settings that are no result do not count. None for a task without classes, or where nothing was learnt.
-    """
-    best = [max(found) for each in settings if _counts(each) for record in each.records if (found := _reached(record))]
-    if asked is not None or not best:
-        return asked if best else None
-    return math.floor(100 * min(best)) / 100 or None
-
-
-def seconds_to(record: Record, accuracy: float) -> float | None:
-    """Seconds of training, at the measured speed, until an evaluation found that accuracy; None where none did.
-
-    Evaluations, saving and starts are left out, as in every speed.
-    """
-    steps = [e["step"] for e in _evaluations(record) if e["test_accuracy"] >= accuracy]
-    if not steps or not record.speed:
-        return None
-    return float(min(steps) * record.run.batch.global_batch_size / record.speed)
-
-
 def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: str) -> str | None:
     """Seconds to an accuracy for each setting as SVG, the fewest first; None where no setting has reached it."""
     if accuracy is None:
         return None
-    known = [(each, seconds) for each in settings if _counts(each) and (seconds := _seconds(each, accuracy))]
+    known = [(each, seconds) for each in settings if counts(each) and (seconds := seconds_of(each, accuracy))]
     if not known:
         return None
     known.sort(key=lambda pair: geometric_mean(pair[1]).value)
@@ -88,19 +65,3 @@ def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: s
         axes.locator_params(axis="x", nbins=4)
         axes.grid(axis="x")
         return svg_of(figure, name)
-
-
-def _counts(setting: SettingResult) -> bool:
-    return category(setting.row) == "done"
-
-
-def _seconds(setting: SettingResult, accuracy: float) -> list[float]:
-    return [value for record in setting.records if (value := seconds_to(record, accuracy)) is not None]
-
-
-def _evaluations(record: Record) -> list[dict[str, Any]]:
-    return [e for e in (record.summary or {}).get("evaluations", []) if e.get("test_accuracy") is not None]
-
-
-def _reached(record: Record) -> list[float]:
-    return [e["test_accuracy"] for e in _evaluations(record)]

@@ -1,17 +1,20 @@
-"""Why others may have slowed down the runs: a virtual machine, a shared node, a quota, other programs.
+"""What repeats cannot show: others that computed beside the runs, and settings measured elsewhere or at other times.
 
-Repeats cannot show it: a neighbour that computes during all of one setting's repeats is no spread between them. So no
-answer from such runs is certain.
+A neighbour that computes during all of one setting's repeats is no spread between them. Neither is a node on which all
+of them ran, nor the day. So no answer from such runs is certain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import combinations
 from typing import Any
 
 from relay.comparison.measured import SettingResult
 from relay.comparison.wording import listing, number
 
+APART = timedelta(hours=12)  # between the last start of one setting and the first of another: other days
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
 
@@ -41,3 +44,40 @@ def _programs(settings: Sequence[SettingResult]) -> Iterator[str]:
         cpus, hosts = max(used)
         several = len({host for each in settings for summary in each.summaries for host in summary["hosts"]}) > 1
         yield f"other programs used up to {number(cpus, 2)} CPUs{f' of {listing(hosts)}' if several else ''} meanwhile"
+
+
+def places(settings: Sequence[SettingResult]) -> list[str]:
+    """In which places and when two settings were measured that have neither in common, each as a clause.
+
+    Of settings on one kind of device. Of several such pairs, the first is told.
+    """
+    alike = [(a, b) for a, b in combinations(settings, 2) if a.run.shape.device == b.run.shape.device]
+    found = (next(filter(None, (apart(*pair) for pair in alike)), "") for apart in (_hardware, _nodes, _days))
+    return [clause for clause in found if clause]
+
+
+def _hardware(one: SettingResult, other: SettingResult) -> str:
+    names = [{each["device_name"] for each in setting.summaries if each.get("device_name")} for setting in (one, other)]
+    if not all(names) or names[0] & names[1]:
+        return ""
+    return f"{one.name} ran on {listing(sorted(names[0]))}, and {other.name} on {listing(sorted(names[1]))}"
+
+
+def _nodes(one: SettingResult, other: SettingResult) -> str:
+    """All repeats of one setting on the same nodes, and none of the other's there."""
+    for setting, beside in ((one, other), (other, one)):
+        its, others = ([frozenset(each["hosts"]) for each in some.summaries] for some in (setting, beside))
+        if its and others and len({*its}) == 1 and not frozenset.union(*others) & its[0]:
+            return f"all repeats of {setting.name} ran on {listing(sorted(its[0]))}, and none of {beside.name} did"
+    return ""
+
+
+def _days(one: SettingResult, other: SettingResult) -> str:
+    starts = [[datetime.fromisoformat(each["started_at"]) for each in setting.summaries] for setting in (one, other)]
+    if not all(starts):
+        return ""
+    first, second = (one, other) if min(starts[0]) <= min(starts[1]) else (other, one)
+    early, late = sorted(starts, key=min)
+    if min(late) - max(early) < APART:
+        return ""
+    return f"{first.name} was measured on {max(early):%Y-%m-%d}, and {second.name} on {min(late):%Y-%m-%d}"
