@@ -126,8 +126,7 @@ def test_its_time_ends_in_the_middle_of_an_epoch(python: Path, tmp_path: Path, r
 @pytest.mark.parametrize(
     "options",
     [
-        {"GATHER": "2", "VALIDATE": "0.5"},
-        {"WORKERS": "2", "PLAIN": "1"},
+        {"GATHER": "2", "VALIDATE": "0.5", "WORKERS": "2", "PLAIN": "1"},
         *(pytest.param(one, marks=pytest.mark.long) for one in ({"GATHER": "2"}, {"VALIDATE": "0.5"}, {"EVERY": "2"})),
     ],
 )

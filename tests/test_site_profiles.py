@@ -7,7 +7,7 @@ import io
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,13 @@ READY = names(ROOT)
 RETIRED = {name for name in READY if "retired" in load_site(name, ROOT).description}
 # One of each centre; the others of the Alliance differ from narval in their nodes, which quick tests read.
 SHOWN = ("slurm", "generic", "narval", "trillium-gpu", "zurada", "arc", "della", "engaging")
+PLANNED = ("slurm", "trillium-gpu")  # that any ready site plans, tests/test_site_plans.py shows without a driver
 PROFILES = sorted(p.parent.name for p in ROOT.glob("profiles/*/config.yaml"))
 
 
-def once_each(chosen: Iterable[str]) -> list[Any]:
+def once_each(chosen: Iterable[str], shown: Collection[str] = SHOWN) -> list[Any]:
     """These sites; those that show nothing new are long tests."""
-    return [name if name in SHOWN else pytest.param(name, marks=pytest.mark.long) for name in chosen]
+    return [name if name in shown else pytest.param(name, marks=pytest.mark.long) for name in chosen]
 
 
 def options(profile: Path) -> Any:
@@ -102,7 +103,7 @@ def test_schema_says_which_site_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", once_each(p for p in PROFILES if p != "local" and p not in RETIRED))
+@pytest.mark.parametrize("name", once_each((p for p in PROFILES if p != "local" and p not in RETIRED), PLANNED))
 def test_a_ready_profile_plans(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
     command += ["--profile", ROOT / "profiles" / name, "--dry-run", "--config", "repeats=1"]
