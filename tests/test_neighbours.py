@@ -155,3 +155,22 @@ def test_a_gpu_is_on_another_node_than_cpus(tree: Tree) -> None:
     tree.record(tree.setting("cpu", STEADY, summary=ALONE), hosts=[["n1"]] * 3)
     tree.record(tree.setting("single_gpu", [80_000.0] * 3, summary=ALONE, **ON_GPU), hosts=[["g1"]] * 3)
     assert answer_of(tree).places == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([4800, 1, 4800], "{slow} was timed for 0.13 s (1 step), which is too short"),
+        ([400, 400, 6], "{slow} was timed for 0.77 s (6 steps), which is too short"),
+        ([400, 400, 49], "{slow} was timed for 6.3 s (49 steps), which is too short"),
+        ([50, 50, 50], ""),
+    ],
+)
+def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree, steps: list[int], reason: str) -> None:
+    tree.setting("cpu", STEADY, summary=ALONE)
+    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+    tree.record(slow, measured_steps=steps)
+    found = answer_of(tree)
+    assert found.short == reason.format(slow=found.candidates[1].name)
+    assert found.certainty == ("likely" if reason else "winner")
+    assert words.certainty(found).endswith("Train longer, with more `epochs`.") is bool(reason)

@@ -29,7 +29,7 @@ from relay.comparison.candidates import (
 from relay.comparison.columns import Row, category, told_unit
 from relay.comparison.inputs import Inputs
 from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.neighbours import neighbours, places
+from relay.comparison.neighbours import hardly_timed, neighbours, places
 from relay.comparison.quality import learns_sooner
 from relay.comparison.request import Request, request
 from relay.comparison.table import eligible
@@ -67,11 +67,12 @@ class Answer:
     `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for `neighbours`, which are the reasons why
-    others may have slowed down the runs, `places`, which tell of settings that were measured elsewhere, or `sooner`,
-    which tells of another training that learns faster. tie: `tied` are as fast at the same cost or a higher one.
-    unclear: the intervals do not tell; with `repeats` of each they would (None: not with a reasonable number). alone:
-    nothing else was measured and proven. `job` is what the measured jobs asked for, `least_minutes` the shortest job
-    that the cluster wants. `site_flags`: flags of sbatch that all jobs of the site have.
+    others may have slowed down the runs, `places`, which tell of settings that were measured elsewhere, `sooner`, which
+    tells of another training that learns faster, or `short`, which tells what was timed for too short a time. tie:
+    `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats` of each they
+    would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what the measured
+    jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs
+    of the site have.
     """
 
     task: str
@@ -92,6 +93,7 @@ class Answer:
     neighbours: Sequence[str] = ()
     places: Sequence[str] = ()
     sooner: str = ""
+    short: str = ""
 
     @property
     def one_of_several(self) -> bool:
@@ -123,7 +125,7 @@ class Answer:
     @property
     def doubts(self) -> list[str]:
         """Why the answer is not certain whatever the intervals say, each reason as a clause."""
-        return [*self.neighbours, *self.places, *filter(None, [self.sooner])]
+        return [*self.neighbours, *self.places, *filter(None, [self.sooner, self.short])]
 
     @property
     def tied(self) -> list[Compared]:
@@ -208,13 +210,13 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     rest = [each for each in candidates if each is not best]
     others = [compared(best, each, candidates, rules) for each in rest]
     next_best = chosen(rest, rules) if rest else None
-    found, elsewhere, sooner = neighbours(candidates), places(candidates), learns_sooner(best, candidates)
-    return Answer(
+    answer = Answer(
         best=best,
-        certainty=_certainty(others, [*found, *elsewhere, sooner]),
-        neighbours=found,
-        places=elsewhere,
-        sooner=sooner,
+        certainty=_certainty(others),
+        neighbours=neighbours(candidates),
+        places=places(candidates),
+        sooner=learns_sooner(best, candidates),
+        short=hardly_timed(candidates),
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
@@ -223,6 +225,7 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         wrong=[_wrong(best, each.other) for each in others],
         **told,
     )
+    return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
 
 
 def _longest(best: Candidate, most_minutes: int) -> Job | None:
@@ -247,7 +250,8 @@ def _candidate(found: SettingResult, rules: Rules) -> Candidate:
     return Candidate(found.row, found.label, found.records, cost(found.run, rules))
 
 
-def _certainty(others: Sequence[Compared], found: Sequence[str]) -> Certainty:
+def _certainty(others: Sequence[Compared]) -> Certainty:
+    """As the intervals tell it."""
     relations = {each.relation for each in others}
     if not others:
         return "alone"
@@ -255,7 +259,7 @@ def _certainty(others: Sequence[Compared], found: Sequence[str]) -> Certainty:
         return "unclear"
     if "tie" in relations:
         return "tie"
-    return "likely" if any(found) else "winner"
+    return "winner"
 
 
 def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:

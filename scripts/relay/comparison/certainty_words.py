@@ -35,6 +35,8 @@ def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
             yield "To be certain, measure on a node of your own."
         if answer.places:
             yield "Measure both in one call, with repeats on the same nodes."
+        if answer.short:
+            yield "Train longer, with more `epochs`."
     elif answer.certainty == "tie":
         yield from _tie(answer, best)
         if answer.doubts:

@@ -1,7 +1,7 @@
-"""What repeats cannot show: others that computed beside the runs, and settings measured elsewhere or at other times.
+"""What repeats cannot show: others that computed beside the runs, other places and times, and too short a time.
 
 A neighbour that computes during all of one setting's repeats is no spread between them. Neither is a node on which all
-of them ran, nor the day. So no answer from such runs is certain.
+of them ran, nor the day, nor what only the first second of a training has. So no answer from such runs is certain.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from itertools import combinations
 from typing import Any
 
 from relay.comparison.measured import SettingResult
-from relay.comparison.wording import listing, number
+from relay.comparison.wording import listing, number, seconds
+from relay.spec.labels import counted
 
 APART = timedelta(hours=12)  # between the last start of one setting and the first of another: other days
+LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
 
@@ -81,3 +83,22 @@ def _days(one: SettingResult, other: SettingResult) -> str:
     if min(late) - max(early) < APART:
         return ""
     return f"{first.name} was measured on {max(early):%Y-%m-%d}, and {second.name} on {min(late):%Y-%m-%d}"
+
+
+def hardly_timed(settings: Sequence[SettingResult]) -> str:
+    """Which setting has the repeat that was timed for the shortest time, if that is too short; else ''.
+
+    Commands of the user's are left out: what they count are not always steps.
+    """
+    times = [
+        (steps * each.run.batch.global_batch_size / record.speed, steps, each.name)
+        for each in settings
+        if each.run.strategy.script is None
+        for record in each.records
+        if record.summary and record.speed and (steps := record.summary["measured_steps"]) is not None
+    ]
+    short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
+    if not short:
+        return ""
+    time, steps, name = min(short)
+    return f"{name} was timed for {seconds(time)} ({counted(steps, 'step')}), which is too short"
