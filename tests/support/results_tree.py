@@ -119,7 +119,8 @@ class Tree:
         return {
             "run": run.id, "setting": run.setting_id, "status": "done", "segments": 2, "attempts": 2,
             "samples_per_second": speed, "measured_steps": 4800, "step_seconds_median": 0.003,
-            "step_seconds_p95": 0.004, "data_wait_fraction": 0.02, "train_seconds": 3.0, "allocated_seconds": 10.0 * (1 + run.repeat),
+            "step_seconds_p95": 0.004, "data_wait_fraction": 0.02, "train_seconds": 3.0,
+            "allocated_seconds": 10.0 * (1 + run.repeat),
             "goodput": 0.5 + 0.1 * run.repeat, "peak_memory_bytes": 1000 + run.repeat, "test_accuracy": accuracy,
             "peak_main_memory_bytes": (300 + run.repeat) * 2**20,
             "test_loss": 0.1, "train_loss": 0.05,
