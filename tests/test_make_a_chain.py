@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import random
 import re
 import shutil
@@ -10,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import relay.chain
-from relay.chain import ChainError, Run, Stopped, folder, resume, time_limit
+from relay.base.files import read_json
+from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
 from relay.chain.files import described
 from relay.chain.signals import SIGNALS
 from small_disks import fill, mounts, small
@@ -385,6 +391,80 @@ def test_it_stops_before_the_time_is_over(capsys: pytest.CaptureFixture[str]) ->
         saved(time_limit=1)
     assert (stopped.value.code, stopped.value.step) == (75, 1)
     assert "stops after step 1, which is saved: the job's time is nearly over" in capsys.readouterr().err
+
+
+# What Slurm's commands answer
+
+
+def answers(name: str, text: str) -> None:
+    """A command of Slurm's in this folder, as a site or a busy controller has it."""
+    Path(name).write_text(f"#!/bin/sh\n{text}\n")
+    Path(name).chmod(0o755)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A chain's script, whose last job was 7."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    answers("sbatch", "echo 'Welcome! 3 jobs of yours run.'; echo '17;cluster'")
+    answers("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --time=1\nrelay-chain python train.py\n")
+    Path(".job.sh.chain").write_text('{"job": "7", "after": null}')
+    return Path(".job.sh.chain")
+
+
+def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
+    assert sbatch.main(["job.sh"]) == 0
+    assert read_json(slurm)["job"] == "17"
+    answers("sbatch", "echo 'Welcome!'")
+    with pytest.raises(ChainError, match="no job's number in what it printed: 'Welcome!'; look with squeue"):
+        sbatch.main(["job.sh"])
+
+
+def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> None:
+    answers("squeue", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
+    with pytest.raises(ChainError, match="squeue: slurm_load_jobs error: Socket timed out"):
+        sbatch.main(["job.sh"])
+    assert read_json(slurm)["job"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "variable", "refused"),
+    [
+        ("#SBATCH --export=NONE", [], "", "--export=NONE"),
+        ("#SBATCH --export NIL", [], "", "--export NIL"),
+        ("", ["--export=HOME"], "", "--export=HOME"),
+        ("", [], "NONE", "SBATCH_EXPORT=NONE"),
+        ("#SBATCH --export=NONE", ["--export=ALL,A=1"], "NONE", ""),
+        ("#SBATCH --export=ALL", [], "", ""),
+    ],
+)
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, told: str, words: list[str], variable: str, refused: str
+) -> None:
+    Path("job.sh").write_text(f"#!/bin/sh\n{told}\nrelay-chain python train.py\n")
+    if variable:
+        monkeypatch.setenv("SBATCH_EXPORT", variable)
+    with pytest.raises(ChainError, match=re.escape(f"{refused}: it hands")) if refused else nullcontext():
+        assert sbatch.main([*words, "job.sh"]) == 0
+    assert read_json(slurm)["job"] == ("7" if refused else "17")
+
+
+def test_the_end_is_known_whatever_form_of_times_the_user_likes(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers("squeue", 'echo "${SLURM_TIME_FORMAT:-2030-01-02T03:04:05}${SQUEUE_FORMAT:-}"')
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%all")
+    assert time_limit.end_time() == datetime(2030, 1, 2, 3, 4, 5).timestamp()  # Slurm's local time
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, 524])
+def test_a_file_system_without_locks_is_no_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(number, "Unknown error")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    saved()
 
 
 # It stands alone

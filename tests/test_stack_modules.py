@@ -119,3 +119,13 @@ def test_real_modules_are_loaded_by_it(tmp_path: Path) -> None:
         command = f"set -euo pipefail; {login_node.load_command(wanted)}{shown}"
         done = subprocess.run(["bash", "-c", command], env=os.environ | variables, capture_output=True, text=True)
         assert done.stdout.strip() == found, done.stderr
+
+
+def test_every_rule_of_a_job_has_all_that_a_job_needs() -> None:
+    text = "\n".join(path.read_text() for path in sorted((ROOT / "workflow/rules").glob("*.smk")))
+    rules = {rule.partition(":")[0]: rule for rule in re.split(r"(?m)^rule ", text)[1:]}
+    jobs = {name: rule for name, rule in rules.items() if "**asked_of_slurm(" in rule}
+    assert len(jobs) > 8
+    for name, rule in jobs.items():
+        missing = [part for part in ("conda_of(", "*MODULES", "{LOAD:", "+ ASKED") if part not in rule]
+        assert not missing, name

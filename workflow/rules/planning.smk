@@ -31,7 +31,9 @@ rule speed:
     message:
         "Measuring what a step of {WORDS:{wildcards.setting}} takes" + ASKED
     shell:
-        job("measure_speed.py") + " --spec /dev/stdin"
+        "{LOAD:speed {wildcards.setting}}"
+        + job("measure_speed.py")
+        + " --spec /dev/stdin"
         " --output {output:q} --attempt {resources.attempt} <<< {params.text:q} >> {log:q} 2>&1"
 
 

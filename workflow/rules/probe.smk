@@ -128,6 +128,7 @@ rule largest_model_job:
     message:
         "Searching for the largest model of {WORDS:{wildcards.setting}}" + ASKED
     shell:
+        "{LOAD:largest_model {wildcards.setting}}"
         "printf '%s\\n' {params.text:q} > {params.specification:q};"
         + job("largest_model.py")
         + " --spec {params.specification:q} --output {output:q} {params.limits}"

@@ -26,7 +26,8 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
 LOOK_SECONDS = 0.2
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# The last one is Linux's ENOTSUPP, which autofs and some NFS servers give, and Python does not name.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, 524)
 
 
 class Folder:

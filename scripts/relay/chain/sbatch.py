@@ -10,13 +10,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import slurm
 from .errors import STOPPED, ChainError, say
 from .files import write_json
 from .note import NOTE
@@ -25,7 +26,6 @@ from .time_limit import END_TIME
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
 KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
-_ANSWER_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Chain:
         stale = {name for name in os.environ if name.startswith("SLURM_")} - {"SLURM_CONF"} | {NOTE, END_TIME}
         own = {name: value for name, value in os.environ.items() if name not in stale}
         own[CHAIN] = json.dumps(vars(following))
-        return _slurm("sbatch", "--parsable", *options, *self.words, env=own, cwd=self.folder).partition(";")[0]
+        return slurm.number_of(slurm.call("sbatch", "--parsable", *options, *self.words, env=own, cwd=self.folder))
 
 
 def main(words: Sequence[str]) -> int:
@@ -55,6 +55,11 @@ def main(words: Sequence[str]) -> int:
         raise ChainError(f"sbatch {' '.join(words)}: it names no file; write: relay-chain sbatch [--jobs N] job.sh")
     if "relay-chain" not in (text := script.read_text(encoding="utf-8", errors="replace")) and ".chain" not in text:
         raise ChainError(f"{script} does not call relay-chain: write it before the command that trains")
+    if refused := _exports(words, text):
+        raise ChainError(
+            f"{refused}: it hands the next job no variables, and the chain would end with its first job; allowed: a "
+            "value with ALL, or none at all"
+        )
     record = script.resolve().with_name(f".{script.name}.chain")
     with _recorded(record) as told:
         if (last := told.get("job")) and _is_there(last):
@@ -63,6 +68,15 @@ def main(words: Sequence[str]) -> int:
         told |= {"job": Chain(words, str(Path.cwd()), str(record), most).submit(), "after": None}
     say(f"job {told['job']} is submitted; each job submits the next one, {most} at most")
     return 0
+
+
+def _exports(words: Sequence[str], script: str) -> str:
+    """What keeps this environment from the jobs, as it is written; '' where nothing does."""
+    asked = re.findall(r"(?m)^#SBATCH\s+(--export[= ]\S+)", script)
+    asked += [f"SBATCH_EXPORT={os.environ['SBATCH_EXPORT']}"] if "SBATCH_EXPORT" in os.environ else []
+    asked += [word for word in words if word.startswith("--export=")]
+    # The last one wins: of the script, the environment and the command line.
+    return asked[-1] if asked and "ALL" not in re.split("[=, ]", asked[-1].upper()) else ""
 
 
 def _most(words: list[str]) -> tuple[int, list[str]]:
@@ -92,7 +106,7 @@ class Following:
         elif self.job:
             with _recorded(Path(self.chain.record)) as told:
                 told["after"] = None
-            _slurm("scancel", self.job)
+            slurm.call("scancel", self.job)
 
 
 def follow() -> Following | None:
@@ -130,18 +144,13 @@ def _recorded(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_there(job: str) -> bool:
-    """Whether a job is queued or runs. Slurm forgets a job some minutes after its end, and says so as an error."""
-    with suppress(ChainError):
-        return bool(_slurm("squeue", "--noheader", "--jobs", job, "--format", "%i"))
-    return False
+    """Whether a job is queued or runs. Slurm forgets a job some minutes after its end, and says so as an error.
 
-
-def _slurm(*words: str, **options: Any) -> str:
-    """What a command of Slurm's prints. Raises ChainError with its words."""
+    Raises ChainError where it says anything else: that is no answer, and a second chain would be one too many.
+    """
     try:
-        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_ANSWER_SECONDS, **options)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ChainError(f"{words[0]}: {getattr(error, 'strerror', None) or 'no answer'}") from None
-    if done.returncode:
-        raise ChainError(f"{words[0]}: {' '.join(done.stderr.split())}")
-    return done.stdout.strip()
+        return bool(slurm.call("squeue", "--noheader", "--jobs", job, "--format", "%i"))
+    except ChainError as error:
+        if "invalid job id" in str(error).lower():
+            return False
+        raise

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from . import slurm
 from .errors import ChainError
 
 END_TIME = "RELAY_CHAIN_END_TIME"  # Unix seconds; `relay-chain --time` sets it
@@ -59,9 +59,8 @@ def _slurm_end() -> float | None:
     if job is None:
         return None
     ask = ["squeue", "--noheader", "--jobs", job, "--format", "%e"]
-    with suppress(OSError, ValueError, subprocess.SubprocessError):
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True).stdout
-        return datetime.fromisoformat(told.strip()).timestamp()  # "N/A" is no time
+    with suppress(ValueError, ChainError):
+        return datetime.fromisoformat(slurm.call(*ask, seconds=_ANSWER_SECONDS)).timestamp()  # "N/A" is no time
     return None
 
 

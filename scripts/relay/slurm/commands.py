@@ -216,9 +216,13 @@ def submit(script: str, flags: Sequence[str]) -> str:
     Tried once: a second try could submit the job twice.
     """
     try:
-        return _call(["sbatch", "--parsable", *flags], script, tries=1).stdout.strip().split(";")[0]
+        printed = _call(["sbatch", "--parsable", *flags], script, tries=1).stdout
     except Unavailable as error:
         raise Unavailable(f"{error}; look with `squeue --me` whether it was submitted all the same") from None
+    found = re.findall(r"(?m)^(\d+)(?:;\S+)?$", printed)  # beside a greeting of the site's
+    if len(found) != 1:
+        raise UserError(f"sbatch: no job's number in what it printed: {printed.strip()!r}; look with `squeue --me`")
+    return str(found[0])
 
 
 def keep_configuration() -> None:
