@@ -292,3 +292,29 @@ def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> Non
     status, printed = made.run()
     assert status == 1, printed
     assert "train.py was edited after the plan was made; start the same call again" in printed
+
+
+WHERE = """
+    import json, os
+    names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+    names += ("GPUS_PER_NODE",)
+    found = {name: os.environ.get(name) for name in names}
+    json.dump(found, open(f"found-{os.environ['RANK']}.json", "w"))
+"""
+
+
+def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in `srun --pty bash`, whose step has one process."""
+    for name in ("SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    made = commanded(WHERE, devices_per_node=2, launcher="direct")
+    status, printed = made.run()
+    assert status == 0, printed
+    for rank in range(2):
+        found = json.loads((made.folder / f"found-{rank}.json").read_text())
+        assert (found["SLURM_PROCID"], found["SLURM_LOCALID"], found["SLURM_NTASKS"]) == (str(rank), str(rank), "2")
+        assert (found["PMI_RANK"], found["PMIX_RANK"], found["OMPI_COMM_WORLD_RANK"]) == (None, None, None)
+        assert found["GPUS_PER_NODE"] == "0"

@@ -67,6 +67,10 @@ def folder_of(work: Path, script: Script) -> Path:
     return folder
 
 
+# What srun and MPI's launchers tell a process of its step.
+OF_A_STEP = ("PMI_", "PMIX_", "OMPI_", "SLURM_STEP", "SLURM_TASK", "SLURM_GTIDS", "SLURM_SRUN_", "SLURM_LAUNCH_")
+
+
 def variables(run: Training, here: Here, work: Path, attempt: int, environment: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of the command. A script that is written for srun finds what srun would set."""
     shape, made = run.shape, dict(environment)
@@ -88,8 +92,10 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     if here.each:
         told = {"PROCID": here.rank, "LOCALID": here.local_rank, "NODEID": here.node, "NTASKS": shape.world_size}
         told |= {"NNODES": shape.nodes, "NTASKS_PER_NODE": shape.processes_per_node, "JOB_NUM_NODES": shape.nodes}
-        for name, value in told.items():
-            made.setdefault(f"SLURM_{name}", str(value))
+        if shape.launcher != "srun":  # a step that is around this one, as in an interactive shell, is another's
+            made = {name: value for name, value in made.items() if not name.startswith(OF_A_STEP)}
+        made |= {f"SLURM_{name}": str(value) for name, value in told.items()}
+    made.setdefault("GPUS_PER_NODE", str(shape.gpus_per_node))
     return made
 
 
