@@ -68,6 +68,12 @@ TABLE = (
         f"mostly the GPU's memory is full: {_GPU_MEMORY}; if it is not, torch and its CUDA libraries do not fit",
     ),
     Known(
+        Kind.SETUP,
+        "threads",
+        r"pthread_create(\(\))? failed|blas_thread_init: pthread_create|Thread creation failed",
+        "the limit of processes (`ulimit -u`, or a container's) is reached: take fewer threads or data_workers",
+    ),
+    Known(
         Kind.MEMORY,
         "memory",
         r"(?i)can't allocate memory|cannot allocate memory|out of memory|alloc_failed|bad_alloc|unable to mmap|"
@@ -115,8 +121,23 @@ TABLE = (
     Known(
         Kind.SETUP,
         "shared memory",
-        r"shared memory segment|/dev/shm/nccl|(out of|insufficient) shared memory",
-        "/dev/shm is full or too small: enlarge it (a container's --shm-size), or set NCCL_SHM_DISABLE=1",
+        r"shared memory segment|/dev/shm/nccl|(out of|insufficient) shared memory|signal: Bus error|"
+        r"</torch_\w+>: No space left",
+        "/dev/shm is full or too small: enlarge it (a container's --shm-size), or take fewer data_workers; for NCCL, "
+        "set NCCL_SHM_DISABLE=1",
+    ),
+    Known(
+        Kind.SETUP,
+        "open files",
+        r"Too many open files|received 0 items of ancdata|unable to open shared memory object",
+        "raise the limit (`ulimit -n`, as far as `ulimit -Hn` allows), take fewer data_workers, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    Known(
+        Kind.SETUP,
+        "temporary folder",
+        "AF_UNIX path too long",
+        "its path is too long for a socket: set TMPDIR to a short one, such as /tmp",
     ),
     Known(
         Kind.SETUP,
@@ -129,6 +150,13 @@ TABLE = (
         "environment",
         "No module named 'torch'",
         "the interpreter has no torch: see `environment` in the site's file",
+    ),
+    Known(
+        Kind.SETUP,
+        "environment",
+        "failed to map segment from shared object",
+        "the library's folder is mounted noexec, or memory is limited (`ulimit -v`): choose a folder from which "
+        "programs run (TMPDIR, TORCHINDUCTOR_CACHE_DIR, or `node_disk` in the site's file), or lift the limit",
     ),
     Known(
         Kind.SETUP,
@@ -156,9 +184,15 @@ TABLE = (
         "lost peer",
         r"(closed|reset) by (remote )?peer|gloo/transport|[Bb]roken pipe|Horovod has been shut down|PeerFailed: |"
         r"Dist(Network|Store)Error: |ncclRemoteError|remote process exited|NCCL communicator was aborted|"
-        r"retrieving ncclUniqueId|[Cc]onnection was likely closed|Connection refused|No route to host|"
-        r"DataLoader worker \(pid",
+        r"retrieving ncclUniqueId|[Cc]onnection was likely closed|Connection refused|No route to host",
         "",
+    ),
+    Known(
+        Kind.LOST_PEER,
+        "data worker",
+        r"DataLoader worker \(pid",
+        "the log may have the worker's own words; without any, it was mostly killed for memory: take fewer "
+        "data_workers, or ask for more memory (memory_mb_per_node)",
     ),
     Known(
         Kind.SETUP,
