@@ -63,6 +63,22 @@ DATASETS = "        return Numbers(), Numbers()\n"
 LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
 MODEL = "        return Network()\n"
 OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
+HOOKED = """\
+        made = torch.optim.SGD(parameters, self.learning_rate)
+        made.register_step_post_hook(lambda *_: {})
+        return made
+"""
+SCHEDULER = HOOKED.format("rate.step()").replace(
+    "        made.reg",
+    "        rate = torch.optim.lr_scheduler.LambdaLR(made, lambda step: step / 10)\n        made.reg",
+)
+SAM = """\
+class Sam(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "SAM requires closure"
+
+
+class Task"""
 MORE = "    width = 8\n"  # what is put here belongs to the class
 
 
@@ -226,6 +242,26 @@ MISTAKES = {
         changed(OPTIMIZER, "        return torch.optim.SGD(Network().parameters(), self.learning_rate)\n"),
         "optimizer() holds none of the parameters that it was given",
         "def optimizer",
+    ),
+    "a scheduler": (
+        changed(OPTIMIZER, SCHEDULER),
+        "optimizer() makes a scheduler; each step is taken at the rate that `schedule` says; allowed: an optimiser",
+        "def optimizer",
+    ),
+    "a rate that steps change": (
+        changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(lr=0.5 * made.param_groups[0]['lr'])")),
+        "a step of optimizer()'s changes the learning rate; each step is taken at the rate that `schedule` says",
+        "def optimizer",
+    ),
+    "several losses in a step": (
+        changed(OPTIMIZER, "        return torch.optim.LBFGS(parameters, self.learning_rate)\n"),
+        "step() of LBFGS, called without a closure: TypeError",
+        "def optimizer",
+    ),
+    "a closure": (
+        changed(OPTIMIZER, "        return Sam(parameters, self.learning_rate)\n").replace("class Task", SAM),
+        "step() of Sam, called without a closure: AssertionError: SAM requires closure",
+        "assert closure",
     ),
     "metrics of samples": (
         changed(
