@@ -11,6 +11,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.card.look import Data, look
+from relay.planning.unproven import because
 from relay.spec.looked import Looked
 
 TASK = """\
@@ -63,6 +64,7 @@ DATASETS = "        return Numbers(), Numbers()\n"
 LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
 MODEL = "        return Network()\n"
 OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
+FORWARD = "self.second(F.relu(self.first(inputs)))"
 HOOKED = """\
         made = torch.optim.SGD(parameters, self.learning_rate)
         made.register_step_post_hook(lambda *_: {})
@@ -80,6 +82,7 @@ class Sam(torch.optim.SGD):
 
 class Task"""
 MORE = "    width = 8\n"  # what is put here belongs to the class
+METRICS = MORE + "\n    def metrics(self, outputs, batch):\n        return {}\n\n"
 
 
 def looked(folder: Path, text: str, **options: Any) -> Looked:
@@ -214,7 +217,7 @@ MISTAKES = {
     ),
     "an error in forward": (
         changed("F.relu(self.first(inputs))", "F.relu(self.first(inputs[:, :2]))"),
-        "RuntimeError: ",
+        "a batch of 8 samples: RuntimeError: ",
         "F.relu(self.first(inputs[:, :2]))",
     ),
     "no number": (
@@ -253,6 +256,18 @@ MISTAKES = {
         "a step of optimizer()'s changes the learning rate; each step is taken at the rate that `schedule` says",
         "def optimizer",
     ),
+    "sparse gradients": (
+        changed(FORWARD, "self.second(inputs.long()).sum(1)").replace(
+            "nn.Linear(8, 3)", "nn.Embedding(16, 3, sparse=True)"
+        ),
+        "the gradient of second.weight is sparse, and strategies sum and divide dense ones; allowed: nn.Embedding",
+        "def model",
+    ),
+    "two optimizers": (
+        changed(OPTIMIZER, OPTIMIZER.rstrip() + ", None\n"),
+        "optimizer() returned tuple; allowed: one alone, with groups of parameters; a torch.optim.Optimizer",
+        "def optimizer",
+    ),
     "several losses in a step": (
         changed(OPTIMIZER, "        return torch.optim.LBFGS(parameters, self.learning_rate)\n"),
         "step() of LBFGS, called without a closure: TypeError",
@@ -269,6 +284,11 @@ MISTAKES = {
             MORE + "    def metrics(self, outputs, batch):\n        return {'hit': outputs.argmax(-1) == batch[1]}\n\n",
         ),
         "metrics(): hit is a tensor of shape [8]; allowed: a single number",
+        "def metrics",
+    ),
+    "a metric that is no mean": (
+        changed(MORE, METRICS.format("{'rmse': outputs.square().mean().sqrt()}")),
+        "metrics(): rmse is no mean over samples: of a batch it is ",
         "def metrics",
     ),
     "metrics without a name": (
@@ -457,7 +477,7 @@ WARNINGS = {
             "        made = torch.utils.data.default_collate(samples)\n"
             "        return made[0] + made[0].flip(0), made[1]\n\n",
         ),
-        "collate_fn() makes other samples of a part of a batch",
+        "the samples that collate_fn() makes depend on the others of their batch",
     ),
     "tensors of the CPU": (
         changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] - torch.ones(4), batch[1]\n\n"),
@@ -472,6 +492,74 @@ def test_what_may_be_meant_is_a_warning(case: str, tmp_path: Path) -> None:
     (told,) = looked(tmp_path, text).warnings
     assert words in told
     assert re.search(r"\.py:\d+: ", told)
+
+
+def test_a_metric_of_the_whole_set_follows_from_means(tmp_path: Path) -> None:
+    final = "\n    def final_metrics(self, means):\n        return {'rmse': means['square'] ** 0.5}\n\n"
+    text = changed(MORE, METRICS.format("{'square': outputs.square().mean()}") + final)
+    assert looked(tmp_path, text).task.metrics == ("rmse",)
+
+
+METHOD = MORE + "\n    def {}:\n        return {}\n\n"
+JOINS = METHOD.format("collate_fn(self, samples)", "{}")
+PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tensor(index % 3)\n").replace(
+    MORE,
+    JOINS.format("nn.utils.rnn.pad_sequence([x for x, _ in samples], True), torch.tensor([y for _, y in samples])"),
+)
+TABLE = changed(FORWARD, "self.second(inputs.long()).sum(1)").replace("Linear(8, 3)", "Embedding(16, 3, max_norm=0.1)")
+# On what else than its samples a batch's loss depends, and what the card says of it; '' for nothing.
+DEPENDENT = {
+    "parameters": (TABLE, "the forward pass changes parameters (second.weight)", "def model"),
+    "a transform": (
+        changed(MORE, METHOD.format("transform(self, batch)", "batch[0].roll(1, 0), batch[1]")),
+        "the samples that transform() makes depend on the others",
+        "def transform",
+    ),
+    "outputs": (
+        changed(FORWARD, f"{FORWARD} * inputs.mean()"),
+        "a sample's outputs depend on the other samples",
+        "def model",
+    ),
+    "padding": (
+        PADDED.replace(FORWARD, f"{FORWARD}.mean(1)"),
+        "a sample's loss depends on how far its batch is padded",
+        "def model",
+    ),
+    "masked padding": (PADDED.replace(FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"), "", ""),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENT)
+def test_what_depends_on_other_samples_cannot_be_proven(case: str, tmp_path: Path) -> None:
+    text, words, line = DEPENDENT[case]
+    found = looked(tmp_path, text)
+    told = found.task.card.unrepeatable
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
+    assert because(found.task) == told
+    if place := re.search(r"\.py:(\d+)\)", told):
+        assert line in text.splitlines()[int(place[1]) - 1]
+    assert bool(place) == bool(words)
+
+
+COMPILED = "torch.compile(Network(), backend='eager')"
+DICTS = changed(
+    ITEM, ITEM.replace("torch.full", "{'inputs': torch.full").replace(", torch.t", ", 'y': torch.t")[:-1] + "}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(changed(MODEL, f"        return Network().{kind}()\n") for kind in ("double", "bfloat16")),
+        DICTS.replace("batch[1]", "batch['y']").replace(MODEL, f"        return {COMPILED}\n"),
+    ],
+)
+def test_a_model_of_another_type_and_a_compiled_one_are_looked_at_as_they_are_trained(
+    text: str, tmp_path: Path
+) -> None:
+    found = looked(tmp_path, text)
+    assert (found.warnings, found.task.card.mean_difference) == ((), 0)
 
 
 def test_misspelt_methods_come_with_what_they_cause(tmp_path: Path) -> None:

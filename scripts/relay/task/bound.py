@@ -122,7 +122,8 @@ class BoundTask:
             )
         self._check(model)
         model.train()
-        taken = inspect.signature(model.forward).parameters.values()
+        written = getattr(model, "_orig_mod", model)  # torch.compile's takes anything
+        taken = inspect.signature(written.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
         self._accepted = None if every else frozenset(each.name for each in taken)
         return model
@@ -200,12 +201,17 @@ class BoundTask:
         """The task's further means over the batch's samples."""
         return {name: float(value) for name, value in self.own.metrics(in_float32(outputs), batch).items()}
 
+    def final_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """What evaluations tell of the metrics' means over a whole set."""
+        return {name: float(value) for name, value in self.own.final_metrics(means).items()}
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The task's optimiser for these parameters, at the learning rate of step 0."""
         made: Any = self.own.optimizer(list(parameters))
         if not isinstance(made, torch.optim.Optimizer):
             got = type(made).__name__
-            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: a torch.optim.Optimizer")
+            one = "one alone, with groups of parameters; " if isinstance(made, (tuple, list)) else ""
+            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: {one}a torch.optim.Optimizer")
         for group in made.param_groups:
             group |= self.spec.optimizer_options
             group["lr"] = float(group["lr"])  # a tensor of the user's would be changed in place
