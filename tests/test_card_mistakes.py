@@ -11,6 +11,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.card.look import Data, look
+from relay.card.model import UNWRAPPED
 from relay.planning.unproven import because
 from relay.spec.looked import Looked
 
@@ -479,6 +480,10 @@ WARNINGS = {
         ),
         "the samples that collate_fn() makes depend on the others of their batch",
     ),
+    "broadcasting": (
+        changed(LOSS, "        return F.mse_loss(outputs[:, :1], batch[1].float())\n"),
+        "loss() joins tensors of the shapes [8, 1] and [8], which torch broadcasts to [8, 8]",
+    ),
     "tensors of the CPU": (
         changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] - torch.ones(4), batch[1]\n\n"),
         "allowed: tensors on the batch's device",
@@ -511,7 +516,7 @@ TABLE = changed(FORWARD, "self.second(inputs.long()).sum(1)").replace("Linear(8,
 DEPENDENT = {
     "parameters": (TABLE, "the forward pass changes parameters (second.weight)", "def model"),
     "a transform": (
-        changed(MORE, METHOD.format("transform(self, batch)", "batch[0].roll(1, 0), batch[1]")),
+        changed(MORE, METHOD.format("transform(self, batch)", "batch[0] + batch[0].roll(1, 0), batch[1]")),
         "the samples that transform() makes depend on the others",
         "def transform",
     ),
@@ -524,6 +529,19 @@ DEPENDENT = {
         PADDED.replace(FORWARD, f"{FORWARD}.mean(1)"),
         "a sample's loss depends on how far its batch is padded",
         "def model",
+    ),
+    "joined samples": (
+        WARNINGS["samples that are joined"][0],
+        "the samples that collate_fn() makes depend on the others",
+        "def collate_fn",
+    ),
+    "sorted samples": (changed(MORE, JOINS.format("torch.utils.data.default_collate(samples[::-1])")), "", ""),
+    "padding before samples": (
+        PADDED.replace("samples], True)", "samples], True, 0.0, 'left')").replace(
+            FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"
+        ),
+        "",
+        "",
     ),
     "masked padding": (PADDED.replace(FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"), "", ""),
 }
@@ -552,14 +570,18 @@ DICTS = changed(
     "text",
     [
         *(changed(MODEL, f"        return Network().{kind}()\n") for kind in ("double", "bfloat16")),
-        DICTS.replace("batch[1]", "batch['y']").replace(MODEL, f"        return {COMPILED}\n"),
+        DICTS.replace("batch[1]", "batch['y']"),
     ],
 )
-def test_a_model_of_another_type_and_a_compiled_one_are_looked_at_as_they_are_trained(
-    text: str, tmp_path: Path
+@pytest.mark.parametrize("compiled", [False, True])
+def test_models_of_other_types_and_compiled_ones_are_looked_at_as_they_are_trained(
+    text: str, compiled: bool, tmp_path: Path
 ) -> None:
+    text = text.replace("return Network()", f"return {COMPILED}") if compiled else text
     found = looked(tmp_path, text)
-    assert (found.warnings, found.task.card.mean_difference) == ((), 0)
+    assert found.task.card.mean_difference == 0
+    assert found.task.card.cuts
+    assert [told.partition(": ")[2] for told in found.warnings] == ([UNWRAPPED] if compiled else [])
 
 
 def test_misspelt_methods_come_with_what_they_cause(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
     batch = _transformed(bound, train, stored, seen)
     if mixing := _mixing(train, positions, stored, batch):
         seen.warnings.append(str(mistake(kind, mixing, f"{MIXES.format(mixing)}; is that meant?")))
-        seen.card["dependent"] = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
+        seen.mixes = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
     seen.card["batch"] = tuple(
         Leaf(place=where, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
         for where, leaf in batches.placed(batch)
@@ -143,10 +143,18 @@ def _mixing(split: Split, positions: torch.Tensor, stored: Batch, batch: Batch) 
 
 
 def _alike(whole: Batch, alone: Batch) -> bool:
-    """Whether what two batches have in common is the same within rounding."""
+    """Whether what two batches have in common is the same within rounding. Padding may be before or behind it."""
     for one, other in zip(batches.leaves(whole), batches.leaves(alone), strict=True):
-        common = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=False))
-        if not close(one[common], other[common]):
+        parts = (one[: len(other)], other)
+        sizes = [min(each) for each in zip(*(part.shape for part in parts), strict=True)]
+        for before in (False, True):
+            cuts = [
+                tuple(slice(n - size, n) if before else slice(size) for n, size in zip(part.shape, sizes, strict=True))
+                for part in parts
+            ]
+            if close(parts[0][cuts[0]], parts[1][cuts[1]]):
+                break
+        else:
             return False
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -41,11 +42,17 @@ USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_in
 
 def see(task: Computable, seen: Seen) -> None:
     """Look at a training step and an evaluation of a task. Raises UserError for what cannot be trained."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # torch's word of broadcasting: the look has its own
+        _see(task, seen)
+
+
+def _see(task: Computable, seen: Seen) -> None:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     outputs = computed(task, seen)
-    with calling(kind, "loss"), _Entropy() as entropy, drawn_from(0):
+    with calling(kind, "loss"), _Calls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
-    seen.card["cross_entropy"] = entropy.is_all(loss, outputs)
+    seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
         why = finite.reason(batch, task.samples, bound.split("train"))
         told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
@@ -54,6 +61,10 @@ def see(task: Computable, seen: Seen) -> None:
     seen.metrics = _evaluated(task)
     # What draws outside torch gives another loss each time, whatever it is a mean of.
     seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
+    if seen.card["mean_difference"] and calls.broadcast:
+        n = calls.broadcast
+        told = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
+        seen.warnings.append(f"{place(kind, 'loss')}: {told}; give them one shape, such as by squeeze(1)")
 
 
 def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
@@ -194,11 +205,10 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         is_mean = found < LIMITS[bound.dtype]
         if not is_mean and _mixes(bound, model, batch):
             seen.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
-        # Random numbers depend on lengths.
-        padded = is_mean and not seen.card["equal_shapes"] and not draws.drawn
-        if padded and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
+        padded = not seen.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths
+        if is_mean and (padded or seen.mixes) and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
             why = f"a sample's loss depends on how far its batch is padded {where}: mask what is padded"
-            seen.card.setdefault("dependent", why)
+            seen.card.setdefault("dependent", seen.mixes or why)
     return 0.0 if is_mean else float(f"{found:.3g}")
 
 
@@ -225,23 +235,26 @@ def _mixes(bound: BoundTask, model: nn.Module, batch: Batch) -> bool:
     return any(one.shape == other.shape and not close(one, other) for one, other in pairs)
 
 
-class _Entropy(TorchFunctionMode):
-    """Sees the calls of torch's cross entropy."""
+class _Calls(TorchFunctionMode):
+    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.broadcast = 0
+        self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
         result = func(*args, **given)
+        shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
+        self.broadcast = max([self.broadcast, *(each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes)])
         if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
-            self.calls.append((args[0] if args else given["input"], result))
+            self.entropies.append((args[0] if args else given["input"], result))
         return result
 
-    def is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
+    def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
         held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
-        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.calls)
+        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

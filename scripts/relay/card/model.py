@@ -35,6 +35,9 @@ MOST_FLOPS = 2e9
 HEAVY_FLOPS = 1e8
 FEW_SAMPLES = 3
 DRAWING_SEED = 1
+UNWRAPPED = (
+    "model() returns what torch.compile made; the model itself is trained, and compiled where the config says so"
+)
 
 
 class Computable(NamedTuple):
@@ -54,6 +57,8 @@ def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computab
     """
     meta = _on_meta(bound)
     model = meta if meta is not None else _built(bound, seen.device)
+    if bound.unwrapped:
+        seen.warnings.append(f"{place(type(bound.own), 'model')}: {UNWRAPPED}")
     elements = sum(parameter.numel() for parameter in model.parameters())
     seen.card |= {"parameters": elements, "tied": _tied(model)}
     seen.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
@@ -81,7 +86,7 @@ def _on_meta(bound: BoundTask) -> nn.Module | None:
             model = batches.model_of_type(apart.built(), bound.dtype)
     except Exception:  # whatever it is, the CPU tells whether it is a mistake
         return None
-    bound._accepted = apart._accepted
+    bound._accepted, bound.unwrapped = apart._accepted, apart.unwrapped
     return model if all(each.device == META for each in model.parameters()) else None
 
 

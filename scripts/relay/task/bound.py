@@ -83,6 +83,7 @@ class BoundTask:
 
     def __post_init__(self) -> None:
         self.autocast = AUTOCAST.get(self.precision)
+        self.unwrapped = False  # whether the user's file compiles the model
         self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
 
     @cached_property
@@ -112,6 +113,8 @@ class BoundTask:
         Its own `train` may leave modules in evaluation mode, such as a backbone that is not trained: then they begin
         each job, and go on after each evaluation, so.
 
+        What `torch.compile` has made of it is taken off, because not every strategy has models so.
+
         Raises UserError for what is no module, and for parameters that cannot be trained here.
         """
         with drawn_from(self.seed):  # building a model does not change the rank's own generators
@@ -120,10 +123,11 @@ class BoundTask:
             raise UserError(
                 f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
             )
+        self.unwrapped = hasattr(model, "_orig_mod")
+        model = cast("nn.Module", getattr(model, "_orig_mod", model))
         self._check(model)
         model.train()
-        written = getattr(model, "_orig_mod", model)  # torch.compile's takes anything
-        taken = inspect.signature(written.forward).parameters.values()
+        taken = inspect.signature(model.forward).parameters.values()
         every = any(each.kind is each.VAR_KEYWORD for each in taken)
         self._accepted = None if every else frozenset(each.name for each in taken)
         return model
