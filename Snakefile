@@ -202,6 +202,7 @@ if workflow.is_main_process:
             afterwards={
                 "card": lambda: show_cards(),
                 "chain": lambda: show_trained(),
+                "equivalence": lambda: show_skipped(),
                 "plan": lambda: show_plan(),
                 "status": lambda: show_status(),
                 "selftest": lambda: end_selftest(),

@@ -11,6 +11,8 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.card.look import Data, look
+from relay.card.model import UNWRAPPED
+from relay.planning.unproven import because
 from relay.spec.looked import Looked
 
 TASK = """\
@@ -63,7 +65,25 @@ DATASETS = "        return Numbers(), Numbers()\n"
 LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
 MODEL = "        return Network()\n"
 OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
+FORWARD = "self.second(F.relu(self.first(inputs)))"
+HOOKED = """\
+        made = torch.optim.SGD(parameters, self.learning_rate)
+        made.register_step_post_hook(lambda *_: {})
+        return made
+"""
+SCHEDULER = HOOKED.format("rate.step()").replace(
+    "        made.reg",
+    "        rate = torch.optim.lr_scheduler.LambdaLR(made, lambda step: step / 10)\n        made.reg",
+)
+SAM = """\
+class Sam(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "SAM requires closure"
+
+
+class Task"""
 MORE = "    width = 8\n"  # what is put here belongs to the class
+METRICS = MORE + "\n    def metrics(self, outputs, batch):\n        return {}\n\n"
 
 
 def looked(folder: Path, text: str, **options: Any) -> Looked:
@@ -198,7 +218,7 @@ MISTAKES = {
     ),
     "an error in forward": (
         changed("F.relu(self.first(inputs))", "F.relu(self.first(inputs[:, :2]))"),
-        "RuntimeError: ",
+        "a batch of 8 samples: RuntimeError: ",
         "F.relu(self.first(inputs[:, :2]))",
     ),
     "no number": (
@@ -227,12 +247,49 @@ MISTAKES = {
         "optimizer() holds none of the parameters that it was given",
         "def optimizer",
     ),
+    "a scheduler": (
+        changed(OPTIMIZER, SCHEDULER),
+        "optimizer() makes a scheduler; each step is taken at the rate that `schedule` says; allowed: an optimiser",
+        "def optimizer",
+    ),
+    "a rate that steps change": (
+        changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(lr=0.5 * made.param_groups[0]['lr'])")),
+        "a step of optimizer()'s changes the learning rate; each step is taken at the rate that `schedule` says",
+        "def optimizer",
+    ),
+    "sparse gradients": (
+        changed(FORWARD, "self.second(inputs.long()).sum(1)").replace(
+            "nn.Linear(8, 3)", "nn.Embedding(16, 3, sparse=True)"
+        ),
+        "the gradient of second.weight is sparse, and strategies sum and divide dense ones; allowed: nn.Embedding",
+        "def model",
+    ),
+    "two optimizers": (
+        changed(OPTIMIZER, OPTIMIZER.rstrip() + ", None\n"),
+        "optimizer() returned tuple; allowed: one alone, with groups of parameters; a torch.optim.Optimizer",
+        "def optimizer",
+    ),
+    "several losses in a step": (
+        changed(OPTIMIZER, "        return torch.optim.LBFGS(parameters, self.learning_rate)\n"),
+        "step() of LBFGS, called without a closure: TypeError",
+        "def optimizer",
+    ),
+    "a closure": (
+        changed(OPTIMIZER, "        return Sam(parameters, self.learning_rate)\n").replace("class Task", SAM),
+        "step() of Sam, called without a closure: AssertionError: SAM requires closure",
+        "assert closure",
+    ),
     "metrics of samples": (
         changed(
             MORE,
             MORE + "    def metrics(self, outputs, batch):\n        return {'hit': outputs.argmax(-1) == batch[1]}\n\n",
         ),
         "metrics(): hit is a tensor of shape [8]; allowed: a single number",
+        "def metrics",
+    ),
+    "a metric that is no mean": (
+        changed(MORE, METRICS.format("{'rmse': outputs.square().mean().sqrt()}")),
+        "metrics(): rmse is no mean over samples: of a batch it is ",
         "def metrics",
     ),
     "metrics without a name": (
@@ -421,7 +478,11 @@ WARNINGS = {
             "        made = torch.utils.data.default_collate(samples)\n"
             "        return made[0] + made[0].flip(0), made[1]\n\n",
         ),
-        "collate_fn() makes other samples of a part of a batch",
+        "the samples that collate_fn() makes depend on the others of their batch",
+    ),
+    "broadcasting": (
+        changed(LOSS, "        return F.mse_loss(outputs[:, :1], batch[1].float())\n"),
+        "loss() joins tensors of the shapes [8, 1] and [8], which torch broadcasts to [8, 8]",
     ),
     "tensors of the CPU": (
         changed(MORE, MORE + "    def transform(self, batch):\n        return batch[0] - torch.ones(4), batch[1]\n\n"),
@@ -436,6 +497,91 @@ def test_what_may_be_meant_is_a_warning(case: str, tmp_path: Path) -> None:
     (told,) = looked(tmp_path, text).warnings
     assert words in told
     assert re.search(r"\.py:\d+: ", told)
+
+
+def test_a_metric_of_the_whole_set_follows_from_means(tmp_path: Path) -> None:
+    final = "\n    def final_metrics(self, means):\n        return {'rmse': means['square'] ** 0.5}\n\n"
+    text = changed(MORE, METRICS.format("{'square': outputs.square().mean()}") + final)
+    assert looked(tmp_path, text).task.metrics == ("rmse",)
+
+
+METHOD = MORE + "\n    def {}:\n        return {}\n\n"
+JOINS = METHOD.format("collate_fn(self, samples)", "{}")
+PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tensor(index % 3)\n").replace(
+    MORE,
+    JOINS.format("nn.utils.rnn.pad_sequence([x for x, _ in samples], True), torch.tensor([y for _, y in samples])"),
+)
+TABLE = changed(FORWARD, "self.second(inputs.long()).sum(1)").replace("Linear(8, 3)", "Embedding(16, 3, max_norm=0.1)")
+# On what else than its samples a batch's loss depends, and what the card says of it; '' for nothing.
+DEPENDENT = {
+    "parameters": (TABLE, "the forward pass changes parameters (second.weight)", "def model"),
+    "a transform": (
+        changed(MORE, METHOD.format("transform(self, batch)", "batch[0] + batch[0].roll(1, 0), batch[1]")),
+        "the samples that transform() makes depend on the others",
+        "def transform",
+    ),
+    "outputs": (
+        changed(FORWARD, f"{FORWARD} * inputs.mean()"),
+        "a sample's outputs depend on the other samples",
+        "def model",
+    ),
+    "padding": (
+        PADDED.replace(FORWARD, f"{FORWARD}.mean(1)"),
+        "a sample's loss depends on how far its batch is padded",
+        "def model",
+    ),
+    "joined samples": (
+        WARNINGS["samples that are joined"][0],
+        "the samples that collate_fn() makes depend on the others",
+        "def collate_fn",
+    ),
+    "sorted samples": (changed(MORE, JOINS.format("torch.utils.data.default_collate(samples[::-1])")), "", ""),
+    "padding before samples": (
+        PADDED.replace("samples], True)", "samples], True, 0.0, 'left')").replace(
+            FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"
+        ),
+        "",
+        "",
+    ),
+    "masked padding": (PADDED.replace(FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"), "", ""),
+}
+
+
+@pytest.mark.parametrize("case", DEPENDENT)
+def test_what_depends_on_other_samples_cannot_be_proven(case: str, tmp_path: Path) -> None:
+    text, words, line = DEPENDENT[case]
+    found = looked(tmp_path, text)
+    told = found.task.card.unrepeatable
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
+    assert because(found.task) == told
+    if place := re.search(r"\.py:(\d+)\)", told):
+        assert line in text.splitlines()[int(place[1]) - 1]
+    assert bool(place) == bool(words)
+
+
+COMPILED = "torch.compile(Network(), backend='eager')"
+DICTS = changed(
+    ITEM, ITEM.replace("torch.full", "{'inputs': torch.full").replace(", torch.t", ", 'y': torch.t")[:-1] + "}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(changed(MODEL, f"        return Network().{kind}()\n") for kind in ("double", "bfloat16")),
+        DICTS.replace("batch[1]", "batch['y']"),
+    ],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_models_of_other_types_and_compiled_ones_are_looked_at_as_they_are_trained(
+    text: str, compiled: bool, tmp_path: Path
+) -> None:
+    text = text.replace("return Network()", f"return {COMPILED}") if compiled else text
+    found = looked(tmp_path, text)
+    assert found.task.card.mean_difference == 0
+    assert found.task.card.cuts
+    assert [told.partition(": ")[2] for told in found.warnings] == ([UNWRAPPED] if compiled else [])
 
 
 def test_misspelt_methods_come_with_what_they_cause(tmp_path: Path) -> None:

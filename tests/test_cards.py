@@ -317,7 +317,6 @@ def test_a_sorted_set_shows_a_loss_that_weighs_its_classes(tmp_path: Path) -> No
 )
 def test_a_state_that_is_no_buffer_is_told_as_such(state: str, tmp_path: Path) -> None:
     found = seen_of(tmp_path, state)
-    assert found.task.card.changing
     assert "is another one when it is computed again" in found.task.card.unrepeatable
     told = in_words(found)
     assert "The loss of one batch is another one when it is computed again" in told

@@ -162,6 +162,25 @@ BACKBONE = (
 )
 # As libraries return a model that they have read from a file.
 EVALUATING = BACKBONE.replace("return Whole()", "return Whole().eval()").replace("self.backbone.eval()", "pass")
+# Compiled in the user's file, of another type, with batches that are dicts.
+COMPILED = """
+    def datasets(self, folder):
+        return [[{"x": x, "y": i % 3} for i, x in enumerate(numbers(n, 12))] for n in (64, 16)]
+
+    def model(self):
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(12, 8), nn.Linear(8, 3)
+
+            def forward(self, x):
+                return self.last(torch.tanh(self.first(x)))
+
+        return torch.compile(Whole().bfloat16())
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch["y"])
+"""
 # Computed again in the backward pass, by torch's own two ways.
 AGAIN = (
     IMAGES
@@ -217,6 +236,8 @@ def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any
         pytest.param(CONSTANTS, "ddp", {}, id="constants in float32"),
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
         pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode"),
+        pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
+        pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline"),
         pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),

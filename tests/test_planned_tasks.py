@@ -143,6 +143,12 @@ def test_random_samples_are_read_one_by_one(own: Path) -> None:
     assert not reasons(config)
 
 
+def test_synchronised_norms_are_skipped_on_cpus(own: Path) -> None:
+    config = asked(CPU, DDP, task="my_task.py")
+    seen(config, synced=("1",))
+    assert reasons(config) == 2 * ["SyncBatchNorm (1) computes on GPUs alone, device is cpu; use BatchNorm there"]
+
+
 def test_a_loss_that_is_no_mean_is_measured_only_where_that_is_asked_for(own: Path) -> None:
     config = asked(CPU, DDP, task="my_task.py")
     seen(config, mean_difference=0.02)

@@ -208,6 +208,13 @@ def show_plan():
         sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))
 
 
+def show_skipped():
+    """Print which settings are skipped, and why."""
+    print_anywhere()
+    for line in table.skipped(PLAN):
+        print(line, flush=True)
+
+
 def show_status():
     """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
     print_anywhere()

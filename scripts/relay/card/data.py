@@ -17,15 +17,12 @@ from relay.spec.card import LOOKED_AT, Leaf
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.places import calling, mistake, of_two_devices
+from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import Chosen, Shapes, Split, shapes, spread
 
 SAMPLES = 8  # of a batch, spread over the set: it can be divided into uneven parts, and has targets of several kinds
 EPOCHS = 8  # in which samples are compared, to see whether they are random
-MIXES = (
-    "collate_fn() makes other samples of a part of a batch. Each process joins its own part, so that strategies that "
-    "divide a batch train otherwise; is that meant?"
-)
+MIXES = "the samples that {}() makes depend on the others of their batch, and each process has its own part of it"
 SECONDS = 1.0  # for which further samples are read
 
 
@@ -48,12 +45,13 @@ def see(bound: BoundTask, seen: Seen) -> tuple[Batch, tuple[int, int]]:
     seen.card["random_samples"] = _random(train, positions)
     if seen.card["equal_shapes"]:
         seen.card["sample_bytes"] = sum(leaf.nbytes // len(positions) for leaf in batches.leaves(stored))
-    if bound.own.collate_fn and _mixes(train, positions, stored):
-        seen.warnings.append(str(mistake(kind, "collate_fn", MIXES)))
     batch = _transformed(bound, train, stored, seen)
+    if mixing := _mixing(train, positions, stored, batch):
+        seen.warnings.append(str(mistake(kind, mixing, f"{MIXES.format(mixing)}; is that meant?")))
+        seen.mixes = f"{MIXES.format(mixing)} ({place(kind, mixing)})"
     seen.card["batch"] = tuple(
-        Leaf(place=place, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
-        for place, leaf in batches.placed(batch)
+        Leaf(place=where, shape=tuple(leaf.shape[1:]), dtype=str(leaf.dtype).removeprefix("torch."))
+        for where, leaf in batches.placed(batch)
     )
     return batch, (len(train), len(test))
 
@@ -67,23 +65,23 @@ def _check_leaves(kind: Any, method: str, batch: Batch, count: int) -> None:
             method,
             f"a batch is {type(batch).__name__} without a tensor; allowed: tensors, or tuples, lists and dicts of them",
         )
-    for place, leaf in parts:
+    for where, leaf in parts:
         if not isinstance(leaf, torch.Tensor):
             raise mistake(
-                kind, method, f"{place} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples"
+                kind, method, f"{where} is {type(leaf).__name__}; allowed: tensors, which can be divided by samples"
             )
         if not leaf.dim() or len(leaf) != count:
             raise mistake(
                 kind,
                 method,
-                f"{place} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, "
+                f"{where} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, "
                 "as the first dimension",
             )
         if leaf.device.type != "cpu":
             raise mistake(
                 kind,
                 method,
-                f"{place} is on the device {leaf.device}; allowed: the CPU, from where each strategy moves it",
+                f"{where} is on the device {leaf.device}; allowed: the CPU, from where each strategy moves it",
             )
 
 
@@ -130,16 +128,40 @@ def _rows_alike(split: Split, positions: torch.Tensor) -> bool:
     return True
 
 
-def _mixes(split: Split, positions: torch.Tensor, whole: Batch) -> bool:
-    """Whether a batch's first half is another one when it is joined alone; padding to another length is none."""
-    half = max(1, len(positions) // 2)
-    with calling(type(split.task), "collate_fn"):
-        alone = split.read(Chosen(positions[:half]))
+def _mixing(split: Split, positions: torch.Tensor, stored: Batch, batch: Batch) -> str:
+    """The method that makes other samples of a batch's first half alone; '' for none. `batch` is the transformed one.
+
+    Padding to another length is none.
+    """
+    half = positions[: max(1, len(positions) // 2)]
+    if split.task.collate_fn:
+        with calling(type(split.task), "collate_fn"):
+            if not _alike(stored, split.read(Chosen(half))):
+                return "collate_fn"
+    with calling(type(split.task), "transform"):
+        return "" if _alike(batch, split.ready(split.read(Chosen(half)), torch.device("cpu"))) else "transform"
+
+
+def _alike(whole: Batch, alone: Batch) -> bool:
+    """Whether what two batches have in common is the same within rounding. Padding may be before or behind it."""
     for one, other in zip(batches.leaves(whole), batches.leaves(alone), strict=True):
-        common = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=False))
-        if not _equal(one[common], other[common]):
-            return True
-    return False
+        parts = (one[: len(other)], other)
+        sizes = [min(each) for each in zip(*(part.shape for part in parts), strict=True)]
+        for before in (False, True):
+            cuts = [
+                tuple(slice(n - size, n) if before else slice(size) for n, size in zip(part.shape, sizes, strict=True))
+                for part in parts
+            ]
+            if close(parts[0][cuts[0]], parts[1][cuts[1]]):
+                break
+        else:
+            return False
+    return True
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are the same within rounding."""
+    return torch.allclose(one, other.to(one.dtype), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -30,6 +30,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "loss": ("outputs", "batch"),
     "optimizer": ("parameters",),
     "metrics": ("outputs", "batch"),
+    "final_metrics": ("means",),
     "blocks": ("model",),
     "tensor_plan": ("model",),
 }

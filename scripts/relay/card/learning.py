@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,30 +17,42 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen, several
 from relay.process.generators import drawn_from
+from relay.spec.card import CHANGING
 from relay.task import batches, finite
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
-from relay.task.draws import Draws
+from relay.task.draws import Draws, outside
 from relay.task.in_float64 import InFloat64
 from relay.task.load import told
 from relay.task.mean_loss import LIMITS, Changing, mean_over_samples
 from relay.task.places import calling, mistake, of_machine, place
+from relay.task.split import Chosen
 from relay.task.still import FrozenNorms, still
+from relay.task.user import Task
 
 # Cross entropy without these is what strategies can divide by classes.
+MEAN = 1e-4  # how far a metric may be from the mean of its parts, in float32
+PADDED = 1e-6  # how far a loss may be from that of parts with other padding: sums of other lengths round otherwise
 USUAL = {"weight": None, "reduction": "mean", "label_smoothing": 0.0, "ignore_index": -100}
 
 
 def see(task: Computable, seen: Seen) -> None:
     """Look at a training step and an evaluation of a task. Raises UserError for what cannot be trained."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using a target size")  # torch's word of broadcasting: the look has its own
+        _see(task, seen)
+
+
+def _see(task: Computable, seen: Seen) -> None:
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     outputs = computed(task, seen)
-    with calling(kind, "loss"), _Entropy() as entropy, drawn_from(0):
+    with calling(kind, "loss"), _Calls() as calls, drawn_from(0):
         loss = bound.loss(outputs, batch)
-    seen.card["cross_entropy"] = entropy.is_all(loss, outputs)
+    seen.card["cross_entropy"] = calls.entropy_is_all(loss, outputs)
     if not math.isfinite(float(loss.detach())):
         why = finite.reason(batch, task.samples, bound.split("train"))
         told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
@@ -48,6 +61,10 @@ def see(task: Computable, seen: Seen) -> None:
     seen.metrics = _evaluated(task)
     # What draws outside torch gives another loss each time, whatever it is a mean of.
     seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
+    if seen.card["mean_difference"] and calls.broadcast:
+        n = calls.broadcast
+        told = f"loss() joins tensors of the shapes [{n}, 1] and [{n}], which torch broadcasts to [{n}, {n}]"
+        seen.warnings.append(f"{place(kind, 'loss')}: {told}; give them one shape, such as by squeeze(1)")
 
 
 def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
@@ -67,6 +84,13 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             "no parameter of the model gets a gradient from the loss; allowed: a loss that is computed from the "
             "model's outputs, without detach(), item() or no_grad()",
         )
+    if sparse := [name for name, each in trained.items() if each.grad is not None and each.grad.is_sparse]:
+        raise mistake(
+            kind,
+            "model",
+            f"the gradient of {several(sparse)} is sparse, and strategies sum and divide dense ones; allowed: "
+            "nn.Embedding without sparse=True, and an optimiser of dense gradients, such as Adam for SparseAdam",
+        )
     seen.card["without_gradient"] = tuple(left)
     if left:
         seen.warnings.append(
@@ -82,17 +106,48 @@ def _evaluated(task: Computable) -> tuple[str, ...]:
         with calling(kind, "model"):
             outputs = bound.outputs(task.model.eval(), batch)
         with calling(kind, "loss"):
-            bound.loss(outputs, batch)
+            loss = float(bound.loss(outputs, batch))
         with calling(kind, "metrics"):
-            found = bound.own.metrics(outputs, batch)
-            if not isinstance(found, Mapping):
-                raise mistake(
-                    kind, "metrics", f"metrics() returned {type(found).__name__}; allowed: a dict of names and means"
-                )
-            for name, value in found.items():
-                if problem := _of_metric(name, value):
-                    raise mistake(kind, "metrics", f"metrics(): {problem}")
-    return tuple(found)
+            found = _checked(kind, "metrics", bound.own.metrics(outputs, batch))
+        _check_means(task, {"loss": loss, **{name: float(value) for name, value in found.items()}})
+        with calling(kind, "final_metrics"):
+            means = {name: float(value) for name, value in found.items()}
+            return tuple(_checked(kind, "final_metrics", bound.own.final_metrics(means)))
+
+
+def _checked(kind: type[Task], method: str, found: Any) -> Mapping[str, Any]:
+    """Metrics as they are. Raises UserError for what is none."""
+    if not isinstance(found, Mapping):
+        raise mistake(kind, method, f"{method}() returned {type(found).__name__}; allowed: a dict of names and means")
+    for name, value in found.items():
+        if problem := _of_metric(name, value):
+            raise mistake(kind, method, f"{method}(): {problem}")
+    return found
+
+
+def _check_means(task: Computable, whole: Mapping[str, float]) -> None:
+    """Raise UserError for a metric that is no mean over samples. Nothing is said where the loss is none either."""
+    bound, samples = task.bound, batches.count(task.batch)
+    means = dict.fromkeys(whole, 0.0)
+    try:
+        for part in (slice(samples // 3), slice(samples // 3, samples)):
+            batch = batches.taken(task.batch, part)
+            outputs = bound.outputs(task.model, batch)
+            values = {**bound.metrics(outputs, batch), "loss": float(bound.loss(outputs, batch))}
+            means = {name: means[name] + values[name] * batches.count(batch) / samples for name in whole}
+    except Exception:  # a model that takes no other batch
+        return
+    odd = [name for name in whole if not abs(means[name] - whole[name]) <= MEAN * max(1.0, abs(whole[name]))]
+    odd = [name for name in odd if math.isfinite(whole[name])]
+    if odd and "loss" not in odd:
+        name = odd[0]
+        raise mistake(
+            type(bound.own),
+            "metrics",
+            f"metrics(): {name} is no mean over samples: of a batch it is {whole[name]:.3g}, the mean of its parts is "
+            f"{means[name]:.3g}; allowed: means over samples, and a method final_metrics(self, means) that makes "
+            f"{name} of those of the whole set",
+        )
 
 
 def _of_metric(name: Any, value: Any) -> str:
@@ -121,9 +176,9 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
         exact._accepted, exact.__dict__["own"] = bound._accepted, bound.own  # which may keep something of its model
         model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
         try:
-            return _difference(exact, model, batch, LIMITS[dtype], seen)
+            return _difference(task, exact, model, batch, seen)
         except Changing:
-            seen.card["changing"] = True
+            seen.card["dependent"] = CHANGING
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):
@@ -137,36 +192,69 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
     return None
 
 
-def _difference(bound: BoundTask, model: nn.Module, batch: Batch, limit: float, seen: Seen) -> float:
+def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Batch, seen: Seen) -> float:
     in_float64 = InFloat64() if bound.dtype == torch.float64 else nullcontext()
     with in_float64:
         seen.card["buffers"] = still(model, lambda whole: bound.outputs(whole, batch)).buffers
     with ExitStack() as stack:
         stack.enter_context(in_float64)
         stack.enter_context(drawn_from(0))
-        stack.enter_context(Draws().fixed())
+        stack.enter_context((draws := Draws()).fixed())
         stack.enter_context(FrozenNorms())
-        found = mean_over_samples(bound, model, batch)
-    return 0.0 if found < limit else float(f"{found:.3g}")
+        found, where = mean_over_samples(bound, model, batch), f"({place(type(bound.own), 'model')})"
+        is_mean = found < LIMITS[bound.dtype]
+        if not is_mean and _mixes(bound, model, batch):
+            seen.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
+        padded = not seen.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths
+        if is_mean and (padded or seen.mixes) and mean_over_samples(bound, model, batch, _read(task, bound)) > PADDED:
+            why = f"a sample's loss depends on how far its batch is padded {where}: mask what is padded"
+            seen.card.setdefault("dependent", seen.mixes or why)
+    return 0.0 if is_mean else float(f"{found:.3g}")
 
 
-class _Entropy(TorchFunctionMode):
-    """Sees the calls of torch's cross entropy."""
+def _read(task: Computable, bound: BoundTask) -> Callable[[int, int], Batch]:
+    """From the first and the last sample of a part of the batch to that part as a process reads it by itself."""
+    split = task.bound.split("train")
+    positions, device = task.samples % len(split), batches.leaves(task.batch)[0].device
+
+    def read(start: int, end: int) -> Batch:
+        with outside():
+            part = split.ready(split.read(Chosen(positions[start:end])), torch.device("cpu"))
+            return batches.cast(batches.moved(part, device), bound.dtype)
+
+    return read
+
+
+@torch.no_grad()
+def _mixes(bound: BoundTask, model: nn.Module, batch: Batch) -> bool:
+    """Whether the model gives other outputs for a batch's first half than for the whole batch."""
+    samples, half = batches.count(batch), max(1, batches.count(batch) // 2)
+    parts = (batch, batches.taken(batch, slice(half)))
+    whole, alone = (batches.of_samples(bound.outputs(model, part)) for part in parts)
+    pairs = ((one[: len(one) * half // samples], other) for one, other in zip(whole, alone, strict=True) if one.dim())
+    return any(one.shape == other.shape and not close(one, other) for one, other in pairs)
+
+
+class _Calls(TorchFunctionMode):
+    """Sees a loss call torch's cross entropy, and join (N, 1) with (N,): `broadcast` is N, and 0 where it does not."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.broadcast = 0
+        self.entropies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
         result = func(*args, **given)
+        shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
+        self.broadcast = max([self.broadcast, *(each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes)])
         if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
-            self.calls.append((args[0] if args else given["input"], result))
+            self.entropies.append((args[0] if args else given["input"], result))
         return result
 
-    def is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
+    def entropy_is_all(self, loss: torch.Tensor, outputs: Any) -> bool:
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
         held = {each.untyped_storage()._cdata for each in tree_leaves(outputs) if isinstance(each, torch.Tensor)}
-        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.calls)
+        return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)

@@ -91,6 +91,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
             learning.see(computable, seen)
             channels_last.see(computable, seen)
             outputs.see(computable, seen)
+            optimizer.step(computable)
     return Looked(
         task=replace(spec, card=Card(**seen.card), optimizer=seen.optimizer, metrics=seen.metrics),
         dataset=replace(dataset, train_count=train_count, test_count=test_count),

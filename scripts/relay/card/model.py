@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from relay.card.seen import Seen
+from relay.card.seen import Seen, several
 from relay.card.watch import Watch
 from relay.process.devices import is_gpu
 from relay.process.generators import drawn_from, start_drawing
@@ -24,7 +24,7 @@ from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.caches import emptied
 from relay.task.load import told
-from relay.task.places import calling, mistake, of_two_devices
+from relay.task.places import calling, mistake, of_two_devices, place
 from relay.task.split import spread
 
 META = torch.device("meta")
@@ -35,6 +35,9 @@ MOST_FLOPS = 2e9
 HEAVY_FLOPS = 1e8
 FEW_SAMPLES = 3
 DRAWING_SEED = 1
+UNWRAPPED = (
+    "model() returns what torch.compile made; the model itself is trained, and compiled where the config says so"
+)
 
 
 class Computable(NamedTuple):
@@ -54,9 +57,12 @@ def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computab
     """
     meta = _on_meta(bound)
     model = meta if meta is not None else _built(bound, seen.device)
+    if bound.unwrapped:
+        seen.warnings.append(f"{place(type(bound.own), 'model')}: {UNWRAPPED}")
     elements = sum(parameter.numel() for parameter in model.parameters())
     seen.card |= {"parameters": elements, "tied": _tied(model)}
     seen.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
+    seen.card["synced"] = tuple(n for n, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm))
     watch = None if meta is None else _watched_on_meta(bound, meta, batch, seen)
     if meta is not None and watch is None:
         model = _built(bound, seen.device)
@@ -77,16 +83,16 @@ def _on_meta(bound: BoundTask) -> nn.Module | None:
     apart.__dict__["own"] = copy.copy(bound.own)  # it may keep what it makes
     try:
         with META, emptied():
-            model = apart.built()
+            model = batches.model_of_type(apart.built(), bound.dtype)
     except Exception:  # whatever it is, the CPU tells whether it is a mistake
         return None
-    bound._accepted = apart._accepted
+    bound._accepted, bound.unwrapped = apart._accepted, apart.unwrapped
     return model if all(each.device == META for each in model.parameters()) else None
 
 
 def _built(bound: BoundTask, device: torch.device) -> nn.Module:
     with calling(type(bound.own), "model"):
-        return bound.built().to(device)
+        return batches.model_of_type(bound.built(), bound.dtype).to(device)
 
 
 def _small(bound: BoundTask, device: torch.device) -> Computable | None:
@@ -126,8 +132,8 @@ def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, seen: See
 
 def _of_another_device(bound: BoundTask, error: Exception) -> str:
     file = Path(inspect.getfile(type(bound.own)))
-    place = told(error, file).partition(f": {type(error).__name__}")[0]  # its words name the meta device
-    return f"{place}: the model joins tensors of two devices, and fails on a GPU; make them on its inputs' device"
+    where = told(error, file).partition(f": {type(error).__name__}")[0]  # its words name the meta device
+    return f"{where}: the model joins tensors of two devices, and fails on a GPU; make them on its inputs' device"
 
 
 def watched(watch: Watch, samples: int, seen: Seen, *, flops: bool = True) -> None:
@@ -169,12 +175,13 @@ def computed(task: Computable, seen: Seen) -> Any:
     Raises UserError for what the model raises.
     """
     bound, batch = task.bound, task.batch
-    with drawn_from(DRAWING_SEED), calling(type(bound.own), "model"):
+    with drawn_from(DRAWING_SEED), calling(type(bound.own), "model", f"a batch of {batches.count(batch)} samples"):
         _start_gpu(seen.device)
         before = _elsewhere()
         watch = Watch(task.model.train())
         with watch.watching():
             outputs = bound.outputs(task.model, batch)
+        _see_changed(task, seen)
         moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
         start_drawing(DRAWING_SEED)
         _start_gpu(seen.device)
@@ -185,6 +192,16 @@ def computed(task: Computable, seen: Seen) -> Any:
     same = all(_same(one, other) for one, other in pairs)
     seen.card["outside"] = moved if moved or same else ("a generator of its own",)
     return outputs
+
+
+def _see_changed(task: Computable, seen: Seen) -> None:
+    """Put onto the card which parameters a forward pass of one of the two models has changed."""
+    pairs = zip(task.model.named_parameters(), task.again.parameters(), strict=True)
+    if changed := [name for (name, one), other in pairs if not _same(one, other)]:
+        seen.card["dependent"] = (
+            f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding does "
+            f"({place(type(task.bound.own), 'model')}): each process changes those that its samples read"
+        )
 
 
 def _start_gpu(device: torch.device) -> None:

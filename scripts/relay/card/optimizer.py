@@ -8,11 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from relay.card.model import Computable
 from relay.card.seen import Seen, several
 from relay.task.bound import BoundTask
-from relay.task.places import calling, mistake, place
+from relay.task.places import calling, fail, mistake, of_machine, place
 
 OPTIONS = ("momentum", "weight_decay")
+SCHEDULED = (
+    "each step is taken at the rate that `schedule` says; allowed: an optimiser whose rate stays, and in the class "
+    'schedule = {"kind": "cosine", "warmup_epochs": 1}, say'
+)
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
 
@@ -41,17 +46,31 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         seen.warnings.append(
             f"{place(kind, 'optimizer')}: optimizer() leaves out {several(left)}, which are never trained then"
         )
-    if type(made).__name__ == "LBFGS":
-        raise mistake(
-            kind,
-            "optimizer",
-            "optimizer() returned LBFGS, which computes several losses in a step; allowed: an optimiser of one loss",
-        )
+    if any("initial_lr" in group for group in made.param_groups):  # where torch's schedulers keep the first rate
+        raise mistake(kind, "optimizer", f"optimizer() makes a scheduler; {SCHEDULED}")
     seen.optimizer = type(made).__name__.lower()
     seen.card["optimizer_options"] = {
         name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
     }
     _see_parts(bound, made, list(parameters.values()), seen)
+
+
+def step(task: Computable) -> None:
+    """Take a step with the gradients that the model has. The last look, because it changes the model.
+
+    Raises UserError where it fails, as one does that computes several losses, and where it changes the learning rate.
+    """
+    bound, kind = task.bound, type(task.bound.own)
+    made = bound.optimizer(task.model.parameters())
+    rates = [group["lr"] for group in made.param_groups]
+    try:
+        made.step()
+    except Exception as error:
+        if of_machine(error):
+            raise
+        fail(kind, "optimizer", error, f"step() of {type(made).__name__}, called without a closure")
+    if [group["lr"] for group in made.param_groups] != rates:
+        raise mistake(kind, "optimizer", f"a step of optimizer()'s changes the learning rate; {SCHEDULED}")
 
 
 def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], seen: Seen) -> None:

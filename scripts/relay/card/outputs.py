@@ -14,7 +14,7 @@ from relay.task.batches import OUTPUTS, Along
 
 
 def see(task: Computable, seen: Seen) -> None:
-    """Look at the outputs of two batches, the second of which has a sample more. The last look: it moves buffers."""
+    """Look at the outputs of two batches, the second of which has a sample more. It moves buffers."""
     seen.card["outputs_along"] = _along(task, training=False)
     seen.card["training_outputs_along"] = _along(task, training=True)
 

@@ -15,12 +15,13 @@ SHOWN = 3  # names in a line
 class Seen:
     """`card` are fields of the card, `warnings` lines for the user; `optimizer` and `metrics` are a TaskSpec's.
 
-    `device` is where the model is computed.
+    `device` is where the model is computed. `mixes` says that the data's samples depend on each other; '' if not.
     """
 
     device: torch.device
     card: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    mixes: str = ""
     optimizer: str = ""
     metrics: tuple[str, ...] = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from relay.spec.card import CHANGING, LOOKED_AT, Card
+from relay.spec.card import LOOKED_AT, Card
 from relay.spec.dataset import DatasetSpec
 from relay.spec.labels import counted
 from relay.spec.looked import Looked
@@ -104,8 +104,8 @@ def _model(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
 
 def _dividing(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
     card = task.card
-    if card.changing:
-        yield f"{CHANGING[0].upper()}{CHANGING[1:]}. So nothing can be proven."
+    if card.dependent:
+        yield f"{card.dependent[0].upper()}{card.dependent[1:]}. So nothing can be proven."
     elif not card.outside:  # its loss is another one each time
         yield _loss(card)
     yield from _outputs(card)

@@ -147,6 +147,8 @@ def _computing_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
 def _task_problems(setting: Setting, needs: Requirements) -> Iterator[str]:
     """Why the task cannot be trained so, by its card; nothing for what the card does not know."""
     task, card, options = setting.task, setting.task.card, setting.strategy.options
+    if card.synced and setting.shape.device == "cpu":
+        yield f"SyncBatchNorm ({card.synced[0]}) computes on GPUs alone, device is cpu; use BatchNorm there"
     pictures = any(len(leaf.shape) == 3 and leaf.shape[0] > 1 for leaf in card.batch)
     if setting.computation.channels_last and card.batch and not pictures:
         yield f"channels_last is for images of several channels, a batch of {task.name} has none"

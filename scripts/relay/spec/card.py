@@ -32,11 +32,11 @@ class Card:
     Model: `parameters` are counted. `cuts` are the names of modules at which a pipeline may cut it, `uncuttable` says
     why there are none. `matrices` is the part of the parameters that tensor parallelism splits; each of `divisible`, by
     name, is a number that its processes must divide. `experts` are those of a mixture. `tied` are names that share a
-    parameter. `dropout` and `batch_norm` name modules or functions, `buffers` what a forward pass changes beside
-    BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside torch's that they come
-    from. `without_gradient` are parameters that the first step leaves out. `forward_flops` are floating-point
-    operations of a sample's forward pass. `channels_last`: it is for pictures, and computes the same where the channels
-    of each pixel lie side by side in memory; False where it cannot be computed so on CPUs.
+    parameter. `dropout` and `batch_norm` name modules or functions, `synced` those of SyncBatchNorm, `buffers` what a
+    forward pass changes beside BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside
+    torch's that they come from. `without_gradient` are parameters that the first step leaves out. `forward_flops` are
+    floating-point operations of a sample's forward pass. `channels_last`: it is for pictures, and computes the same
+    where the channels of each pixel lie side by side in memory; False where it cannot be computed so on CPUs.
 
     Options: `no_options` are plain values of the class that are no options, because of their type.
 
@@ -47,7 +47,8 @@ class Card:
     such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it
     gets a part of the parameters, as each stage of a pipeline does.
 
-    Loss: `changing`: the loss of one batch is another one when it is computed again. `mean_difference` is how far a
+    Loss: `dependent` says on what else than its samples a batch's loss depends: on a state, on how a batch is divided,
+    or on padding. `mean_difference` is how far a
     batch's loss is from the weighted losses of its parts, in float64: a mean over samples where it is at most
     `ROUNDING`. `cross_entropy`: torch's cross entropy of the model's outputs is all of it.
     """
@@ -76,15 +77,14 @@ class Card:
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
     grouped_by_place: bool = False
-    changing: bool = False
+    synced: tuple[str, ...] = ()
+    dependent: str = ""
     mean_difference: float | None = None
     cross_entropy: bool = False
 
     @property
     def unrepeatable(self) -> str:
         """Why no other process can repeat a step of the training, in a sentence; '' where nothing is known of that."""
-        if self.changing:
-            return CHANGING
-        if not self.outside:
-            return ""
+        if self.dependent or not self.outside:
+            return self.dependent
         return f"the model draws random numbers from {' and '.join(self.outside)}, which no other process repeats"

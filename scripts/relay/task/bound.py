@@ -83,6 +83,7 @@ class BoundTask:
 
     def __post_init__(self) -> None:
         self.autocast = AUTOCAST.get(self.precision)
+        self.unwrapped = False  # whether the user's file compiles the model
         self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
 
     @cached_property
@@ -112,6 +113,8 @@ class BoundTask:
         Its own `train` may leave modules in evaluation mode, such as a backbone that is not trained: then they begin
         each job, and go on after each evaluation, so.
 
+        What `torch.compile` has made of it is taken off, because not every strategy has models so.
+
         Raises UserError for what is no module, and for parameters that cannot be trained here.
         """
         with drawn_from(self.seed):  # building a model does not change the rank's own generators
@@ -120,6 +123,8 @@ class BoundTask:
             raise UserError(
                 f"task {self.spec.name}: model() returned {type(model).__name__}; allowed: a torch.nn.Module"
             )
+        self.unwrapped = hasattr(model, "_orig_mod")
+        model = cast("nn.Module", getattr(model, "_orig_mod", model))
         self._check(model)
         model.train()
         taken = inspect.signature(model.forward).parameters.values()
@@ -200,12 +205,17 @@ class BoundTask:
         """The task's further means over the batch's samples."""
         return {name: float(value) for name, value in self.own.metrics(in_float32(outputs), batch).items()}
 
+    def final_metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """What evaluations tell of the metrics' means over a whole set."""
+        return {name: float(value) for name, value in self.own.final_metrics(means).items()}
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The task's optimiser for these parameters, at the learning rate of step 0."""
         made: Any = self.own.optimizer(list(parameters))
         if not isinstance(made, torch.optim.Optimizer):
             got = type(made).__name__
-            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: a torch.optim.Optimizer")
+            one = "one alone, with groups of parameters; " if isinstance(made, (tuple, list)) else ""
+            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: {one}a torch.optim.Optimizer")
         for group in made.param_groups:
             group |= self.spec.optimizer_options
             group["lr"] = float(group["lr"])  # a tensor of the user's would be changed in place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
@@ -36,10 +37,13 @@ class Computes(Protocol):
 
 
 @torch.no_grad()
-def mean_over_samples(task: Computes, model: nn.Module, batch: Batch) -> float:
+def mean_over_samples(
+    task: Computes, model: nn.Module, batch: Batch, read: Callable[[int, int], Batch] | None = None
+) -> float:
     """How far the loss of a batch is from the mean of its parts' losses, weighted by their samples; 0 for a mean.
 
-    In two and in three uneven parts. The model must treat each sample by itself: BatchNorm frozen, draws fixed.
+    In two and in three uneven parts, which `read` gives by their first and last sample; None: cut from the batch.
+    The model must treat each sample by itself: BatchNorm frozen, draws fixed.
     Where the difference is beyond `LIMITS`, the loss is a sum, or compares the samples of a batch with each other.
     It is infinite where a part has no finite loss and the batch has one. Raises NotFinite where the batch has none, and
     Changing where something else than the batch decides on its loss, such as a counter.
@@ -48,6 +52,7 @@ def mean_over_samples(task: Computes, model: nn.Module, batch: Batch) -> float:
     def loss_of(part: Batch) -> float:
         return float(task.loss(task.outputs(model, part), part))
 
+    read = read or (lambda start, end: batches.taken(batch, slice(start, end)))
     samples, whole = batches.count(batch), loss_of(batch)
     if not math.isfinite(whole):
         raise NotFinite(f"the loss of the first batch is {whole:g}")
@@ -57,6 +62,6 @@ def mean_over_samples(task: Computes, model: nn.Module, batch: Batch) -> float:
     for cuts in ([samples // 3], [samples // 4, samples // 4 + samples // 3]):
         places = [0, *cuts, samples]
         parts = [(start, end) for start, end in pairwise(places) if end > start]
-        mean = sum((end - start) / samples * loss_of(batches.taken(batch, slice(start, end))) for start, end in parts)
+        mean = sum((end - start) / samples * loss_of(read(start, end)) for start, end in parts)
         found.append(abs(mean - whole) / max(1.0, abs(whole)) if math.isfinite(mean) else math.inf)
     return max(found)

@@ -46,12 +46,12 @@ def mistake(kind: type[Task], name: str, problem: str) -> UserError:
 
 
 @contextmanager
-def calling(kind: type[Task], name: str) -> Iterator[None]:
-    """Tell what a method of the user's raises in one line, with the line where it was raised. Raises UserError."""
+def calling(kind: type[Task], name: str, of: str = "") -> Iterator[None]:
+    """Tell what a method of the user's raises in one line, as `fail` does. Raises UserError."""
     try:
         yield
     except Exception as error:
-        fail(kind, name, error)
+        fail(kind, name, error, of)
 
 
 def fail(kind: type[Task], name: str, error: Exception, of: str = "") -> NoReturn:

@@ -104,6 +104,10 @@ class Task:
         """Further means over the batch's samples, by name, for evaluations. The first one leads in the report."""
         return {}
 
+    def final_metrics(self, means: Mapping[str, float]) -> Mapping[str, torch.Tensor | float]:
+        """What evaluations tell, from the means of `metrics` over the whole set: R² from means of squares, say."""
+        return means
+
     def blocks(self, model: nn.Module) -> list[nn.Module] | None:
         """The modules that sharding, recomputation and pipelines take as units; None: they are found."""
         return None

@@ -40,7 +40,7 @@ class Evaluation:
         Some strategies need equal shapes: the last batch is filled up with copies of the first sample, which do not
         count. Where the model returns its own loss, theirs is a part of it. It is measured alone, and taken off.
         """
-        return means(self.strategy.ranks.gather(self.totals()))
+        return found(self.task, self.strategy.ranks.gather(self.totals()))
 
     def totals(self) -> tuple[dict[str, float], int]:
         """Loss and metrics of this replica's slices, each summed over samples, and how many samples these are."""
@@ -83,9 +83,9 @@ class Evaluation:
         return {"loss": float(self.task.loss(outputs, batch)), **metrics}
 
 
-def means(told: Sequence[tuple[Mapping[str, float], int]]) -> tuple[float, dict[str, float]]:
-    """The mean loss and the mean metrics of what replicas have summed up."""
+def found(task: BoundTask, told: Sequence[tuple[Mapping[str, float], int]]) -> tuple[float, dict[str, float]]:
+    """The mean loss, and the metrics that follow from the means of what replicas have summed up."""
     samples = sum(count for _, count in told)
     names = dict.fromkeys(name for part, count in told if count for name in part)
-    found = {name: sum(part.get(name, 0.0) for part, count in told if count) / samples for name in names}
-    return found.pop("loss"), found
+    means = {name: sum(part.get(name, 0.0) for part, count in told if count) / samples for name in names}
+    return means.pop("loss"), task.final_metrics(means)
