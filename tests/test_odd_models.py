@@ -195,14 +195,47 @@ CHAOTIC = (
 """
 )
 
+# What a smooth twin replaces, and products that no rank divides, in the optimiser's own step: as of Muon.
+CLIPPING = (
+    IMAGES
+    + """
+    def model(self):
+        return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
 
-def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any]:
-    """The verdict on a strategy of two processes, of a task with this text."""
+    def optimizer(self, parameters):
+        class Clipping(torch.optim.AdamW):
+            def step(self, closure=None):
+                held = [each for group in self.param_groups for each in group["params"]]
+                for each in held:
+                    if each.ndim > 1:
+                        each.grad = each.grad @ each.grad.T @ each.grad / each.grad.norm().clamp(min=1e-7) ** 2
+                nn.utils.clip_grad_norm_(held, 0.1)
+                return super().step(closure)
+
+        return Clipping(parameters, self.learning_rate)
+"""
+)
+# Of each process it is another training.
+BY_PROCESS = (
+    IMAGES
+    + """
+    def model(self):
+        return nn.Linear(12, 3)
+
+    def optimizer(self, parameters):
+        import os
+        return torch.optim.SGD(parameters, self.learning_rate, momentum=os.getpid() % 997 / 1000)
+"""
+)
+
+
+def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: Any) -> dict[str, Any]:
+    """The verdict on a strategy, of a task with this text."""
     file = folder / "odd.py"
     file.write_text(HEAD + text)
     task = spec_of("odd", str(file))
     task = replace(task, card=replace(task.card, **card))
-    return verdict_of(gate_of(task, folder / "data", strategy, 2, batch=8), folder / "data", folder)
+    return verdict_of(gate_of(task, folder / "data", strategy, processes, batch=8), folder / "data", folder)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +251,8 @@ def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
         pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode"),
         pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
+        pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
+        pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
     ],
@@ -226,6 +261,15 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     verdict = judged(tmp_path, text, strategy, **card)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
+
+
+def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, BY_PROCESS, "cpu", 1)
+    assert verdict["problems"] == []
+    assert verdict["unprovable"].startswith(
+        "the plain training and this one should be the same code, so that this is a fault of the proof, which we ask "
+        "you to report: algorithm: losses: "
+    )
 
 
 def test_what_rounding_alone_moves_at_any_learning_rate_is_not_called_proven(tmp_path: Path) -> None:
