@@ -163,13 +163,13 @@ def of_scripts(gate: str) -> dict[str, Any]:
     return {**Verdict(gate, unprovable=why).as_dict(), "strategy_source": None}
 
 
-def failed_at(unfinished: Mapping[str, Any], how: str) -> dict[str, Any]:
-    """The verdict of a gate that failed at an own batch, and `how`; `unfinished` is its verdict before that batch.
+def failed_at(unfinished: Mapping[str, Any], problem: str) -> dict[str, Any]:
+    """The verdict of a gate that failed at an own batch; `unfinished` is its verdict before that batch.
 
     What it has shown at smaller batches stands. Runs with a larger batch are not proven.
     """
     verdict = {**unfinished, "equivalent": False}
-    own = Verdict(verdict["gate"], problems=[f"the strategy failed at it{how}"])
+    own = Verdict(verdict["gate"], problems=[problem])
     entry = {**verdict.pop("at"), "equivalent": False, **own._found()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
 
