@@ -24,6 +24,7 @@ from relay.planning.gpus import count_gpus
 from relay.planning.planner import plan
 from relay.planning.reading import read_config
 from relay.proof.campaign import Proof, markdown
+from relay.run_folder.raised import refusing
 from relay.spec.messages import unknown
 
 ROOT = Path(__file__).resolve().parents[1]  # the locks of the stacks are below it
@@ -98,7 +99,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for row in (row for number in range(1, given.passes + 1) for proof in asked for row in proof.cells(number)):
         rows.append(row)
-        found = "equivalent" if row["equivalent"] else f"NOT equivalent: {row['problems']}"
+        found = "equivalent" if row["equivalent"] else refusing([row["problems"]])
         if why := row["not proven because"]:
             found = f"not proven, because {why}"
         words = (row[name] for name in ("task", "strategy", "options", "precision"))

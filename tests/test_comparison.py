@@ -206,13 +206,13 @@ def test_strategy_that_fails_in_the_gate_is_struck_out(tree: Tree) -> None:
     nothing = {
         "parts": [],
         "max_loss_difference": None,
-        "problems": ["the strategy failed in the gate: KeyError: 'x'"],
+        "problems": ["it cannot run this training: KeyError: 'x'"],
     }
     verdict = REFUSED | nothing | {"samples_per_rank": None, "bytes_sent_per_step": None}
     tree.setting("ddp", [100.0, 101.0], verdict=verdict)
-    assert tree.row("ddp")["reason"] == "the strategy failed in the gate: KeyError: 'x'"
+    assert tree.row("ddp")["reason"] == "it cannot run this training: KeyError: 'x'"
     assert tree.compare() == 0
-    assert "the strategy failed in the gate: KeyError: &#39;x&#39;" in tree.html
+    assert "it cannot run this training: KeyError: &#39;x&#39;" in tree.html
 
 
 def test_a_lossy_setting_is_marked_as_such_wherever_it_stands(

@@ -165,8 +165,8 @@ WRONG = [
         says=("algorithm: names of parameters differ from the reference's: ['conv1.bias', 'conv1.weight',",),
     ),
     # Failing is no proof of equivalence
-    Planted("wrong_crash", says=("the strategy failed in the gate: RuntimeError: no such wrapper",)),
-    Planted("wrong_second_rank_crashes", says=("the strategy failed in the gate: RuntimeError: the third step",)),
+    Planted("wrong_crash", says=("it cannot run this training: wrong_crash.py:",)),
+    Planted("wrong_second_rank_crashes", says=("it cannot run this training: wrong_second",)),
 ]
 
 

@@ -73,7 +73,7 @@ def test_a_fault_that_others_may_have_caused_is_a_verdict_only_when_it_is_met_ag
     second = judged(gates, path, attempt=2)
     assert second.status == 0
     assert second.verdict["equivalent"] is not always
-    blamed = [f"the strategy failed in the gate twice, the second time alone: {told}"]
+    blamed = [f"it cannot run this training, and failed twice, the second time alone: {told}"]
     assert second.verdict["problems"] == (blamed if always else [])
     assert not second.output.with_name(FAULTED).exists()
 
@@ -107,7 +107,8 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
     found = judged(gates, path)
     assert found.status == 0
     assert found.verdict["equivalent"] is False
-    assert found.verdict["problems"] == ["the strategy failed in the gate: RuntimeError: late"]
+    line = path.read_text().partition("raise RuntimeError")[0].count("\n") + 1
+    assert found.verdict["problems"] == [f"it cannot run this training: raises.py:{line}: RuntimeError: late"]
 
 
 def test_a_right_strategy_ends_well(gates: Gates, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs
 
 @pytest.mark.parametrize(
     ("harm", "status", "told"),
-    [("crashes", 0, "failed in the gate: RuntimeError"), ("is wrong", 0, "algorithm"), ("is killed", 75, "")],
+    [("crashes", 0, "it cannot run this training"), ("is wrong", 0, "algorithm"), ("is killed", 75, "")],
 )
 def test_a_gate_that_fails_beside_others_is_judged_again_by_its_own_job(
     gates: Gates, specs: dict[str, Path], harm: str, status: int, told: str

@@ -11,7 +11,10 @@ import torch
 from torch import nn
 
 import debian_packages
+import preloaded
 from relay.base.errors import UserError
+from relay.base.files import read_json
+from relay.equivalence.job import run_gate
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.unprovable import unprovable
 from relay.task import batches
@@ -19,7 +22,7 @@ from relay.task.bound import BoundTask
 from relay.task.still import still
 from stacks import provide
 from test_any_model import HEAD
-from trial_runs import CPU, gate_of, spec_of, verdict_of
+from trial_runs import CPU, gate_of, reference_of, spec_of, verdict_of
 
 IMAGES = """
     def datasets(self, folder):
@@ -214,14 +217,63 @@ CHAOTIC = (
 """
 )
 
+# What a smooth twin replaces, and products that no rank divides, in the optimiser's own step: as of Muon.
+CLIPPING = (
+    IMAGES
+    + """
+    def model(self):
+        return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
 
-def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any]:
-    """The verdict on a strategy of two processes, of a task with this text."""
+    def optimizer(self, parameters):
+        class Clipping(torch.optim.AdamW):
+            def step(self, closure=None):
+                held = [each for group in self.param_groups for each in group["params"]]
+                for each in held:
+                    if each.ndim > 1:
+                        each.grad = each.grad @ each.grad.T @ each.grad / each.grad.norm().clamp(min=1e-7) ** 2
+                nn.utils.clip_grad_norm_(held, 0.1)
+                return super().step(closure)
+
+        return Clipping(parameters, self.learning_rate)
+"""
+)
+IN_PLACE = (
+    IMAGES
+    + """
+    def model(self):
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Sequential(nn.Linear(12, 32), nn.ReLU(inplace=True), nn.Linear(32, 3))
+
+            def forward(self, x):
+                return self.inner(x)
+
+        return Whole()
+"""
+)
+MIXED = CLIPPING.replace("each.grad @ each.grad.T", "torch.eye(len(each), dtype=each.dtype)")
+# Of each process it is another training.
+BY_PROCESS = (
+    IMAGES
+    + """
+    def model(self):
+        return nn.Linear(12, 3)
+
+    def optimizer(self, parameters):
+        import os
+        return torch.optim.SGD(parameters, self.learning_rate, momentum=os.getpid() % 997 / 1000)
+"""
+)
+
+
+def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: Any) -> dict[str, Any]:
+    """The verdict on a strategy, of a task with this text."""
     file = folder / "odd.py"
     file.write_text(HEAD + text)
     task = spec_of("odd", str(file))
     task = replace(task, card=replace(task.card, **card))
-    return verdict_of(gate_of(task, folder / "data", strategy, 2, batch=8), folder / "data", folder)
+    return verdict_of(gate_of(task, folder / "data", strategy, processes, batch=8), folder / "data", folder)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +291,8 @@ def judged(folder: Path, text: str, strategy: str, **card: Any) -> dict[str, Any
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
         pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline"),
         pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
+        pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
+        pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
     ],
@@ -247,6 +301,48 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     verdict = judged(tmp_path, text, strategy, **card)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
+
+
+def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, BY_PROCESS, "cpu", 1)
+    assert verdict["problems"] == []
+    assert verdict["unprovable"].startswith(
+        "the plain training and this one should be the same code, so that this is a fault of the proof, which we ask "
+        "you to report: algorithm: losses: "
+    )
+
+
+def ended(folder: Path, text: str, strategy: str) -> tuple[int, dict[str, Any]]:
+    """The exit status of a gate's job on two processes, and its verdict."""
+    file = folder / "odd.py"
+    file.write_text(HEAD + text)
+    run = gate_of(spec_of("odd", str(file)), folder / "datasets/odd-1", strategy, 2, batch=8)
+    run.write(folder / "gate/gate.json")
+    output = folder / "gate/verdict.json"
+    trained = reference_of(run, folder / "datasets/odd-1", folder)
+    return run_gate(folder / "gate/gate.json", trained, folder, output, start=preloaded.start), read_json(output)
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "place", "words", "helps"),
+    [
+        pytest.param(IN_PLACE, "tensor_parallel", "self.inner(x)", "modified inplace", "nn.ReLU() for", id="in place"),
+        pytest.param(MIXED, "fsdp", "torch.eye", "DTensor", "such as ddp", id="an optimiser that DTensor cannot run"),
+    ],
+)
+def test_a_strategy_that_cannot_compute_it_says_where_and_what_helps(
+    text: str, strategy: str, place: str, words: str, helps: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    status, verdict = ended(tmp_path, text, strategy)
+    (problem,) = verdict["problems"]
+    line = (HEAD + text).partition(place)[0].count("\n") + 1
+    assert status == 0
+    assert problem.startswith(f"it cannot run this training: {tmp_path / 'odd.py'}:{line} (")
+    assert words in problem
+    assert helps in problem
+    printed = capfd.readouterr().out
+    assert f"gate {verdict['gate']}: it cannot run this training: " in printed
+    assert "NOT equivalent" not in printed
 
 
 def test_what_rounding_alone_moves_at_any_learning_rate_is_not_called_proven(tmp_path: Path) -> None:

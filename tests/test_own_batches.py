@@ -41,8 +41,8 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert of_batch(verdict, SMALL)["equivalent"] is True
     middle, large = (of_batch(verdict, replace(SMALL, global_batch_size=size)) for size in (32, 64))
     assert middle["problems"] == [
-        "batch 32: the strategy failed at it twice, the second time alone: OutOfMemoryError: CUDA out of memory. "
-        "Tried to allocate 80.00 GiB"
+        "batch 32: it cannot run this training, and failed twice, the second time alone: OutOfMemoryError: CUDA out "
+        "of memory. Tried to allocate 80.00 GiB"
     ]
     assert large["problems"] == ["batch 64: the gate has trained no step at it"]
     assert not list(gates.results.rglob("unfinished.json"))

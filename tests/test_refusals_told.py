@@ -115,7 +115,7 @@ def test_the_driver_tells_it(tmp_path: Path) -> None:
 
 
 def test_an_error_stands_once_in_the_report(tree: Tree) -> None:
-    problem = "the strategy failed in the gate: RuntimeError: no such wrapper"
+    problem = "it cannot run this training: RuntimeError: no such wrapper"
     ids = tree.setting("ddp", [1.0, 2.0], devices_per_node=2, verdict=REFUSED | {"parts": [], "problems": [problem]})
     for identity in ids:
         tree.fail(identity, "RuntimeError: no such wrapper")

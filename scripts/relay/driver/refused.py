@@ -9,6 +9,7 @@ from typing import Any
 
 from relay.base.files import read_json
 from relay.driver.claim import say
+from relay.run_folder.raised import CANNOT_RUN
 from relay.spec.script import NOT_PROVEN
 
 RESULTS = Path("results")
@@ -54,7 +55,8 @@ def refusal(path: Path) -> str:
     if because := verdict.get("unprovable"):
         return f"gate {gate}: cannot tell, so its setting is measured, not proven: because {because}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"gate {gate}: NOT equivalent, so the report strikes it out: {problems[0]}{more}; all of it: {path}"
+    what = "" if CANNOT_RUN in problems[0] else "NOT equivalent, so "
+    return f"gate {gate}: {what}the report strikes it out: {problems[0]}{more}; all of it: {path}"
 
 
 def nothing_usable(runs: Collection[tuple[str, str]], results: Path = RESULTS) -> str:

@@ -26,7 +26,7 @@ from relay.process.generators import alike, generators, restore_generators, seed
 from relay.process.ranks import Ranks
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
-from relay.task.draws import Drawn, Draws
+from relay.task.draws import Drawn, Draws, optimizers_outside
 
 # Steps before the checkpoint is saved, and after it: of the object that has saved it, and of the one that loads it.
 BEFORE, AFTER = 3, 2
@@ -52,7 +52,7 @@ class AsTrained(TrialTask):
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Random numbers are noted, and those of every sample made alike."""
-        with self.in_float64(), self.draws.fixed():
+        with self.in_float64(), self.draws.fixed(), optimizers_outside():
             yield
 
 

@@ -243,6 +243,9 @@ def judge(run: Gate, dataset: Path, trained: Path, ranks: Ranks, folder: Path) -
         verdict.notes.append(f"{named} is lossy: the algorithm is proven without it, its update is only bounded")
     if run.task.small:
         verdict.notes.append(f"the model is shrunken for the gate: {dict(run.task.small)}")
+    computation = run.computation  # these compute layers by other code than the plain training's
+    if strategies.load(run.strategy.name).plain and not (computation.compile or computation.cuda_graph):
+        verdict.excuse()
     return verdict
 
 

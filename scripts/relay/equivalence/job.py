@@ -21,13 +21,14 @@ from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
+from relay.run_folder.raised import CANNOT_RUN, cannot_run, refusing
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
 from relay.spec.run import Gate, Training
 
 # Faults that a strategy may have caused, or others beside it.
 BLAMED = (Kind.DEVICE, Kind.MEMORY, Kind.HANG)
-TWICE = " twice, the second time alone"
+TWICE = ", and failed twice, the second time alone"
 WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
 
 
@@ -122,8 +123,12 @@ def run_gate(
         fault = faults.collect(output.parent)
         if told := _not_the_strategys(spec, fault, f"gate {run.id}", status, noted):
             return ending.say(told)
-        why = fault["error"] if fault else WITHOUT_A_WORD
-        verdict = _failed(run, read_json(unfinished), f"{TWICE if noted.exists() else ''}: {why}")
+        if noted.exists() or not fault:
+            why = fault["error"] if fault else WITHOUT_A_WORD
+            problem = f"{CANNOT_RUN}{TWICE if noted.exists() else ''}: {why}"
+        else:
+            problem = cannot_run(fault, run.task.file)
+        verdict = _failed(run, read_json(unfinished), problem)
     for left in (unfinished, noted):
         left.unlink(missing_ok=True)
     return _concluded(output, verdict | _source(run))
@@ -199,7 +204,7 @@ def _concluded(output: Path, verdict: dict[str, Any]) -> int:
     """Write a gate's verdict and tell it; the job's exit status."""
     write_json(output, verdict)
     (output.parent / ALONG).unlink(missing_ok=True)
-    found = "equivalent" if verdict["equivalent"] else "NOT equivalent: " + "; ".join(all_problems(verdict))
+    found = "equivalent" if verdict["equivalent"] else refusing(all_problems(verdict))
     if why := verdict.get("unprovable"):
         found = f"not proven, because {why}"
     print(f"gate {verdict['gate']}: {found}")
@@ -216,8 +221,8 @@ def settle(results: Path) -> None:
             path.unlink()
 
 
-def _failed(run: Gate, unfinished: dict[str, Any] | None, how: str) -> dict[str, Any]:
+def _failed(run: Gate, unfinished: dict[str, Any] | None, problem: str) -> dict[str, Any]:
     """The verdict of a strategy that failed in the gate: at an own batch, where `unfinished` tells of one."""
     if unfinished:
-        return failed_at(unfinished, how)
-    return Verdict(run.id, problems=[f"the strategy failed in the gate{how}"]).as_dict()
+        return failed_at(unfinished, problem)
+    return Verdict(run.id, problems=[problem]).as_dict()

@@ -148,7 +148,7 @@ class Plain:
                         loss = loss * (batches.count(part) / samples)
                         self.scaler.scale(loss).backward()
                     total += loss.detach().double().cpu()
-        self.scaler.step(self.optimizer)
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         firsts = statistics.from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))
         self.candidates = [*map(list, zip(statistics.copies(self.statistics), firsts, strict=True))]

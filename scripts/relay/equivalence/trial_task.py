@@ -22,7 +22,7 @@ from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped
-from relay.task.draws import Draws, everywhere, outside
+from relay.task.draws import Draws, everywhere, optimizers_outside, outside
 from relay.task.in_float64 import InFloat64
 from relay.task.split import chosen
 from relay.task.still import FrozenNorms, Stilled, still
@@ -87,7 +87,10 @@ class TrialTask(BoundTask):
         model(*arguments, **keywords)
 
     def computing(self) -> AbstractContextManager[Any]:
-        """What has to be around every step and prediction, once the model is built: draws, smooth functions."""
+        """What has to be around every step and prediction, once the model is built: draws, smooth functions.
+
+        Optimisers' steps are left alone.
+        """
         stack = ExitStack()
         stack.enter_context(self.in_float64())
         if self.smooth:
@@ -96,6 +99,7 @@ class TrialTask(BoundTask):
             stack.enter_context(everywhere(FrozenNorms))
         if self.stilled.draws:
             stack.enter_context(self.draws.fixed())
+        stack.enter_context(optimizers_outside())
         return stack
 
     def in_float64(self) -> AbstractContextManager[Any]:

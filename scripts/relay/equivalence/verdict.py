@@ -107,6 +107,19 @@ class Verdict:
         self.where, self.per_sample = self.where or other.where, other.per_sample or self.per_sample
         self.unprovable = self.unprovable or other.unprovable
 
+    def excuse(self) -> None:
+        """Of a strategy that is the plain training itself, problems are faults of the proof: blame no training."""
+        problems = [*self.problems, *(problem for own in self.own.values() for problem in own.problems)]
+        if not problems:
+            return
+        self.unprovable = (
+            "the plain training and this one should be the same code, so that this is a fault of the proof, which we "
+            f"ask you to report: {problems[0]}"
+        )
+        self.notes += problems[1:]
+        for each in (self, *self.own.values()):
+            each.problems, each.where = [], None
+
     @property
     def others(self) -> list[str]:
         """The problems that are no comparisons."""
@@ -128,7 +141,8 @@ class Verdict:
             "max_loss_difference": losses[0] if losses else None,
             **self._found(),
             "own_batches": [
-                {**asdict(own), "equivalent": not (self.problems or verdict.problems), **verdict._found()}
+                {**asdict(own), "equivalent": not (self.unprovable or self.problems or verdict.problems)}
+                | verdict._found()
                 for own, verdict in self.own.items()
             ],
         }
@@ -149,13 +163,13 @@ def of_scripts(gate: str) -> dict[str, Any]:
     return {**Verdict(gate, unprovable=why).as_dict(), "strategy_source": None}
 
 
-def failed_at(unfinished: Mapping[str, Any], how: str) -> dict[str, Any]:
-    """The verdict of a gate that failed at an own batch, and `how`; `unfinished` is its verdict before that batch.
+def failed_at(unfinished: Mapping[str, Any], problem: str) -> dict[str, Any]:
+    """The verdict of a gate that failed at an own batch; `unfinished` is its verdict before that batch.
 
     What it has shown at smaller batches stands. Runs with a larger batch are not proven.
     """
     verdict = {**unfinished, "equivalent": False}
-    own = Verdict(verdict["gate"], problems=[f"the strategy failed at it{how}"])
+    own = Verdict(verdict["gate"], problems=[problem])
     entry = {**verdict.pop("at"), "equivalent": False, **own._found()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
 

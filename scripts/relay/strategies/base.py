@@ -63,13 +63,16 @@ class Strategy:
     requirements: ClassVar[Requirements]
     # Steps of a process after which one can be captured as a CUDA graph, because nothing is built any more; 0: never.
     capture_after: ClassVar[int] = 0
+    # Whether it is the training of one process as `Strategy` has it: what a gate compares all others with.
+    plain: ClassVar[bool] = False
     model: nn.Module
     optimizer: torch.optim.Optimizer
     replica: Replica
     module: nn.Module | None = None
 
     def __init_subclass__(cls) -> None:
-        cls.capture_after = vars(cls).get("capture_after", 0)  # whoever changes a strategy says himself that it can be
+        # Whoever changes a strategy says himself that these hold.
+        cls.capture_after, cls.plain = vars(cls).get("capture_after", 0), vars(cls).get("plain", False)
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ class CPU(Strategy):
     """Trains the whole batch in one process, with the run's `threads` and `interop_threads`."""
 
     requirements = Requirements(processes="one", devices=("cpu",), backends=("gloo",))
+    plain = True
 
     def build(self) -> None:
         self.build_whole()

@@ -8,6 +8,7 @@ class SingleGPU(Strategy):
 
     requirements = Requirements(processes="one", devices=("cuda",), twin="cpu")
     capture_after = 3
+    plain = True
 
     def build(self) -> None:
         self.build_whole()

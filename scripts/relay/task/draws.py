@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 # Its multiples, modulo 1, are spread evenly, and no two of them are equal.
@@ -94,6 +95,32 @@ def outside() -> Iterator[None]:
     """Compute within as if no mode were entered: data are read so, which may draw random numbers of their own."""
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         yield
+
+
+@contextmanager
+def optimizers_outside() -> Iterator[None]:
+    """Let optimisers' steps within compute as if no mode were entered: modes are for the model and its loss.
+
+    A step that is handed a closure, which computes both, is left alone.
+    """
+    entered: list[ExitStack] = []  # a class and the one that it derives from may each have a step
+
+    def begin(_: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: Named) -> None:
+        entered.append(ExitStack())
+        if not any(map(callable, (*args[1:], *kwargs.values()))):  # the first one is the optimiser itself
+            entered[-1].enter_context(outside())
+
+    def end(*_: Any) -> None:
+        entered.pop().close()
+
+    hooks = register_optimizer_step_pre_hook(begin), register_optimizer_step_post_hook(end)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for each in reversed(entered):  # of steps that have failed
+            each.close()
 
 
 class _Fixed(TorchDispatchMode):

@@ -1,0 +1,53 @@
+"""What is told of a strategy that raised in its gate: it has computed nothing else, it cannot run the training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relay.run_folder.snapshot import OWN_TASK
+
+CANNOT_RUN = "it cannot run this training"
+FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?: {4}(?P<code>\S.*)\n)?', re.MULTILINE)
+# What helps, by torch's words.
+HELPS = (
+    (
+        r"modified (by an )?in-?place|in-?place operation",
+        "compute it without changing a tensor in place, such as nn.ReLU() for nn.ReLU(inplace=True)",
+    ),
+    (
+        r"DTensor|sharding strategy",
+        "divided parameters are DTensors, which lack this operation: take an optimiser and layers of torch's, or a "
+        "strategy that keeps parameters whole, such as ddp",
+    ),
+)
+
+
+def cannot_run(fault: Mapping[str, Any], task: str) -> str:
+    """The problem of a strategy that left this fault: the line, torch's words, and what helps.
+
+    The line is the last one of the user's that led to it, in the folder of the `task`'s file or a job's copy of it;
+    that of torch's own where none did.
+    """
+    told = str(fault["error"])
+    frames = list(FRAME.finditer(str(fault.get("traceback", ""))))
+    own = [frame for frame in frames if _beside(Path(frame["file"]), task)]
+    place = ""
+    if found := (own or frames)[-1:]:
+        place = f" {found[0]['file'] if own else Path(found[0]['file']).name}:{found[0]['line']}"
+        place += f" ({found[0]['code']})" if found[0]["code"] and not found[0]["code"].startswith("raise ") else ""
+        place += ":"
+    helps = next((f"; what helps: {words}" for pattern, words in HELPS if re.search(pattern, told)), "")
+    return f"{CANNOT_RUN}:{place} {told}{helps}"
+
+
+def _beside(file: Path, task: str) -> bool:
+    return OWN_TASK in file.parts or bool(task and file.parent == Path(task).parent)
+
+
+def refusing(problems: Sequence[str]) -> str:
+    """A verdict that refuses its setting, in words."""
+    told = "; ".join(problems)
+    return told if told.startswith(CANNOT_RUN) else f"NOT equivalent: {told}"
