@@ -19,6 +19,7 @@ from torch import nn
 from relay.equivalence import statistics
 from relay.equivalence.statistics import Statistics
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
 from relay.strategies.base import Strategy
 from relay.task import batches
@@ -133,6 +134,7 @@ class Plain:
         Parts are computed one after the other, and their gradients are summed: the same training as with the whole
         batch at once, but for rounding and the statistics.
         """
+        stalled.further()
         set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.zero_grad()
         samples = sum(batches.count(part) for parts in slices for part in parts)
