@@ -111,6 +111,26 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
     assert found.verdict["problems"] == [f"it cannot run this training: raises.py:{line}: RuntimeError: late"]
 
 
+WAITING = """
+    def train_step(self, batch):
+        import threading
+        from relay.run_folder import stalled
+        stalled.LONGEST_SECONDS = 2.0
+        threading.Event().wait()
+"""
+
+
+def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
+    gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = own_strategy(tmp_path / "strategies", "waits", more=WAITING)
+    found = judged(gates, path)
+    assert (found.status, found.verdict) == (INTERRUPTED, None)
+    told = capfd.readouterr().err
+    assert "Stalled: no step has ended in 2 s" in told
+    assert "threading.Event().wait()" in told
+
+
 def test_a_right_strategy_ends_well(gates: Gates, tmp_path: Path) -> None:
     found = judged(gates, own_strategy(tmp_path / "strategies", "right"))
     assert (found.status, found.verdict["equivalent"], found.verdict["problems"]) == (0, True, [])

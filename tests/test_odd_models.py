@@ -237,6 +237,31 @@ CLIPPING = (
         return Clipping(parameters, self.learning_rate)
 """
 )
+# Texts padded to the longest of their batch; most are short.
+PADDED = """
+    def datasets(self, folder):
+        lengths = [4] * 7 + [40]
+        return [[(torch.arange(lengths[i % 8]) % 29 + 1, i % 3) for i in range(n)] for n in (64, 16)]
+
+    def collate_fn(self, samples):
+        texts = nn.utils.rnn.pad_sequence([text for text, _ in samples], batch_first=True)
+        return texts, torch.tensor([kind for _, kind in samples])
+
+    def model(self):
+        class Texts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words, self.up, self.out = nn.Embedding(30, 8, padding_idx=0), nn.Linear(8, 8), nn.Linear(8, 3)
+
+            def forward(self, texts):
+                read = (texts != 0)[..., None]
+                return self.out((torch.tanh(self.up(self.words(texts))) * read).sum(1) / read.sum(1))
+
+        return Texts()
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
 IN_PLACE = (
     IMAGES
     + """
@@ -293,6 +318,7 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
         pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
         pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
+        pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
     ],

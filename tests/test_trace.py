@@ -148,7 +148,11 @@ def test_a_model_on_the_meta_device_can_be_looked_at() -> None:
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (lambda: nn.Linear(3, 3), "all parameters are used in one piece: the model itself"),
+        (lambda: nn.Linear(3, 3), "all trained parameters are used in one piece: the model itself"),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Tanh(), nn.Linear(3, 3)),
+            "all trained parameters are used in one piece: 2",
+        ),
         (Shared, "layer share the parameter layer.bias, and all others lie between them"),
         (Counted, "the model: Tensor.item: what comes next depends on values"),
         (Stateful, "the model: uses a tensor that the batch before has left behind"),

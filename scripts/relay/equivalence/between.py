@@ -39,6 +39,7 @@ AS_TRAINED = Trial(
 # Where rounding moves it even so, so many times as much is allowed. Beyond the largest limit nothing would be seen:
 # statistics that replicas share, or that move with another momentum, are 1e-3 away or more.
 ROUNDING_MARGIN, MOST_LIMIT = 100, 1e-4
+ALIKE = 0.98  # slices whose operations are less alike have samples that differ, such as padded texts
 
 
 def judge(verdict: Verdict, run: Training, data: TrialData, folder: Path, ranks: Ranks, *, slowdown: int = 1) -> None:
@@ -119,11 +120,16 @@ class Tried:
             rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
             self.rounding = {kind: rounding[kind] for kind in failed}
         verdict.problems += compared_draws(repeated, told)
-        whole = [*repeated.work, *repeated.work[BEFORE:]]
+        slices = [*repeated.work, *repeated.work[BEFORE:]]
+        whole = [(sum(total for total, _ in step), sum(forward for _, forward in step)) for step in slices]
         done = [replace(second, work=first.work + second.work) for first, second in told]
-        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()))
+        computed(verdict, run, done, whole, sum(t.nbytes for t in repeated.end.optimizer.values()), slices)
         sizes = (sum(kind) / len(whole) / run.batch.global_batch_size for kind in zip(*whole, strict=True))
-        verdict.per_sample = tuple(sizes) if all(total for total, _ in whole) else ()
+        totals = [total for step in slices for total, _ in step]
+        if min(totals) < ALIKE * max(totals):
+            verdict.notes.append("batches differ in what a sample costs: at own batches, no rank's work is counted")
+        elif min(totals):
+            verdict.per_sample = tuple(sizes)
 
     def judge(self) -> None:
         """Allow a hundred times what rounding moves where training moves far more; else it is unprovable."""

@@ -24,6 +24,7 @@ from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.work import Work
 from relay.process.generators import alike, generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.run import Training
 from relay.strategies.base import Replica, Strategy
 from relay.task.draws import Drawn, Draws, optimizers_outside
@@ -116,6 +117,7 @@ class Course:
         given = self.data.batches(task, last, seen.replica.index, seen.replica.count, first)
         with closing(strategy.train_steps(given)) as losses:
             for step in range(first, last):
+                stalled.further()
                 self._drop_records(work)
                 with task.computing(), work.counting() if self.counted else nullcontext():
                     loss = next(losses, None)

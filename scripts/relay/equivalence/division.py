@@ -56,11 +56,17 @@ def divided(
 
 
 def computed(
-    verdict: Verdict, run: Training, told: Sequence[Seen], whole: Sequence[tuple[float, float]], optimizer_bytes: int
+    verdict: Verdict,
+    run: Training,
+    told: Sequence[Seen],
+    whole: Sequence[tuple[float, float]],
+    optimizer_bytes: int,
+    slices: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> None:
     """Check that each rank computes its part.
 
     `whole` are the operations of each step, all and forward, and `optimizer_bytes` the state, of one plain process.
+    `slices` are those of each replica's slice by itself; where they are not known, each costs the same.
     """
     if not all(total for total, _ in whole):
         verdict.notes.append("the network has no matrix products: what each rank computes is not counted")
@@ -75,7 +81,9 @@ def computed(
     if len(told) > 1:
         held = [seen.footprint["optimizer"] / optimizer_bytes if optimizer_bytes else 0.0 for seen in told]
         uneven = run.task.card.experts > 0 and "parameters" in run.strategy.divides
-        problems, notes = undivided([seen.replica for seen in told], steps, held, uneven=uneven, staged=_staged(run))
+        shares = [[mine / total for mine, _ in each] for each, (total, _) in zip(slices, whole, strict=False)]
+        replicas = [seen.replica for seen in told]
+        problems, notes = undivided(replicas, steps, held, shares, uneven=uneven, staged=_staged(run))
         verdict.problems += problems
         verdict.notes += notes
 

@@ -31,6 +31,7 @@ from relay.process.cpus import useful_threads
 from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.job import Job
 from relay.spec.run import Gate, Training
 from relay.task import batches
@@ -302,6 +303,8 @@ def main(arguments: list[str]) -> None:
     _as_in_new_processes(Gate.read(given.spec))
     with joined(given.spec, strategies.service) as (run, ranks):
         assert isinstance(run, Gate)
+        if ranks.rank == 0:  # it is never idle while others work, and its end ends them
+            stalled.watch(given.output.parent)
         verdict = judge(run, given.dataset, given.reference, ranks, given.output.parent)
         ranks.barrier()
         if ranks.rank == 0:

@@ -19,6 +19,7 @@ from torch import nn
 from relay.equivalence import statistics
 from relay.equivalence.statistics import Statistics
 from relay.process.ranks import Ranks
+from relay.run_folder import stalled
 from relay.spec.requirements import Requirements
 from relay.strategies.base import Strategy
 from relay.task import batches
@@ -96,7 +97,7 @@ class Plain:
     With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay. With
     `alike`, every replica begins each step with the first one's, as under DDP.
     `candidates` is for each replica what its statistics may be after the last step: its own, or what they would be had
-    it begun the step with the first one's, as under DDP.
+    it begun the step with the first one's, as under DDP. `after_slice` is called when a replica's slice is computed.
     """
 
     task: BoundTask
@@ -107,6 +108,7 @@ class Plain:
     copies: bool = False
     alike: bool = False
     candidates: list[list[Statistics]] = field(default_factory=list)
+    after_slice: Callable[[], None] = lambda: None
 
     @classmethod
     def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
@@ -133,6 +135,7 @@ class Plain:
         Parts are computed one after the other, and their gradients are summed: the same training as with the whole
         batch at once, but for rounding and the statistics.
         """
+        stalled.further()
         set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.zero_grad()
         samples = sum(batches.count(part) for parts in slices for part in parts)
@@ -148,6 +151,7 @@ class Plain:
                         loss = loss * (batches.count(part) / samples)
                         self.scaler.scale(loss).backward()
                     total += loss.detach().double().cpu()
+                self.after_slice()
             self.scaler.step(self.optimizer)
         self.scaler.update()
         firsts = statistics.from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))

@@ -26,6 +26,8 @@ from relay.task.draws import Drawn
 class Repeated:
     """Rank 0's repetition of what the strategy's two objects trained; what it showed is by step where it is a list.
 
+    `work` has the operations of each slice, all and forward.
+
     `outputs` are by the step after which it predicted: of each slice, what they may be, by the replica's own statistics
     or by the first one's. `begin` is the first state, `middle` that when the checkpoint was saved, `end` the last one.
     `alike`: that of `Plain`.
@@ -54,7 +56,7 @@ class Repeated:
         self.plain = Plain.of(task, data.device, replicas)
         self.plain.copies, self.plain.alike = requirements.copies_model, alike
         self.losses: list[float] = []
-        self.work: list[tuple[int, int]] = []
+        self.work: list[list[tuple[int, int]]] = []
         self.drawn: list[list[Drawn]] = []
         self.predicting: dict[int, list[Drawn]] = {}
         self.outputs: dict[int, list[list[list[torch.Tensor]]]] = {}
@@ -81,10 +83,12 @@ class Repeated:
         work = Work()
         self.task.draws.taken()
         slices = [batches.chunks(self._slice(step, replica), self.parts) for replica in range(self.replicas)]
+        of_slices: list[tuple[int, int]] = []
+        self.plain.after_slice = lambda: of_slices.append(work.taken())
         with work.counting():
             self.losses.append(float(self.plain.step(slices, self.task.learning_rate(step))))
         self.drawn.append(self.task.draws.taken())
-        self.work.append(work.taken())
+        self.work.append(of_slices)
 
     def _slice(self, step: int, replica: int) -> Batch:
         return self.data.batch(self.task, step, replica, self.replicas)

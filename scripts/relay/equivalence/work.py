@@ -90,6 +90,7 @@ def undivided(
     replicas: Sequence[Replica],
     steps: Sequence[Sequence[Shares]],
     optimizer_shares: Sequence[float],
+    slice_shares: Sequence[Sequence[float]] = (),
     *,
     uneven: bool = False,
     staged: bool = False,
@@ -97,20 +98,22 @@ def undivided(
     """Problems and notes: ranks that compute more, or less, than their part.
 
     `replicas` and `optimizer_shares` (of the whole optimizer's state, what a rank holds) are by rank; `steps` has each
-    step's shares by rank. A rank alone in its replica computes one slice; where the work is `uneven`, because samples
-    choose which rank computes them (mixtures of experts), only the sum over all ranks is bounded. Ranks that share a
-    replica compute a slice together; each does something, and none does all. Where they are `staged`, one may do all
-    that is counted: a stage of embeddings or norms has no matrix products. Then each has to hold a part of the model.
+    step's shares by rank, and `slice_shares` what each replica's slice is of its step: texts that are padded to the
+    longest of their slice do not all cost the same. A rank alone in its replica computes one slice; where the work is
+    `uneven`, because samples choose which rank computes them (mixtures of experts), only the sum over all ranks is
+    bounded. Ranks that share a replica compute a slice together; each does something, and none does all. Where they are
+    `staged`, one may do all that is counted: a stage of embeddings or norms has no matrix products. Then each has to
+    hold a part of the model.
     """
     groups: dict[int, list[int]] = {}
     keepers = _keepers(steps, optimizer_shares)
     for rank, replica in enumerate(replicas):
         if rank not in keepers:
             groups.setdefault(replica.index, []).append(rank)
-    slice_share = 1 / replicas[0].count
     notes = [f"rank {rank} computes no samples: it keeps the optimizer's state for the others" for rank in keepers]
     for step, shares in enumerate(steps):
-        for group in groups.values():
+        for index, group in groups.items():
+            slice_share = slice_shares[step][index] if slice_shares else 1 / replicas[0].count
             if len(group) > 1:
                 in_stages = staged and all(optimizer_shares[rank] > 0 for rank in group)
                 problem = _too_much(group, shares, slice_share) or (

@@ -176,7 +176,7 @@ TABLE = (
         Kind.HANG,
         "a collective that did not end",
         r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for \w+ operation|"
-        r"failed to pass monitoredBarrier",
+        r"failed to pass monitoredBarrier|Stalled: ",
         "a rank did not come to it, came to another, or the network stands still: the log shows where each rank was",
     ),
     Known(

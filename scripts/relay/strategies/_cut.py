@@ -181,7 +181,7 @@ def why_whole(calls: Calls) -> str:
             return f"{' and '.join(dict.fromkeys(users))} share the parameter {name}, and all others lie between them"
     if len(calls.trained) < 2:
         paths = (calls.nodes[place].meta["path"] or "the model itself" for place in calls.trained)
-        return f"all parameters are used in one piece: {', '.join(paths) or 'there are none'}"
+        return f"all trained parameters are used in one piece: {', '.join(paths) or 'there are none'}"
     return "no two parts with parameters of the model follow each other"
 
 
