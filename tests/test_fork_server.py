@@ -24,6 +24,7 @@ from chain_runs import DDP, Bench
 from living import words
 from relay.base.lifeline import DRIVER, LAUNCHER
 from relay.launch import fork_server
+from relay.spec import arithmetic
 from relay.spec.setting import Shape
 
 pytest_plugins = ["chain_runs"]
@@ -183,6 +184,17 @@ def test_where_the_server_is_killed_its_forks_are_told_to_end(here: Here) -> Non
 def test_what_an_import_may_read_makes_another_server(here: Here) -> None:
     one, other = (here.found(environment={"OMP_NUM_THREADS": threads}) for threads in ("1", "2"))
     assert one["parent"] != other["parent"]
+
+
+def test_so_does_whatever_changes_arithmetic(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = here.server_name(monkeypatch)
+    for name in (*arithmetic.VARIABLES, "MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "LD_PRELOAD", "LANG"):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, "17")
+            assert here.server_name(changed) != usual, name
+    for name in ("RANK", "MASTER_PORT", "PYTHONPATH", "TORCH_FR_DUMP_TEMP_FILE", LAUNCHER):
+        monkeypatch.setenv(name, "17")
+    assert here.server_name(monkeypatch) == usual
 
 
 def test_the_server_ends_with_its_driver_but_lets_forks_come_to_their_end(here: Here) -> None:
