@@ -126,6 +126,8 @@ def test_every_rule_of_a_job_has_all_that_a_job_needs() -> None:
     rules = {rule.partition(":")[0]: rule for rule in re.split(r"(?m)^rule ", text)[1:]}
     jobs = {name: rule for name, rule in rules.items() if "**asked_of_slurm(" in rule}
     assert len(jobs) > 8
+    known = {*re.findall(r'LOAD\.known\["(\w+)"\]', text), *re.findall(r'(?m)^            "(\w+)": ', text)}
     for name, rule in jobs.items():
+        assert {*re.findall(r"\{LOAD:(\w+) ", rule)} <= known, name
         missing = [part for part in ("conda_of(", "*MODULES", "{LOAD:", "+ ASKED") if part not in rule]
         assert not missing, name

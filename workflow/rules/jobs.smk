@@ -58,8 +58,6 @@ def specification_of(job):
     of_rule |= {
         f"{kind}_job": kind for kind in ("preflight", "libtorch", "largest_model")
     }
-    if name == "speed":
-        return UNMEASURED[job.wildcards.setting]
     return known.get(of_rule.get(name, name), {}).get(job.wildcards[0])
 
 
