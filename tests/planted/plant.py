@@ -68,9 +68,10 @@ def faults() -> list[Fault]:
 
 
 def copy(to: Path) -> None:
-    """The checkout as it is, with the link to its environment."""
+    """The checkout as it is, with the link to its environment, and what Python has compiled of it, to save seconds."""
     words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\0"):
+    names = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in [*names, *(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").rglob("*.pyc"))]:
         if (ROOT / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
