@@ -95,6 +95,8 @@ def failing(checkout: Path, test: str, given: argparse.Namespace) -> str:
             return f"no end of {test}"
         finally:
             end_all()
+    if done.returncode == 4:
+        raise UserError(f"{test}: pytest knows no such test")
     if done.returncode in (0, 5):  # 5: none was chosen
         return ""
     found = re.search(r"^(?:FAILED|ERROR) tests/(\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
