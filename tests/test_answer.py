@@ -238,6 +238,14 @@ def test_more_gpus_do_not_pay_beyond_two(tree: Tree) -> None:
     )
 
 
+def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
+    """On two nodes it is 1.2 times as fast as on one."""
+    for nodes, speed in ((1, 1000.0), (2, 1200.0)):
+        speeds = [speed, 1.002 * speed, 0.998 * speed]
+        tree.setting("ddp", speeds, name=f"nodes-{nodes}", nodes=nodes, devices_per_node=2, **ON_GPU)
+    assert best(answer_of(tree)) == "nodes-1"
+
+
 def test_what_was_not_measured_is_told(tree: Tree) -> None:
     tree.setting("ddp", [1000.0, 1001.0], devices_per_node=2)
     tree.skip("single_gpu", "no GPU here", device="cuda")

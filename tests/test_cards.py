@@ -296,6 +296,13 @@ def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Pat
     assert found.task.card.mean_difference == 0
 
 
+@pytest.mark.parametrize(("term", "alone"), [("", True), (" + 0.1 * outputs.square().mean()", False)])
+def test_with_a_further_term_a_loss_is_no_cross_entropy(term: str, alone: bool, tmp_path: Path) -> None:
+    """Of shards of the classes it would be computed without that term."""
+    loss = "F.cross_entropy(outputs, batch[1])"
+    assert seen_of(tmp_path, NUMBERS.replace(loss, loss + term)).task.card.cross_entropy is alone
+
+
 def test_a_sorted_set_shows_a_loss_that_weighs_its_classes(tmp_path: Path) -> None:
     """The first samples of a folder of images are all of one class."""
     loss = "F.cross_entropy(outputs, batch[1])"

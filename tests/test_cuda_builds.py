@@ -149,6 +149,11 @@ def test_a_build_that_does_not_fit_is_a_reason_to_skip(
     assert re.search(told, "; ".join(skipped.reasons))
 
 
+def test_the_oldest_driver_of_a_cuda_is_new_enough() -> None:
+    assert cuda.problem("cu130", "hopper", "580.65.06") is None
+    assert "needs NVIDIA's driver 580 or newer" in (cuda.problem("cu130", "hopper", "575.57") or "")
+
+
 def test_every_build_is_allowed_in_a_sites_file() -> None:
     allowed = get_args(Environment.model_fields["torch"].annotation)
     assert set(allowed) == {"cpu", "auto", *cuda.BUILDS}

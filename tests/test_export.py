@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from chain_results import result
 from chain_runs import DDP, Bench, Chain
 from local_driver import LocalDriver
 from relay.base.errors import UserError
+from relay.export import model_file
 from relay.export.model_file import export
 
 pytest_plugins = ["chain_runs"]
@@ -25,10 +27,20 @@ def trained(bench: Bench, strategy: str = "fsdp") -> Chain:
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("pipeline", marks=pytest.mark.slow)])
-def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, strategy: str) -> None:
+def test_a_divided_model_is_whole_and_equal_bit_for_bit(
+    bench: Bench, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chain = trained(bench, strategy)
     output = bench.folder / "exported" / "model.safetensors"
+    real, named = model_file.save_file, []
+
+    def save_file(*given: Any, **further: Any) -> None:
+        real(*given, **further)
+        named.append(output.exists())
+
+    monkeypatch.setattr(model_file, "save_file", save_file)
     export(chain.run.id, chain.results, output)
+    assert named == [False]  # nobody reads half of it
     saved = result(chain)["state"]["model"]
     with safe_open(output, "pt") as file:
         told, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

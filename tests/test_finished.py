@@ -6,14 +6,18 @@ import io
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import summarise
+import train_again
 from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
@@ -212,6 +216,33 @@ def test_what_is_trained_is_kept_until_the_new_start_has_a_result(places: Places
     finished.settle(places.results)  # where the job that made it was killed before it had removed the older one
     assert not old.run.exists()
     assert not old.work.exists()
+
+
+@pytest.mark.parametrize(("status", "kept"), [("failed", True), ("done", False)])
+def test_a_new_start_that_has_failed_leaves_the_older_result_aside(
+    places: Places, monkeypatch: pytest.MonkeyPatch, status: str, kept: bool
+) -> None:
+    replaced.put_aside(places)
+    new_start(places)
+    read = SimpleNamespace(id=places.run_id, strategy=SimpleNamespace(script=None))
+    monkeypatch.setattr(summarise.Run, "read", lambda _: read)
+    monkeypatch.setattr(summarise.of_task, "summarise", lambda *_: {"status": status})
+    monkeypatch.setattr(sys, "argv", ["summarise.py", "--run", places.run_id, "--results", str(places.results)])
+    assert summarise.main() == 0
+    assert replaced.aside(places).run.exists() is kept
+
+
+@pytest.mark.parametrize("words", [["-n", "run-1"], ["run-1", "--", "--dry-run"]])
+def test_a_call_that_only_shows_puts_nothing_aside(
+    places: Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(places.results)
+    monkeypatch.setattr(train_again, "chosen", lambda *_: [places])
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("Snakemake was started"))
+    monkeypatch.setattr(sys, "argv", ["train_again.py", "--results", ".", *words])
+    assert train_again.main() == 0
+    assert capsys.readouterr().out == "run-1: its result and checkpoints would be put aside\n"
+    assert unfinished(places) == []
 
 
 def test_what_is_aside_can_be_taken_back(places: Places) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from chain_runs import DDP, Bench
 from checkpointed import Training, filled
 from relay.base.files import sha256
 from relay.process.generators import alike, generators, restore_generators
@@ -44,6 +45,14 @@ def test_the_state_of_the_generators_is_read_without_pickle(tmp_path: Path) -> N
     before = draws()
     restore_generators(torch.load(tmp_path / "rng.pt", weights_only=True))
     assert draws() == before
+
+
+def test_each_replica_has_a_stream_of_its_own(bench: Bench) -> None:
+    """Else all of them would drop the same units in every step."""
+    chain = bench.chain("results", total_steps=1, evaluate_every_steps=1, **DDP).train(forked=True)
+    one, other = (torch.load(chain.work / "step-1" / f"rng-{rank}.pt", weights_only=True) for rank in (0, 1))
+    del one["step"], other["step"]
+    assert not alike(one, other)
 
 
 def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoints, training: Training) -> None:

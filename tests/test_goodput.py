@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> Non
     assert (found.parts["steps"], found.parts["repeated"]) == (20.0, 20.0 + 20.0)
     assert (found.parts["saving"], found.last) == (2.0, 20)
     assert found.seconds == pytest.approx(100.0)
+
+
+def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Path) -> None:
+    chain = {"generation": "new", "code": "c", "strategy_source": "s", "attempts": [{"number": 1, "started": 110.0}]}
+    chains.write(tmp_path, chain)
+    assert chains.note_end(tmp_path, "old", 1, 200.0) is None
+    assert chains.read(tmp_path) == chain
+    noted = chains.note_end(tmp_path, "new", 1, 200.0)
+    assert noted == chains.read(tmp_path)
+    assert noted["attempts"] == [{"number": 1, "started": 110.0, "ended": 200.0}]
 
 
 def test_an_attempt_without_a_record_was_loading() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import adopt as entry_point
 from chain_runs import ROOT, Bench, Chain
 from relay.base.files import read_json, write_json
 from relay.run_folder import proofs
@@ -135,3 +136,13 @@ def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) 
     tree.write(str(place), read_json(tree.root / place) | {"adopted_from": before})
     reason = "repeat 2: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
     assert tree.row("ddp")["reason"] == reason
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_dry_run_hands_nothing_over(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(entry_point, "adopt", lambda *_, dry: asked.append(dry) or 3)
+    monkeypatch.setattr(entry_point, "against", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["adopt.py", "--source", "one", "--run", "other", *words])
+    assert entry_point.main() == 0
+    assert asked == [bool(words)]

@@ -83,8 +83,10 @@ def test_the_formula_divides_what_the_strategy_divides(strategy: str, devices: i
     assert state_bytes(search.probe) == bytes_each
 
 
-def test_a_depth_is_a_network_of_so_many_blocks() -> None:
-    (search,) = searches(planned({"strategy": "cpu"}, **GPT)).values()
+@pytest.mark.parametrize(("strategy", "devices"), [("single_gpu", 1), ("model_parallel_in_process", 2)])
+def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> None:
+    """The batch stays that of all devices, also of those that one process has."""
+    (search,) = searches(planned({"strategy": strategy, "devices_per_node": devices}, gpus=2, **GPT)).values()
     deep = of_depth(search.probe, 9)
     assert deep.task.options == {**search.probe.task.options, "depth": 9}
     assert deep.batch == search.probe.batch

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -13,6 +14,9 @@ import pytest
 
 from living import words
 from local_driver import LocalDriver, until
+from relay.driver.retries import Retries
+from relay.driver.terminal import SEGMENT, Terminal
+from relay.run_folder.sealed import MANIFEST
 
 STRATEGY = '''
 """Does something before each of its steps, and before it saves."""
@@ -118,6 +122,18 @@ def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDr
     status, printed = driver.call(driver.trained)
     assert status == 1
     assert len(attempts(driver)) == 4
+
+
+def test_a_run_that_has_come_far_is_given_up_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In two attempts it comes no further than the attempt before them, which was far beyond the job's first step."""
+    checkpoint = tmp_path / "results/checkpoints/run-1/step-20"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MANIFEST).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    retries, rule = Retries(Terminal()), SimpleNamespace(name=SEGMENT, restart_times=2)
+    of_run = {"wildcards": SimpleNamespace(run="run-1"), "params": SimpleNamespace(first=0), "log": [], "message": ""}
+    jobs = [SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_run) for attempt in (1, 2)]
+    assert [retries.times(job) >= job.attempt for job in jobs] == [True, False]
 
 
 @pytest.mark.long

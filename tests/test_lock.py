@@ -18,6 +18,7 @@ from relay.base import files, lock
 from relay.base.errors import Busy, UserError
 from relay.base.lock import exclusive, wait_until_free
 from relay.comparison.columns import write_whole
+from relay.run_folder.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 HOLD = """
@@ -72,6 +73,15 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"taken: cannot be written \(.*directory"):
         write_whole(tmp_path / "taken", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut leaves no file empty that is taken for whole."""
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    (tmp_path / "part").write_text("written by a rank")
+    seal(tmp_path, 1, 1)
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "part", tmp_path / MANIFEST)} <= synced
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

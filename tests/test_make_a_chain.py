@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 import relay.chain
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
+from relay.chain.agreement import Agreement
 from relay.chain.files import described
 from relay.chain.signals import SIGNALS
 from small_disks import fill, mounts, small
@@ -194,6 +196,16 @@ def test_the_last_two_are_kept_and_nothing_else() -> None:
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["lock", "step-4", "step-5"]
 
 
+def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
+    """The one before it is still being written."""
+    alone: Any = SimpleNamespace(rank=0, control=None, largest=list, gather=lambda value: [value])
+    untroubled: Any = SimpleNamespace(reason=None, end_time=None, leave_room=lambda *_: None)
+    agreement = Agreement(alone, untroubled, 0, save_seconds=1e9, save_steps=4)
+    for step, save in ((4, True), (5, True), (6, False), (8, True)):
+        assert agreement.reach(step, 0.0, 1.0).save == save
+        agreement.done(step, saved=step == 5)
+
+
 # Damage
 
 
@@ -213,6 +225,19 @@ def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str])
     again.after(2)
     again.finish()
     assert folder.damage(Path("checkpoints/step-2")) is None
+
+
+def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:
+    run = resume(model=model())
+    for step in (2, 4):
+        run.after(step)
+        run.finish()
+    del run
+    Path("checkpoints/step-4/replicated.pt").unlink()
+    again = resume(model=model())
+    again.after(3)
+    again.finish()
+    assert sorted(path.name for path in Path("checkpoints").glob("step-*")) == ["step-2", "step-3"]
 
 
 @pytest.mark.parametrize(

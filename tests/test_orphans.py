@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,13 +16,16 @@ from chain_runs import DDP, Bench, finish, wait_until
 from checkpointed import Training, filled, names
 from hooked import Hook, interpreter
 from living import words
+from relay.base.ending import INTERRUPTED
 from relay.base.errors import PeerFailed
+from relay.base.lifeline import LAUNCHER
 from relay.process.ranks import TIMEOUT
 from relay.run_folder import attempt_name, faults
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 SOON_SECONDS = 30.0  # an orphan that waits for its peers waits ten times as long
 BEFORE_IT_IS_TIED, IMPORTING, JOINING = "relay.process.cpus", "torch.nn", "relay.process.ranks:Ranks.join"
 
@@ -65,6 +70,13 @@ def test_ranks_whose_launcher_is_killed_before_they_have_joined_end_at_once(
     ended = finish(job)
     assert ended.status in (75, -signal.SIGKILL), ended.errors
     assert list(chain.work.glob("fault*")) == []
+
+
+def test_a_rank_whose_launcher_is_gone_ends_before_it_begins() -> None:
+    program = "from relay.base import lifeline; lifeline.follow_launcher()"
+    for launcher, status in ((os.getpid(), 0), (1, INTERRUPTED)):
+        named = {"PYTHONPATH": str(SCRIPTS), LAUNCHER: str(launcher)}
+        assert subprocess.run([sys.executable, "-c", program], env=named, check=False).returncode == status
 
 
 def recorded(work: Path, rank: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import random
 
 import pytest
@@ -58,6 +59,11 @@ def test_one_repeat_has_no_spread_and_is_warned_of_beyond_ten_points(tree: Tree,
 def test_of_two_settings_neither_is_known_to_be_wrong(tree: Tree) -> None:
     settings(tree, [0.96, 0.961, 0.959, 0.96], [0.10, 0.11, 0.10, 0.10])
     assert set(warned(tree)) == {"ddp-0", "ddp-1"}
+
+
+def test_no_number_is_far_from_all() -> None:
+    alike = {"one": records([0.96, 0.961]), "other": records([0.959, 0.962]), "wrong": records([math.nan, math.nan])}
+    assert "wrong" in outliers(alike)
 
 
 def test_other_batches_and_learning_rates_are_no_peers(tree: Tree) -> None:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,19 @@ def change(value: Any, path: list[str], to: Any) -> None:
 
 def finding(facts: dict[str, Any], check: str) -> Finding:
     return {found.check: found for found in check_all(facts)}[check]
+
+
+def test_bandwidths_are_those_of_the_slowest_rank_and_a_sum_is_wrong_that_is_wrong_on_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of four, another one needs a second, and has not got the sum."""
+    from relay.preflight import collective  # with torch
+
+    others: Any = SimpleNamespace(backend="gloo", barrier=lambda: None, largest=lambda _: [1.0])
+    monkeypatch.setattr(collective.dist, "all_reduce", lambda tensor, group: tensor.fill_(4))
+    row, *_ = collective._measure(others, None, "all", 4)
+    assert not row["right"]
+    assert row["bus_gb_per_second"] == pytest.approx(row["bytes"] / 1e9 * 2 * 3 / 4)
 
 
 # On planned preflights, with reports written by hand

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 
 from relay.base.errors import UserError
-from relay.launch import step
+from relay.launch import direct, step
 from relay.launch.command_lines import Meeting, command, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
+from relay.process import cpus
 from relay.process.cpus import SHARE, VEILED
 from relay.slurm import allocation
 from relay.spec.job import Job
@@ -122,6 +124,19 @@ def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
         environment |= {VEILED + "OMP_PROC_BIND": "close", VEILED + "OMP_PLACES": "cores"}
         masks.append(subprocess.check_output([sys.executable, "-c", script], env=environment, text=True))
     assert masks == [f"[{cpu}]\n" for cpu in sorted(os.sched_getaffinity(0))[:2]]
+
+
+def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, mask: taken.append({*mask}))
+    for rank in ("0", "1"):
+        monkeypatch.setattr(cpus, "_granted", None)
+        for name, value in {SHARE: "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": rank}.items():
+            monkeypatch.setenv(name, value)
+        cpus.settle()
+    first, second = taken
+    assert (len(first), len(second), first & second) == (2, 2, set())
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell")
@@ -252,6 +267,16 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
     assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])
+
+
+@pytest.mark.timeout(30)
+def test_a_process_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "PATIENCE_SECONDS", 0.1)
+    with subprocess.Popen(["sleep", "600"]) as deaf:
+        try:
+            assert direct.wait({0: deaf}, [signal.SIGTERM]) == (0, -signal.SIGKILL)
+        finally:
+            deaf.kill()
 
 
 AGAIN = """

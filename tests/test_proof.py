@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 from gate_runs import planned
-from relay.proof.campaign import markdown, row
+from relay.proof.campaign import ended_after, markdown, row
 
 ROOT = Path(__file__).resolve().parents[1]
 SAID = {
@@ -22,7 +24,7 @@ SAID = {
     ],
     "problems": [],
     "equivalent": True,
-    "bytes_held_share": {"parameters": [1.0, 1.0]},
+    "bytes_held_share": {"parameters": [0.5, 1.0]},
     "samples_per_rank": [32.0, 32.0],
     "bytes_sent_per_step": [500, 400],
 }
@@ -44,6 +46,18 @@ def test_the_table_has_a_line_for_each_cell_and_no_empty_column() -> None:
     assert len(lines) == 4
     assert "smooth_update" not in lines[0]
     assert "| yes | 2.0e-15 | 0 | 1 | 32 32 | 400 |" in lines[2]
+
+
+def test_a_limit_that_was_kept_ends_nothing_later() -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        with ended_after(0.1):
+            pass
+        time.sleep(0.3)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == []
 
 
 def test_what_cannot_be_proven_is_not_called_equivalent() -> None:

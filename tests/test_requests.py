@@ -223,6 +223,13 @@ def test_a_driver_that_would_take_a_whole_node_is_warned_of(
 # Short jobs
 
 
+def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JOB_ID", "SBATCH_PARTITION"):
+        monkeypatch.setenv(name, "its")
+    kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
+    assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
+
+
 def test_jobs_shorter_than_the_cluster_wants_are_warned_of(planned: Planned, tmp_path: Path) -> None:
     site = {"min_minutes": 60}
     assert planned(CPU, site=site, runtime_minutes=59).warnings == [

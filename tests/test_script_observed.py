@@ -35,6 +35,15 @@ def test_a_speed_that_is_printed_is_averaged_over_time_without_the_first(tmp_pat
     assert (seen.missing(), seen.first_at) == ("", None)
 
 
+@pytest.mark.parametrize(
+    ("told", "value"), [("1.0", 1.0), ("0.97", 0.97), ("97.5", 0.975), ("1%", 0.01), ("100 %", 1.0)]
+)
+def test_an_accuracy_is_a_fraction_or_in_per_cent(tmp_path: Path, told: str, value: float) -> None:
+    seen = observed(tmp_path, accuracy="accuracy ([0-9.]+)")
+    seen.line(f"accuracy {told}", 100.0)
+    assert seen.take()["read"] == {"accuracy": [pytest.approx(value)]}
+
+
 def test_one_speed_at_the_end_is_that_of_the_whole_command(tmp_path: Path) -> None:
     seen = observed(tmp_path, samples_per_second="([0-9.]+) img/s")
     seen.line("all: 50 img/s", 100.0)

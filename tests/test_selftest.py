@@ -27,7 +27,7 @@ from relay.planning.planner import plan
 from relay.planning.reading import read_config
 from relay.selftest import page, rows
 from relay.selftest.job import compared, judged
-from relay.selftest.parts import FAULTS
+from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Records, Row
 from relay.spec.setting import Shape
 from relay.spec.site import load_site
@@ -208,6 +208,12 @@ def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
     assert (row.outcome, row.told) == ("failed", f"no room (results/logs/gate/{gate.id}.log)")
     write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(INTERRUPTED, "was killed")))
     assert known.of_gate(gate).outcome == "not run"
+
+
+@pytest.mark.parametrize(("ok", "outcome"), [(True, "worked"), (False, "failed")])
+def test_a_part_is_as_its_record_says(tmp_path: Path, ok: bool, outcome: str) -> None:
+    write_json(tmp_path / f"selftest/{RESUME}/run-1.json", {"ok": ok, "told": "as it was", "seconds": 1.0})
+    assert Records(tmp_path, {"run-1": "a run"}).of_own_part(RESUME, "run-1", None).outcome == outcome
 
 
 def test_a_run_whose_first_job_failed_says_why(tmp_path: Path) -> None:

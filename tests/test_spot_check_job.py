@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 import spot_checked
 from chain_runs import Bench, Chain
 from relay.base.files import read_json
 from relay.run_folder.spots import states_folder
+from relay.spot_check import figures
 from spot_checked import kept, states, verdict
 
 pytest_plugins = ["chain_runs"]
@@ -40,6 +43,12 @@ def test_states_are_removed_when_all_has_passed_and_the_finding_is_remembered(
 
     monkeypatch.setattr(spot_checked.preloaded, "start", refuse)
     assert verdict(chain) == found
+
+
+def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() -> None:
+    plain = {"momentum_buffer of first.weight": torch.ones(2)}
+    assert figures._optimizer({}, plain) == math.inf
+    assert figures._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
 
 
 def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(

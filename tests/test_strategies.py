@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.spec import requirements
 from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
+from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
 from relay.task.batches import Batch
 from short_tasks import task
@@ -320,3 +322,12 @@ def test_prediction_is_in_evaluation_mode_and_training_goes_on(alone: Ranks) -> 
     assert torch.equal(outputs, strategy.predict(batch))  # without dropout
     assert strategy.model.training
     assert not torch.equal(strategy.forward(batch), strategy.forward(batch))  # with it
+
+
+def test_an_overflow_in_gradients_of_one_kind_counts_whatever_the_others_are() -> None:
+    wide, usual = (torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float64, torch.float32))
+    wide.grad, usual.grad = torch.full_like(wide, torch.inf), torch.zeros_like(usual)
+    found = torch.zeros(1)
+    scaler: Any = None  # it needs no state for this
+    LossScaler._unscale_grads_(scaler, torch.optim.SGD([wide, usual]), torch.ones(1), found)
+    assert found.item() > 0

@@ -14,7 +14,7 @@ import torch
 from gate_runs import planned
 from relay.equivalence.course import Seen
 from relay.equivalence.division import divided
-from relay.equivalence.figures import difference, distance
+from relay.equivalence.figures import difference, distance, share
 from relay.equivalence.trials import Trial
 from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
@@ -49,6 +49,23 @@ def test_a_distance_is_over_all_parameters_and_never_finite_where_one_does_not_f
     assert distance(pairs) == 5.0
     assert math.isnan(distance([*pairs, (torch.tensor(math.nan), torch.tensor(0.0))]))
     assert distance([*pairs, (torch.zeros(3), torch.zeros(4))]) == math.inf
+
+
+def test_something_is_infinitely_more_than_nothing() -> None:
+    assert (share(1.0, 4.0), share(1e-9, 0.0), share(0.0, 0.0)) == (0.25, math.inf, 0)
+
+
+def test_replicas_send_about_as_much_as_their_gradients_hold() -> None:
+    run, trial = planned("ddp")[0], Trial(name="algorithm", precision="fp64", steps=1)
+    data: Any = SimpleNamespace(indices=lambda _step: torch.arange(4))
+    for sent_bytes, problems in ((1000, 0), (999, 1)):
+        held = {"gradients": 10_000}
+        told = [
+            Seen(Replica(n, 2), samples=[[2 * n, 2 * n + 1]], bytes_sent=sent_bytes, footprint=held) for n in (0, 1)
+        ]
+        verdict = Verdict("gate")
+        divided(verdict, run, trial, told, data, held)
+        assert len(verdict.problems) == problems, verdict.problems
 
 
 def test_bytes_sent_are_counted_over_tcp_alone() -> None:

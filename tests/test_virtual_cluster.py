@@ -13,6 +13,7 @@ import pytest
 
 from mini_slurm import require
 from relay.base import lock
+from relay.virtual_cluster.slurm_conf import Host, Node, Partition, slurm_conf
 from shared import let_others_enter
 from test_mini_slurm import bridge_of, links, of_cluster, within
 
@@ -60,6 +61,14 @@ def test_after_its_process_was_killed_it_starts_again(folder: Path) -> None:
     assert "no virtual cluster is up" in virtual_cluster("status", "--folder", folder).stderr
     assert virtual_cluster("up", "--folder", folder).returncode == 0
     assert "c[1-2]" in virtual_cluster("status", "--folder", folder).stdout
+
+
+def test_jobs_share_nodes_but_those_that_are_given_whole() -> None:
+    host, nodes = Host("n1", "127.0.0.1"), ("n1",)
+    partitions = [Partition("shared", nodes), Partition("whole", nodes, whole_nodes=True)]
+    text = slurm_conf(Path("cluster"), 16800, host, [(Node("n1"), host)], partitions)
+    lines = [line for line in text.splitlines() if line.startswith("PartitionName")]
+    assert ["OverSubscribe=EXCLUSIVE" in line for line in lines] == [False, True]
 
 
 def test_what_it_needs_is_one_line(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from unittest import mock
 import pytest
 import yaml
 
+from relay.run_folder.layout import check_layout
+
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--profile"]
 SNAKEMAKE += [str(ROOT / "profiles" / "local")]
@@ -69,7 +71,10 @@ def test_a_dry_run_shows_every_job_of_every_chain(tmp_path: Path) -> None:
     assert status == 0, printed
     counted = jobs(printed)
     assert counted["segment"] == 2 * 1 + 2 * 4  # 20 epochs: whole, and 5 at a time
-    assert (counted["gate"], counted["reference"], counted["dataset"]) == (2, 1, 1)
+    assert (counted["gate"], counted["spot_check"], counted["reference"], counted["dataset"]) == (2, 2, 1, 1)
+    status, printed = snakemake(tmp_path, config, "--until", "segment", "--dry-run")
+    assert status == 0, printed
+    assert jobs(printed)["reference"] == 1  # a run waits for it: without one, nothing can prove the run
     assert not (tmp_path / "results").exists()
 
 
@@ -82,6 +87,30 @@ def test_what_is_made_anew_hides_nothing_that_is_missing(tmp_path: Path) -> None
     assert status == 0, printed
     counted = jobs(printed)
     assert (counted["environment"], counted["segment"], counted["gate"], counted["comparison"]) == (1, 1, 1, 1)
+
+
+def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
+    _, printed = snakemake(tmp_path, config, "--dry-run")
+    found = re.search(r"logs/segment/(\S+)/step-(\d+)\.log", printed)
+    assert found, printed
+    folder, state = tmp_path / "results" / "runs" / found[1], f"step-{found[2]}.json"
+    check_layout(tmp_path / "results")
+    folder.mkdir(parents=True)
+    for name in (state, "chain.json"):
+        (folder / name).write_text(json.dumps({"run": found[1], "generation": "first"}))
+    target = f"results/runs/{found[1]}/{state}"
+    status, printed = snakemake(tmp_path, config, target, "--forcerun", "start", "--dry-run")
+    assert status == 0, printed
+    assert jobs(printed)["segment"] == 1
+
+
+def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) -> None:
+    """One process those of one process: a reference the gate of `cpu`, and not that of `ddp`."""
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
+    _, printed = snakemake(tmp_path, config, "equivalence", "--dry-run", "--printshellcmds")
+    beside = re.findall(r"--beside (.*?) >>", printed)
+    assert sorted(gates.partition("-")[0] for gates in beside) == ["", "", "cpu"]
 
 
 def test_a_strategy_is_a_target(tmp_path: Path) -> None:

@@ -56,8 +56,10 @@ PRELOADED = (
 )
 # What Python, libc and libraries read of the environment while they start, or at their first computation, which may be
 # part of an import. This project's own variables are read later.
-AT_IMPORT = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
-AT_IMPORT += ("DNNL_", "ONEDNN_", "ATEN_", "NPY_", "TORCH", "PYTORCH", "TRITON_", "CUBLAS", "NVIDIA_", "CUDA_")
+AT_IMPORT = (
+    *("PYTHON", "LANG", "LC_", "TZ", "LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NPY_"),
+    *("DNNL_", "ONEDNN_", "ATEN_", "TORCH", "PYTORCH", "TRITON_", "CUBLAS", "NVIDIA_", "CUDA_"),
+)
 LATER = ("TORCH_RELAY_", "TORCH_FR_", "TORCH_NCCL_", "TORCHELASTIC_", "PYTHONPATH")
 BINDING = (*cpus.BINDING, "GOMP_CPU_AFFINITY", "KMP_AFFINITY")  # threads bound to the server's CPUs
 START_SECONDS = 60.0  # within which a server has imported torch, on a busy machine

@@ -1,0 +1,174 @@
+"""Plants mistakes in copies of this checkout, one at a time, and notes which test notices each.
+
+    .venv/bin/python tests/planted/plant.py [--only NAME|NUMBER …] [--dry-run]
+
+The faults are those of faults.yaml, and what was found is in table.md: a call tries what has no row there. A test that
+fails without the fault as well does not count. Nothing is changed in the checkout but the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from relay.base.errors import UserError  # noqa: E402
+from relay.base.files import write_text  # noqa: E402
+from relay.base.lifeline import adopt_orphans  # noqa: E402
+from relay.process.usage import descendants  # noqa: E402
+from relay.spec.yaml_file import read  # noqa: E402
+
+HERE = Path(__file__).parent
+HEAD = """\
+# Planted faults, and the test that notices each
+
+Made by `plant.py` of `faults.yaml`: `.venv/bin/python tests/planted/plant.py`. Seconds are those until the test had
+failed, its start and the tests before it included.
+
+| fault | what a user would suffer | caught by | seconds |
+| --- | --- | --- | --- |
+"""
+NOT_CAUGHT = "**not caught**"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake: `new` in the place of `old`. `tests` are files or node ids below tests/, the quickest first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    tests: list[str]
+
+    def planted(self) -> str:
+        """The file's text with the mistake in it. Raises UserError unless its place is there once."""
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        if (count := text.count(self.old)) != 1:
+            raise UserError(f"{self.name}: {self.file}: its place is there {count} times; allowed: once")
+        return text.replace(self.old, self.new)
+
+
+def faults() -> list[Fault]:
+    """All of them, in order."""
+    return [Fault(**each) for each in read(HERE / "faults.yaml", "faults.yaml")]
+
+
+def copy(to: Path) -> None:
+    """The checkout as it is, with the link to its environment, and what Python has compiled of it, to save seconds."""
+    words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split("\0")
+    for name in [*names, *(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").rglob("*.pyc"))]:
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    (to / ".venv").symlink_to((ROOT / ".venv").resolve())
+
+
+def failing(checkout: Path, test: str, given: argparse.Namespace) -> str:
+    """The first test that fails there, or "no end of …" where they take too long; '' where all pass."""
+    pytest = [str(checkout / ".venv/bin/pytest"), "-x", "-q", "-p", "no:cacheprovider", "-m", given.marked]
+    with tempfile.TemporaryDirectory(prefix="planted-") as place:
+        try:
+            done = subprocess.run(
+                [*pytest, f"--basetemp={place}/t", f"tests/{test}"],
+                cwd=checkout,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=given.seconds,
+            )
+        except subprocess.TimeoutExpired:
+            return f"no end of {test}"
+        finally:
+            end_all()
+    if done.returncode == 4:
+        raise UserError(f"{test}: pytest knows no such test")
+    if done.returncode in (0, 5):  # 5: none was chosen
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) tests/(\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return found[1] if found else f"{test} (status {done.returncode})"
+
+
+def end_all() -> None:
+    """End whatever the tests have left."""
+    while left := descendants(os.getpid()):
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.05)
+
+
+def row(fault: Fault, given: argparse.Namespace) -> str:
+    """Plant a fault, run its tests in order, and say which noticed it."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as text:
+        checkout = Path(text)
+        copy(checkout)
+        (checkout / fault.file).write_text(fault.planted(), encoding="utf-8")
+        began, also = time.monotonic(), ""
+        for test in fault.tests:
+            name = failing(checkout, test, given)
+            seconds = time.monotonic() - began
+            # "no end of …" is looked at with the whole file, all others with the test alone.
+            if name and not (here := failing(ROOT, test if name.startswith("no end") else name, given)):
+                break
+            also += f" ({here} without the fault as well)" if name else ""
+        else:
+            name, seconds = NOT_CAUGHT + also, time.monotonic() - began
+    return f"| {fault.name} | {fault.file}: {fault.why} | {name} | {seconds:.0f} |"
+
+
+def main() -> int:
+    """Try the faults that have no row in the table yet, and write each row at once."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser.add_argument("--only", nargs="+", help="these faults, by name or number, whatever the table says")
+    parser.add_argument("--table", type=Path, default=HERE / "table.md", help="where rows are (default: %(default)s)")
+    parser.add_argument("--marked", "-m", default="not long", help="which tests: as pytest's -m (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=300, help="of each file of tests (default: %(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be tried")
+    given = parser.parse_args()
+    known = faults()
+    numbers = {str(number): fault.name for number, fault in enumerate(known, 1)}
+    asked = {numbers.get(each, each) for each in given.only or ()}
+    if unknown := asked - {*numbers.values()}:
+        raise UserError(f"--only: '{min(unknown)}' is no fault; allowed: a number up to {len(known)}, or a name")
+    lines = given.table.read_text(encoding="utf-8").splitlines() if given.table.exists() else []
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number, fault in enumerate(known, 1):
+        fault.planted()
+        if fault.name not in asked if asked else fault.name in rows:
+            continue
+        print(f"{number} {fault.name}: {' '.join(fault.tests)}", flush=True)
+        if not given.dry_run:
+            rows[fault.name] = row(fault, given)
+            print(f"  {rows[fault.name]}", flush=True)
+            write_text(given.table, HEAD + "".join(f"{rows[each.name]}\n" for each in known if each.name in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
