@@ -157,12 +157,12 @@ def test_a_jobs_overhead_is_told_by_its_parts() -> None:
     assert max(parts.values()) < found["whole call"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("strategy", "processes", "further"),
     [
         ("cpu", 1, set()),
-        pytest.param("ddp", 2, {"launcher: starts its processes"}, marks=pytest.mark.long),
+        ("ddp", 2, {"launcher: starts its processes"}),
     ],
 )
 def test_a_hop_is_told_by_its_phases(strategy: str, processes: int, further: set[str]) -> None:
@@ -237,6 +237,7 @@ def test_a_dry_run_is_measured_beside_a_bare_workflow() -> None:
     assert found["bare_jobs"] == 6 * 3 + 6 + 1 < found["jobs"]
 
 
+@pytest.mark.long
 def test_a_large_comparison_is_measured() -> None:
     found = printed("large_comparison", "--runs", "12", "--settings", "6")
     assert (found["runs"], found["settings"]) == (12, 6)

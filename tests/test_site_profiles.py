@@ -171,7 +171,7 @@ rule done:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["narval", "generic"])
+@pytest.mark.parametrize("name", [pytest.param("narval", marks=pytest.mark.long), "generic"])
 def test_the_executor_names_no_partition_that_the_site_leaves_to_slurm(
     cluster: MiniSlurm, tmp_path: Path, name: str
 ) -> None:
