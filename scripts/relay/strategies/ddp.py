@@ -91,7 +91,7 @@ class DDP(Strategy):
     ) -> None:
         self.build_whole()
         self.accumulation = accumulation
-        # With `device_ids`, DDP would make tuples, lists and dicts among a model's arguments anew, on GPUs alone.
+        # With `device_ids`, DDP would copy tuples, lists and dicts among a model's arguments. On CPUs it does not.
         self.wrapper = DistributedDataParallel(
             self.model,
             bucket_cap_mb=self._bucket_mb(bucket_mb, compression),
