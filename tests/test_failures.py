@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chain_runs import DDP, Bench, Ended
+from relay.base.ending import INTERRUPTED
 from relay.run_folder.faults import GRACE_SECONDS
 
 pytest_plugins = ["chain_runs"]
@@ -65,6 +66,31 @@ def assert_told(ended: Ended, fault: dict[str, Any]) -> None:
         assert "ArithmeticError: as planted" in text
     assert ended.errors.splitlines()[-1] == f"run run-1 failed: {fault['error']} (rank {fault['rank']})"
     assert "closed by peer" not in ended.errors
+
+
+KILLED = """mark = Path(f"{mark}-{{self.ranks.rank}}")
+        if self.steps == 30 and not mark.exists():
+            mark.touch()
+            if self.ranks.rank == 1:
+                os.kill(os.getpid(), 9)
+            time.sleep(300)"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["direct", "torchrun"])
+def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench, launcher: str) -> None:
+    """Where they wait for it in NCCL, nothing else would tell them for minutes."""
+    killed = KILLED.format(mark=str(bench.folder / "mark"))
+    strategy = bench.strategy("killed", killed, base="ddp", imports="import os\nfrom pathlib import Path")
+    chain = bench.chain("results", **(DDP | {"launcher": launcher} | strategy))
+    began = time.time()
+    ended = chain.segment()
+    assert time.time() - began < 60
+    assert ended.status == INTERRUPTED
+    assert "rank 0 ends with rank 1: PeerFailed: its process is gone, without a word" in ended.errors
+    assert not (chain.work / "fault.json").exists()
+    assert chain.segment().status == 0
+    assert not [*chain.work.glob("alive-*")]
 
 
 NOT_TO_COME = """if self.steps == 1:

@@ -269,7 +269,7 @@ def test_a_stranger_gets_no_fork(here: Here, monkeypatch: pytest.MonkeyPatch) ->
     [
         ("training.trainer", {}, {}, True),
         ("preflight.facts", {}, {}, False),
-        ("training.trainer", {"device": "cuda"}, {}, False),
+        ("training.trainer", {"device": "cuda"}, {}, True),
         ("training.trainer", {"launcher": "spawn"}, {}, False),
         ("training.trainer", {}, {"OMP_PROC_BIND": "true"}, False),
         ("training.trainer", {}, {fork_server.OWNER: "0"}, False),

@@ -7,8 +7,8 @@ server, and stands for the fork: it passes signals on and ends as the fork ends.
 the same as without a server. The server ends with its driver.
 
 A fork is like a process of its own as long as its parent has neither computed nor touched a device. So there is a
-server for each way in which the environment changes what an import does, and none for GPUs. Where anything is in the
-way, the worker does its work itself. Linux only: sockets have names that are no files, and tell whose they are.
+server for each way in which the environment changes what an import does. Where anything is in the way, the worker does
+its work itself. Linux only: sockets have names that are no files, and tell whose they are.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def owner(role: str, shape: Shape) -> dict[str, str]:
     """What tells a role's processes that they may be forks, which belong to a driver that runs its jobs here."""
     driver = os.environ.get(lifeline.DRIVER, "").partition(" ")[0]
     bound = any(name in os.environ for name in (*BINDING, *(cpus.VEILED + name for name in cpus.BINDING)))
-    may = sys.platform == "linux" and not bound and role in ROLES and shape.device == "cpu"
+    may = sys.platform == "linux" and not bound and role in ROLES
     return {OWNER: driver} if driver and may and shape.launcher in LAUNCHERS and OWNER not in os.environ else {}
 
 
@@ -310,6 +310,7 @@ def main() -> int:
         return 0
     listener.listen(socket.SOMAXCONN)
     gc.disable()  # as in `relay.launch.imports`
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # an import that asks for GPUs must not start CUDA: no fork could
     for name in PRELOADED:
         import_module(name)
     gc.enable()

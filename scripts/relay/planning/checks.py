@@ -107,16 +107,17 @@ def checked_along(check: SpotCheck, other: SpotCheck) -> bool:
 def judged_along(proof: Gate | Reference, other: Gate) -> bool:
     """Whether the processes of a gate, or of a reference, may judge another gate afterwards.
 
-    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. A
-    strategy with a service or a disk on its node has processes of its own. One's own file, of a strategy or a task, has
-    to be in the snapshot that the processes run; what is built in is in each.
+    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. Who
+    compiles takes minutes, for which no others wait. A strategy with a service or a disk on its node has processes of
+    its own. One's own file, of a strategy or a task, has to be in the snapshot that the processes run; what is built in
+    is in each.
     """
     built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
     own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
     frozen = (built_in or proof.strategy.file == other.strategy.file) and other.task.file in ("", proof.task.file)
 
-    def places(each: Gate | Reference) -> tuple[str, Shape]:
-        return each.stack, replace(each.shape, cpus_per_task=1, threads=1)
+    def places(each: Gate | Reference) -> tuple[str, bool, Shape]:
+        return each.stack, each.computation.compile, replace(each.shape, cpus_per_task=1, threads=1)
 
     return places(proof) == places(other) and frozen and not own_node
 

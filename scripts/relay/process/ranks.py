@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from relay.base.errors import UserError
 from relay.process import devices as kinds
 from relay.process.devices import gpu
+from relay.run_folder import peers
 
 # Longer than any pause between two collectives of a healthy run, and short enough that a lost peer soon ends the job.
 TIMEOUT = timedelta(minutes=5)
@@ -146,4 +147,5 @@ class Ranks:
         dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
+        peers.go()
         os._exit(code)

@@ -21,7 +21,7 @@ from relay.base import ending, room
 from relay.base.ending import Ending
 from relay.base.errors import Busy, EndedItself, PeerFailed, UserError
 from relay.base.files import read_json_or
-from relay.run_folder import attempt_name, known_faults, watchdog
+from relay.run_folder import attempt_name, known_faults, peers, watchdog
 from relay.run_folder.known_faults import Kind, Known
 from relay.run_folder.trust import make_own
 
@@ -31,6 +31,7 @@ QUOTED = "| "  # begins a line that an error quotes
 LOOK_SECONDS = 2.0  # how often a process looks for the others' faults
 OUTLIVED_SECONDS = 3600.0  # a younger fault may be one of another job of the same run, whose processes look for it
 GRACE_SECONDS = 5.0  # what it then has to come to an end, and to its own error, by itself
+LOST = "PeerFailed: its process is gone, without a word"
 WATCHDOG_TIMEOUT = "Watchdog caught collective operation timeout"  # torch's own words
 
 
@@ -41,14 +42,17 @@ def _world_size() -> int:
 def guarded(work: Path, main: Callable[[], None]) -> None:
     """Run a process's main function; a fault goes into the work directory and to stderr, and ends the process.
 
-    So does another rank's fault, within seconds.
+    So does another rank's fault, and the end of one that was killed on the same node, within seconds.
     """
     rank = int(os.environ.get("RANK", "0"))
     if _world_size() > 1:
+        peers.come(work, rank)
         threading.Thread(target=_end_with_peer, args=(work, rank), daemon=True).start()
     try:
         main()
+        peers.go()
     except (KeyboardInterrupt, SystemExit):
+        peers.go()
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
         with suppress(OSError):  # the log may be on the disk that is full
@@ -64,9 +68,10 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
 
 def _end_with_peer(work: Path, rank: int) -> None:
     """End this process some seconds after another rank's fault, wherever it waits. It leaves word that it was alive."""
-    while not (found := _of_others(work, rank)):
+    while not (found := _of_others(work, rank) or _killed(work)):
         time.sleep(LOOK_SECONDS)
     time.sleep(GRACE_SECONDS)
+    found = _of_others(work, rank) or found
     first = _first(found) or found[0]
     _tell_follower(rank, first)
     if not (work / _file(rank)).exists():  # its own error may just have been recorded
@@ -74,6 +79,11 @@ def _end_with_peer(work: Path, rank: int) -> None:
         with suppress(OSError):
             record(work, PeerFailed(f"ended with rank {first['rank']}"), rank, "".join(traceback.format_stack(frame)))
     os._exit(1)
+
+
+def _killed(work: Path) -> list[dict[str, Any]]:
+    """The faults that ranks which were killed could not record."""
+    return [{"rank": rank, "error": LOST, "time": time.time(), "mistake": False} for rank in peers.killed(work)]
 
 
 def _tell_follower(rank: int, fault: dict[str, Any]) -> None:
@@ -155,6 +165,7 @@ def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:
     if first and is_a(Kind.HANG, first) and not _all_alive(first, left, flights):
         first = None  # they waited for one that was killed
     room.forget(work, f"fault-{attempt_name.name()}-*.json")
+    peers.forget(work)
     if first is None:
         for fault in left:
             print(f"rank {fault['rank']} lost its peers: {fault['error']}", file=sys.stderr)
@@ -263,6 +274,7 @@ def forget(work: Path) -> None:
     attempt_name.begin()
     room.forget(work, FAULT)
     watchdog.forget(work, _log())
+    peers.forget(work)
     for path in room.found(work, "fault-*.json"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:

@@ -92,10 +92,24 @@ def _key(builder: Any) -> str:
         said = ""
     known = [builder.name, type(builder).__module__, deepspeed.__version__, torch.__version__, sys.version, said]
     known += [platform.machine(), *re.findall(r"(?m)^flags\s*:.*$", _text(Path("/proc/cpuinfo")))[:1]]
-    if _on_gpus(builder):
-        gpus = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
-        known += [str(sorted(gpus)), os.environ.get("TORCH_CUDA_ARCH_LIST", "")]
+    known += _architectures() if _on_gpus(builder) else []
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+
+
+def _architectures() -> list[str]:
+    """Those of the GPUs that are here, such as 9.0."""
+    found = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
+    return [f"{major}.{minor}" for major, minor in sorted(found)]
+
+
+def _told(builder: Any, folder: str) -> dict[str, str]:
+    """The environment in which DeepSpeed builds it in a folder.
+
+    The user's TORCH_CUDA_ARCH_LIST may be for other GPUs, and DeepSpeed 0.19.8 ends with ValueError on its 9.0a.
+    """
+    told = {"TORCH_EXTENSIONS_DIR": folder, "PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
+    told |= {"MAX_JOBS": os.environ.get("MAX_JOBS") or str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))}
+    return told | ({"TORCH_CUDA_ARCH_LIST": ";".join(_architectures())} if _on_gpus(builder) else {})
 
 
 def _build(builder: Any, file: Path) -> Any:
@@ -103,10 +117,8 @@ def _build(builder: Any, file: Path) -> Any:
     node = os.uname().nodename
     print(f"Building DeepSpeed's operation {builder.name} on node {node}; this is done once", flush=True)
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as folder:
-        told = {"TORCH_EXTENSIONS_DIR": folder, "PATH": os.pathsep.join([*_programs(), os.environ.get("PATH", "")])}
-        told |= {"MAX_JOBS": os.environ.get("MAX_JOBS") or str(min(len(os.sched_getaffinity(0)), built.MOST_CPUS))}
         try:
-            with mock.patch.dict(os.environ, told), patience.told(f"building {builder.name}"):
+            with mock.patch.dict(os.environ, _told(builder, folder)), patience.told(f"building {builder.name}"):
                 made = builder.compiled_by_deepspeed(False)
         except Exception as error:  # whatever a compiler or DeepSpeed's own look at the machine comes to
             raise UserError(
