@@ -35,7 +35,7 @@ def printed(name: str, *options: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("loop", ("--against", "bare")),
+        pytest.param("loop", ("--against", "bare"), marks=pytest.mark.long),
         pytest.param("loop", ("--against", "step", "--channels-last"), marks=pytest.mark.long),
         pytest.param("loop", ("--against", "plain", "--task", "linear-random10"), marks=pytest.mark.long),
         ("loaders", ()),
@@ -69,7 +69,7 @@ def test_a_benchmark_without_its_data_is_left_out_with_the_reason(tmp_path: Path
     assert (done.returncode, done.stderr.split(":")[0]) == (1, "left out")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_setting_is_measured_beside_another() -> None:
     """With saving beside without it, as the table has it."""
     saves = ("--ours", '{"checkpoint_minutes": 0.002}', "--theirs", '{"checkpoint_minutes": 1000}')
@@ -77,7 +77,7 @@ def test_a_setting_is_measured_beside_another() -> None:
     assert found["median_ratio"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_rows_for_a_gpu_are_left_out_without_one() -> None:
     rows = {row.script: row for row in RUN["ROWS"] if row.what.startswith("on a GPU")}

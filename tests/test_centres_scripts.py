@@ -88,6 +88,7 @@ def ended(made: Commanded) -> dict[str, object]:
     return made.summary()
 
 
+@pytest.mark.long
 def test_the_alliances_script_for_cpus_unchanged(cifar10: Path) -> None:
     made = commanded(
         alliance("cifar10-cpu.py"),

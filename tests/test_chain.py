@@ -192,7 +192,7 @@ def test_the_end_of_the_job_is_seen_coming(bench: Bench) -> None:
     assert f"stopped at step {saved} of 1000 (deadline)" in ended.errors
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trainer_without_its_launcher_ends(bench: Bench) -> None:
     """Otherwise it would train beside the next attempt. The job waits until it has saved; the next one goes on."""
     strategy = bench.strategy("slow_ddp", SLOWLY, base="ddp")
@@ -254,7 +254,7 @@ def test_a_second_job_of_the_run_says_that_another_one_trains_it(
 # A fault of the program's own
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fault_on_one_rank_ends_the_job_and_is_told_again_by_its_retry(bench: Bench) -> None:
     """Until somebody starts the run anew."""
     fault = (

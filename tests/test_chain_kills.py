@@ -28,7 +28,7 @@ def campaign(folder: Path, seed: int, kills: dict[str, int]) -> None:
     assert {each.kind: each.kills for each in kinds} == kills
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_few_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     campaign(tmp_path, pytestconfig.getoption("seed"), FEW)

@@ -81,6 +81,7 @@ def test_the_script_has_the_lines_of_the_page() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: Path, ranks: int) -> None:
     """24 steps in 3 epochs, saved after each third."""
@@ -143,6 +144,7 @@ def test_gathered_gradients_other_validations_and_workers(
     assert same(uncut, cut)
 
 
+@pytest.mark.long
 def test_the_trainer_starts_its_processes_itself(python: Path, tmp_path: Path) -> None:
     uncut, cut = tmp_path / "uncut", tmp_path / "cut"
     assert trained(python, uncut, ranks=2)[0] == 0
@@ -153,6 +155,7 @@ def test_the_trainer_starts_its_processes_itself(python: Path, tmp_path: Path) -
     assert same(uncut, cut)
 
 
+@pytest.mark.long
 def test_another_scripts_checkpoint_and_one_of_more_processes_are_refused(python: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     assert trained(python, folder, "3", "SIGTERM")[0] == 75

@@ -82,7 +82,7 @@ for name, theirs in (("mnist", datasets.MNIST), ("cifar10", datasets.CIFAR10)):
 
 
 @real
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_files_read_as_torchvision_reads_them(tmp_path: Path, real_root: Path) -> None:
     # Beside a torch of another build torchvision cannot be imported before two operators are declared; beside
     # its own they must not be.

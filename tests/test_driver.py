@@ -325,7 +325,7 @@ def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workp
     assert place.lines("ended.txt") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
     """Snakemake lets a local rule's program end; the second signal does not wait for it."""
     process = place.drive("pause.txt", "last.txt", seconds=60)
@@ -344,7 +344,7 @@ def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
     assert set(JOBS) <= set(place.lines("ended.txt"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_local_rule_that_runs_when_a_signal_comes_is_let_finish(place: Workplace) -> None:
     process = place.drive("pause.txt", "last.txt", seconds=8)
     until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
@@ -422,7 +422,7 @@ def test_without_tmux_there_is_one_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"error: tmux: no such command on PATH; .*\n", done.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_as_a_job_it_makes_way_for_its_successor_when_its_time_is_up(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

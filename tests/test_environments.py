@@ -327,7 +327,7 @@ def test_rules_in_this_form_are_clean(workflow: Workflow) -> None:
     assert status == 0, printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_stack_on_a_node_without_network(tmp_path: Path) -> None:
     """As the rule makes it on the login node, and as a job then installs and imports it."""
     needs_root()

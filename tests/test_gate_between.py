@@ -132,13 +132,13 @@ RIGHT = [
     Asked("right_reduce_scatter"),
     Asked("right_parameter_averaging"),
     Asked("right_parameter_server"),
+    Asked("ddp", NORMS, options={"accumulation": 2}),
+]
+RIGHT_TOO = [  # of which the parts are above
     Asked("ddp", DROPOUT, axes={"activation_checkpointing": True}),
     Asked("pipeline", DROPOUT),
     Asked("tensor_parallel", DROPOUT),
-    Asked("ddp", NORMS, options={"accumulation": 2}),
     Asked("pipeline", NORMS, axes={"activation_checkpointing": True}),
-]
-RIGHT_TOO = [  # of which the parts are above
     *map(Asked, ("right_flattened", "right_small_buckets", "right_ring", "right_accumulation")),
     Asked("ddp", NORMS),
     Asked("fsdp", NORMS),

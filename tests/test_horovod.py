@@ -209,7 +209,7 @@ def test_another_strategy_goes_on_from_its_checkpoint(bench: Bench, target: str)
 LAUNCHERS = [pytest.param("torchrun", marks=pytest.mark.long), "horovodrun"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ended_or_interrupted_it_leaves_no_process(bench: Bench, launcher: str) -> None:
     long = begun(bench, "long", total_steps=4000, pause=0.02, launcher=launcher)

@@ -27,7 +27,7 @@ def _asked_for() -> None:
     stacks.require("horovod")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_it_trains_from_its_wheel_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:
     debian_packages.require()

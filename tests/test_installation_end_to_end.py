@@ -244,7 +244,7 @@ def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("offered", "torch"),
     [
@@ -306,7 +306,7 @@ def constraints(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("constraints")
 def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(project: Project) -> None:
     result = project.install()
@@ -316,7 +316,7 @@ def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(project: Projec
     assert not [path for path in project.server.asked if "nvidia" in path]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("constraints")
 def test_the_registrys_build_is_the_last_resort_and_says_so(project: Project, closed_port: str) -> None:
     result = project.install(index=closed_port)
@@ -327,7 +327,7 @@ def test_the_registrys_build_is_the_last_resort_and_says_so(project: Project, cl
     assert project.install(index=closed_port).stdout == ".venv is up to date\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cuda_takes_the_registrys_build_though_a_cpu_build_is_offered_too(project: Project) -> None:
     project.server.offers["registry"] += CPU_BUILDS
     assert project.install(torch="cuda").returncode == 0
@@ -346,7 +346,7 @@ def test_what_a_killed_installation_left_running_is_waited_for_and_then_repaired
     assert project.packages() == REGISTRYS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wrong_file_is_refused_and_the_next_call_repairs_what_was_left(project: Project) -> None:
     lock = project.root / "envs" / "driver.txt"
     right = lock.read_text(encoding="utf-8")

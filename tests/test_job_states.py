@@ -53,7 +53,7 @@ def preempt(place: Workplace) -> None:
     place.cluster.run("sbatch", "--partition=high", "--cpus-per-task=4", "--wrap=sleep 3", cwd=place.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
     driver = place.drive("--retries", "1", seconds=8, first=1)
@@ -68,7 +68,7 @@ def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
     assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 def test_a_preempted_job_that_slurm_starts_again_is_left_to_it(
     place: Workplace, monkeypatch: pytest.MonkeyPatch

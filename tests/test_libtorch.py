@@ -72,7 +72,7 @@ def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, its: TaskSpe
     assert f"{its.name} [run-1]: outputs equal" in page.shown(chain.results)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path) -> None:
     debian_packages.require()
     wrong = tmp_path / "wrong"

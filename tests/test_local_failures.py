@@ -95,7 +95,7 @@ def test_a_fault_is_tried_once_and_told_in_one_block(driver: LocalDriver) -> Non
     assert "Error in rule segment" in full.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @doing("time.sleep(0.05); self.steps == 60 and os.kill(os.getpid(), signal.SIGKILL)", epochs=9)
 def test_a_run_that_comes_further_each_time_goes_on_beyond_its_retries(driver: LocalDriver) -> None:
     status, printed = driver.call(driver.trained)
@@ -109,7 +109,7 @@ def test_a_run_that_comes_further_each_time_goes_on_beyond_its_retries(driver: L
     assert all("its processes ended without a word" in text for text in kept)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @doing("os.kill(os.getpid(), signal.SIGKILL)")
 def test_a_run_that_comes_no_further_in_two_attempts_is_given_up(driver: LocalDriver) -> None:
     status, printed = driver.call(driver.trained)
@@ -176,7 +176,7 @@ def test_a_user_s_mistake_in_a_local_rule_is_told_once(driver: LocalDriver) -> N
     assert "Traceback" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @doing("time.sleep(0.01)", repeats=2)
 def test_without_a_profile_one_measured_job_runs_at_a_time(driver: LocalDriver) -> None:
     status, printed = driver.call("made", "--cores", "2", "--until", "segment", profile=False)

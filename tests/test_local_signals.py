@@ -61,13 +61,13 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
 @pytest.mark.parametrize(
     ("config", "number"),
     [
-        (CPU, signal.SIGINT),
         (DDP, signal.SIGTERM),
+        pytest.param(CPU, signal.SIGINT, marks=pytest.mark.long),
         pytest.param(SPAWNED, signal.SIGHUP, marks=pytest.mark.long),
         pytest.param(DIRECT, signal.SIGTERM, marks=pytest.mark.long),
         pytest.param(CPU, signal.SIGUSR1, marks=pytest.mark.long),
     ],
-    ids=["int-cpu", "term-torchrun", "hup-spawn", "term-direct", "usr1-cpu"],
+    ids=["term-torchrun", "int-cpu", "hup-spawn", "term-direct", "usr1-cpu"],
 )
 def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
     driver = place(config)
@@ -83,7 +83,7 @@ def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, conf
     assert driver.processes() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place) -> None:
     driver = place(DDP)
     process = training(driver)
@@ -114,7 +114,7 @@ def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(plac
     assert "Traceback" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> None:
     """A rank is stopped, so that the training cannot end before the next call has seen it."""
     driver = place(DDP)

@@ -66,7 +66,7 @@ def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> 
     assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["algorithm", "scaled"])
 def test_the_learning_rate_is_smaller_only_where_it_must_be(gates: Gates, name: str) -> None:
     """ResNet-18 with statistics frozen on few samples: at a rate that it bears, and a hundred times too fast."""

@@ -179,7 +179,7 @@ def test_a_minute_is_all_that_short_allows(cluster: MiniSlurm) -> None:
     assert "time limit" in refused.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_snakemakes_plugin_sees_the_end_of_a_job_at_once(cluster: MiniSlurm, tmp_path: Path) -> None:
     rule = """rule all:
         output: "host"

@@ -80,7 +80,7 @@ def test_channels_last_is_the_same_function_in_another_order_of_memory() -> None
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [LENET, UNET])
 def test_a_compiled_model_trains_the_same(name: str) -> None:
     plain, compiled = task(name), task(name, compiled=True)

@@ -182,7 +182,7 @@ def trained(gates: Gates, stack: str, cells: list[dict[str, Any]], place: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stack", [pytest.param(name, marks=[] if name in ("torch", "horovod") else pytest.mark.long) for name in CELLS]
+    "stack", [pytest.param(name, marks=[] if name == "horovod" else pytest.mark.long) for name in CELLS]
 )
 def test_strategies_of_every_stack_train_so(gates: Gates, stack: str, tmp_path: Path) -> None:
     assert trained(gates, stack, CELLS[stack], tmp_path) == {named(cell): [] for cell in CELLS[stack]}

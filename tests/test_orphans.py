@@ -35,9 +35,9 @@ BEFORE_IT_IS_TIED, IMPORTING, JOINING = "relay.process.cpus", "torch.nn", "relay
     ("launcher", "at"),
     [
         ("torchrun", BEFORE_IT_IS_TIED),
-        ("torchrun", IMPORTING),
         ("direct", JOINING),
-        ("spawn", JOINING),
+        pytest.param("torchrun", IMPORTING, marks=pytest.mark.long),
+        pytest.param("spawn", JOINING, marks=pytest.mark.long),
         ("none", IMPORTING),
         pytest.param("torchrun", JOINING, marks=pytest.mark.long),
         pytest.param("direct", IMPORTING, marks=pytest.mark.long),

@@ -65,7 +65,7 @@ def test_who_computes_a_large_batch_is_counted(gates: Gates) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_scaled_learning_rate_is_trained_at_its_batch(gates: Gates) -> None:
     """The wrong one ignores the learning rate that it is told."""
     scaled = {"global_batch_size": 256, "learning_rate_scaling": "linear"}

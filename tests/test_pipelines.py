@@ -148,7 +148,7 @@ def check(world_size: int, cases: list[Case], folder: Path) -> None:
         assert max(found["held"]) < expected["held"], case
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_split_a_network_as_one_has_it(tmp_path: Path) -> None:
     cases: list[Case] = [("pipeline", "lenet-digits", {"schedule": schedule}, {}) for schedule in SCHEDULES]
     parted = [

@@ -213,6 +213,7 @@ def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) ->
     assert seen.findings["nodes"].ok
 
 
+@pytest.mark.long
 @two_cpus
 def test_a_mask_that_the_processes_divide_is_no_fault(tmp_path: Path) -> None:
     """What a process keeps to counts, not what it was given; and each rank's own variables are recorded."""
@@ -226,6 +227,7 @@ def test_a_mask_that_the_processes_divide_is_no_fault(tmp_path: Path) -> None:
     assert seen.findings["locks"].ok
 
 
+@pytest.mark.long
 @two_cpus
 def test_a_binding_set_for_the_launcher_too(tmp_path: Path) -> None:
     """torchrun loads torch, is bound to one core, and its children inherit that; the job ends with all remedies."""
@@ -270,6 +272,7 @@ def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
     assert "network_interface" in line
 
 
+@pytest.mark.long
 def test_gpus_asked_of_a_torch_for_cpus(tmp_path: Path) -> None:
     if torch.version.cuda:
         pytest.skip("NOT RUN: this torch is built for GPUs")
@@ -321,6 +324,7 @@ def test_killed_processes_are_worth_a_retry(tmp_path: Path) -> None:
 # For real: two nodes, each with its own name, address and mounts
 
 
+@pytest.mark.long
 @needs_root
 def test_a_rendezvous_on_localhost_and_names_that_point_there(tmp_path: Path) -> None:
     """Neither waits for a timeout: the ranks find out before they join."""
@@ -339,6 +343,7 @@ def test_a_rendezvous_on_localhost_and_names_that_point_there(tmp_path: Path) ->
     assert says(seen.findings["host name"], "stop", "'near' is 127.0.1.1", "GLOO_SOCKET_IFNAME", "one of eth0")
 
 
+@pytest.mark.long
 @needs_root
 def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_not_see(tmp_path: Path) -> None:
     """Two processes on each of two nodes really talk over 20 Mbit/s, and the second node has other results."""
@@ -379,6 +384,7 @@ def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_no
     assert max(sizes) < max(row["bytes"] for row in seen.facts["allreduce"])  # the largest would take too long
 
 
+@pytest.mark.long
 @needs_root
 def test_a_node_disk_that_both_nodes_share(tmp_path: Path) -> None:
     """Found by looking, not by the name of its filesystem."""

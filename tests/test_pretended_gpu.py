@@ -89,6 +89,7 @@ def test_the_gate_of_a_process_with_two_gpus_passes_with_dropout(gates: Gates, s
     assert found["equivalent"], found["problems"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [pytest.param("data_parallel", marks=pytest.mark.long), "ddp"])
 def test_replicas_with_batch_norm_are_repeated_on_gpus(gates: Gates, tmp_path: Path, strategy: str) -> None:
     """Their expected statistics lie on a GPU, and what the ranks tell does not; DataParallel normalises in chunks."""
@@ -112,12 +113,7 @@ def _judged(ranks: Ranks, gate: Gate, dataset: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     # What these have of their own is walked by gates, and by runs on several.
-    [
-        pytest.param(
-            n, marks=[pytest.mark.long] * (n in ("images", "batch norm", "regression", "text", "loss by the model"))
-        )
-        for n in TRAINED
-    ],
+    [pytest.param(n, marks=[pytest.mark.long] * (n != "dropout")) for n in TRAINED],
 )
 def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name: str) -> None:
     values = {"strategy": "single_gpu", **SHORT, **TRAINED[name]}
@@ -129,10 +125,10 @@ def test_a_run_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, name:
     [
         ("data_parallel", "dropout"),
         pytest.param("data_parallel", "batch norm", marks=pytest.mark.long),
-        ("data_parallel", "loss by the model"),
-        ("model_parallel_in_process", "dropout"),
+        pytest.param("data_parallel", "loss by the model", marks=pytest.mark.long),
+        pytest.param("model_parallel_in_process", "dropout", marks=pytest.mark.long),
         ("ddp", "dropout"),
-        ("mps", "dropout"),
+        pytest.param("mps", "dropout", marks=pytest.mark.long),
     ],
 )
 def test_a_run_on_several_goes_on_bit_for_bit_and_passes_its_spot_check(bench: Bench, strategy: str, name: str) -> None:
@@ -155,7 +151,7 @@ def _trained(bench: Bench, values: dict[str, Any]) -> None:
 # The probe
 
 
-@pytest.mark.parametrize("task", ["lenet-digits", "linear-random10", "gpt-tiny"])
+@pytest.mark.parametrize("task", ["lenet-digits", pytest.param("gpt-tiny", marks=pytest.mark.long)])
 def test_the_probe_finds_the_largest_batch(gates: Gates, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
     """What does not fit is refused by the device, as CUDA does."""
     monkeypatch.setattr(job, "Tries", partial(tries.Tries, start=preloaded.start))

@@ -313,7 +313,7 @@ def test_the_workflow_probes_and_writes_the_config(results: Path, tmp_path: Path
     assert [planned_.setting.batch.global_batch_size for planned_ in made.settings] == [128]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_probe_is_a_job_of_its_settings_shape(cluster: MiniSlurm, results: Path, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "datasets").symlink_to(results / "datasets")

@@ -60,6 +60,7 @@ def _train(ranks: Ranks, folder: Path, cases: list[Case]) -> None:
     (folder / f"{ranks.rank}.pickle").write_bytes(pickle.dumps(logs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "processes",
     [pytest.param(count, marks=pytest.mark.slow if count == 3 else pytest.mark.long) for count in range(2, 9)],

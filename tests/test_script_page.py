@@ -36,7 +36,7 @@ def typed(folder: Path, text: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_script_on_the_page_is_measured(tmp_path: Path) -> None:
     (script,) = [each.text for each in blocks(PAGE) if each.language == "python"]

@@ -65,7 +65,7 @@ def folders(results: Path) -> list[Path]:
     return sorted((results / "checkpoints").glob("*/folder"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
 def test_a_script_is_measured_on_two_nodes_by_torchrun_and_by_srun(cluster: MiniSlurm, tmp_path: Path) -> None:

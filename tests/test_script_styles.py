@@ -155,7 +155,7 @@ def measured_and_killed(script: str, command: str, **comparison: Any) -> None:
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_loop_as_in_small_gpts() -> None:
     read = {"step": "iter {number}:", "loss": "loss {number}"}

@@ -258,7 +258,7 @@ SMALL = {"epochs": 12, "segment": {"epochs": 6}, "checkpoint_every_epochs": 1}
 SMALL |= {"device": "cpu", "gate": {"steps": 20}, "probe": {"most": 64}}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_failing_part_ends_no_other_and_the_page_tells_all(tmp_path: Path) -> None:
     comparisons = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "wrong_second_rank_crashes")]

@@ -128,6 +128,7 @@ def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str,
         assert len(looked_at) == run.shape.nodes, "one file for each node"
 
 
+@pytest.mark.long
 def test_slurm_saw_every_shape_as_declared(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
 ) -> None:
@@ -269,6 +270,7 @@ def test_an_edited_site_is_looked_at_anew_and_nothing_is_trained_again(
     assert not {"segment", "gate", "reference", "preflight_job"} & set(printed.split("Job stats:", 1)[1].split())
 
 
+@pytest.mark.long
 def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -286,6 +288,7 @@ def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
     )
 
 
+@pytest.mark.long
 def test_a_forced_rerun_starts_at_the_first_step(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
@@ -307,6 +310,7 @@ def test_a_forced_rerun_starts_at_the_first_step(
     assert attempts.read(work, 1)[0]["start"] == 0
 
 
+@pytest.mark.long
 def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [SEVERAL]}
     site = site_file(tmp_path)
@@ -341,6 +345,7 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
     assert "Traceback" not in printed
 
 
+@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
 @pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=pytest.mark.long)])
 def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path, launcher: str) -> None:
@@ -377,6 +382,7 @@ def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path:
     assert "Traceback" not in printed
 
 
+@pytest.mark.long
 def test_preflight_alone_is_one_page(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [BY_TORCHRUN]}
     before = known(cluster)
@@ -462,6 +468,7 @@ def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp
     assert known(cluster) <= before
 
 
+@pytest.mark.long
 def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL | {"nodes": 1}]}
     status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path))

@@ -30,7 +30,7 @@ def modules(tmp_path: Path) -> dict[str, str]:
     return {"BASH_ENV": "/usr/share/modules/init/bash", "MODULEPATH": str(tmp_path / "modulefiles")}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
 def test_a_job_looks_where_the_login_node_cannot(cluster: MiniSlurm, modules: dict[str, str], tmp_path: Path) -> None:

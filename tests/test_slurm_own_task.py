@@ -76,7 +76,7 @@ class Task(relay.Task):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
 def test_a_task_of_ones_own_is_proven_and_trained_on_two_nodes(cluster: MiniSlurm, tmp_path: Path) -> None:

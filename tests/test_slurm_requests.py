@@ -62,6 +62,7 @@ def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pyte
     assert [len(rank["environment"]["CUDA_VISIBLE_DEVICES"].split(",")) for rank in told["ranks"]] == [2, 2]
 
 
+@pytest.mark.long
 def test_no_more_is_in_the_queue_than_a_user_may_have(cluster: MiniSlurm, tmp_path: Path) -> None:
     site = site_file(tmp_path, limits={"cpus": 3}, partitions=[PARTITIONS[0] | {"limits": {"jobs": 2}}])
     shapes = [{"strategy": "cpu", "cpus_per_task": [1, 2]}, DDP]

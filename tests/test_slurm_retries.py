@@ -79,7 +79,7 @@ class Broken(Strategy):
 '''
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_hardware_that_fails_is_tried_again_on_another_node(cluster: MiniSlurm, tmp_path: Path) -> None:
     (tmp_path / "strategies").mkdir()

@@ -27,7 +27,7 @@ RUN |= {"devices_per_node": 2, "launcher": "torchrun"}
     [
         ("horovod", "horovod"),
         pytest.param("deepspeed", "zero1", marks=pytest.mark.long),
-        ("deepspeed", "zero3"),
+        pytest.param("deepspeed", "zero3", marks=pytest.mark.long),
     ],
 )
 def test_who_is_quick_waits_for_who_computes(bench: Bench, stack: str, base: str) -> None:
@@ -42,6 +42,7 @@ def test_who_is_quick_waits_for_who_computes(bench: Bench, stack: str, base: str
     assert min(quick["optimizer"], busy["optimizer"]) > 0
 
 
+@pytest.mark.long
 def test_lightnings_own_thread_is_observed(bench: Bench) -> None:
     provide("lightning")
     run = {"strategy": "lightning_ddp", "stack": "lightning"}

@@ -60,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_task_that_needs_a_package_is_looked_at_proven_and_trained(folder: Path) -> None:
     driver = LocalDriver(folder, CONFIG | {"packages": {"torch": ["tiny-points"]}})

@@ -113,8 +113,15 @@ def test_each_script_is_planned_as_its_line_says(row: Row) -> None:
     assert named == differing, "the quantities that differ stand in bold, each with its reason"
 
 
+BY_PROFILE = [*{row.profile: row for row in reversed(ROWS)}.values()]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("row", {row.profile: row for row in reversed(ROWS)}.values(), ids=lambda row: row.profile)
+@pytest.mark.parametrize(
+    "row",
+    [BY_PROFILE[0], *(pytest.param(row, marks=pytest.mark.long) for row in BY_PROFILE[1:])],
+    ids=lambda row: row.profile,
+)
 def test_snakemake_plans_it_on_the_ready_profile(row: Row, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "snakemake", "plan", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
     command += ["--profile", ROOT / "profiles" / row.profile, "--configfile", CONFIGS[row.config]]

@@ -223,7 +223,7 @@ class Outage:
         self._down.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_driver_outlives_an_outage_of_slurms_controller(place: Workplace) -> None:
     """The plugin alone forgets its jobs after five failed looks, and waits for ever."""
     outage = Outage(place, "squeue")

@@ -259,6 +259,7 @@ class TestComparison:
         assert status == 0, printed
         assert jobs(printed)["segment"] == 1
 
+    @pytest.mark.long
     def test_without_the_failing_one_all_is_done_and_a_further_call_does_nothing(
         self, compared: tuple[Path, dict, str]
     ) -> None:
@@ -272,6 +273,7 @@ class TestComparison:
         assert status == 0
         assert "Nothing to be done" in printed
 
+    @pytest.mark.long
     def test_a_copy_with_other_times_is_as_finished(self, compared: tuple[Path, dict, str], tmp_path: Path) -> None:
         """Times reversed and in the future, and nothing that Snakemake has noted."""
         folder, config, _ = compared
@@ -285,6 +287,7 @@ class TestComparison:
         assert set(jobs(printed)) == {"unfinished", "comparison", "all", "total"}  # its script names the new place
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
+    @pytest.mark.long
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
@@ -309,6 +312,7 @@ class TestComparison:
         assert last.is_file()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
+    @pytest.mark.long
     def test_a_run_is_trained_again_and_its_old_result_stays_until_there_is_a_new_one(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
@@ -329,6 +333,7 @@ class TestComparison:
         assert not aside.exists()
         assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
+    @pytest.mark.long
     def test_nothing_is_trained_whose_proof_cannot_exist(
         self, compared: tuple[Path, dict, str], tmp_path: Path
     ) -> None:
