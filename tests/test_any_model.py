@@ -125,7 +125,7 @@ def test_a_right_training_is_proven(name: str, tmp_path: Path) -> None:
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_a_model_that_computes_in_float32_by_itself_is_proven(strategy: str, tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, LOWERED), tmp_path / "data", strategy, 2, batch=8)
     verdict = verdict_of(run, tmp_path / "data", tmp_path)
@@ -135,6 +135,7 @@ def test_a_model_that_computes_in_float32_by_itself_is_proven(strategy: str, tmp
     assert KEPT in verdict["notes"]
 
 
+@pytest.mark.long
 def test_a_model_that_draws_is_proven_beyond_an_epoch(tmp_path: Path) -> None:
     """The order of the second epoch's samples is drawn, too: it stays random."""
     run = gate_of(own_task("vae"), tmp_path / "data", steps=20)

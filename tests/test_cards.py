@@ -189,6 +189,7 @@ look("on-gpu", sys.argv[1], {}, Data(datasets=Path("none"))).write(Path(sys.argv
 """
 
 
+@pytest.mark.long
 def test_a_model_that_needs_a_gpu_is_looked_at_on_one(tmp_path: Path) -> None:
     (tmp_path / "on_gpu.py").write_text(ON_GPU)
     with pytest.raises(UserError, match=r"on_gpu\.py:16: RuntimeError: this kernel takes CUDA"):

@@ -19,6 +19,7 @@ from relay.planning.plan import Plan
 from relay.spec.site import load_site
 
 pytest_plugins = ["plans"]
+SHRUNK = "batch-and-workers"  # the one that `make test` runs
 SETS = {path.stem: path for path in sorted((ROOT / "config" / "sets").glob("*.yaml"))}
 PAGE = ROOT / "docs" / "experiment-sets.md"
 # Why a setting of a shrunk set may be left out: what a laptop cannot have.
@@ -62,7 +63,7 @@ def test_its_jobs_are_as_long_as_the_alliance_wants_them(name: str) -> None:
     assert [warning for warning in plan.warnings if "min_minutes" in warning] == []
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name != SHRUNK)) for name in SETS])
 def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp_path: Path) -> None:
     """Planned as by a dry run, which looks at the task: its data are generated at once."""
     config, speeds = config_of(name, shrink=True), tmp_path / "speeds.json"

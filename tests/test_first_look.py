@@ -97,6 +97,7 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (1, line)
 
 
+@pytest.mark.long
 def test_other_workflows_and_jobs_are_left_alone(folder: Path) -> None:
     (folder / "Snakefile").write_text('rule all:\n    output: "x"\n    shell: "touch x"\n')
     status, printed = call(folder, "--configfile", "tab.yaml")

@@ -91,7 +91,11 @@ def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs
 
 @pytest.mark.parametrize(
     ("harm", "status", "told"),
-    [("crashes", 0, "it cannot run this training"), ("is wrong", 0, "algorithm"), ("is killed", 75, "")],
+    [
+        pytest.param("crashes", 0, "it cannot run this training", marks=pytest.mark.long),
+        ("is wrong", 0, "algorithm"),
+        ("is killed", 75, ""),
+    ],
 )
 def test_a_gate_that_fails_beside_others_is_judged_again_by_its_own_job(
     gates: Gates, specs: dict[str, Path], harm: str, status: int, told: str
@@ -113,6 +117,7 @@ def test_a_gate_that_fails_beside_others_is_judged_again_by_its_own_job(
     assert verdict is None if status else told in verdict["problems"][0]
 
 
+@pytest.mark.long
 def test_a_reference_judges_gates_of_one_process_and_stands_where_one_of_them_ends_it(
     gates: Gates, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_attempts_are_added_up_and_told_one_by_one() -> None:
     assert [(job["attempt"], job["last"], job["job"]) for job in found["jobs"]] == [(1, 20, "7"), (2, 20, "7")]
 
 
+@pytest.mark.long
 def test_a_real_chain_tells_all_of_its_parts(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=60, evaluate_every_steps=15)
     for first, last in ((0, 30), (30, 60)):

@@ -175,7 +175,10 @@ def test_what_is_not_finite_in_a_batch_is_named(batch: Any, told: str) -> None:
 
 @pytest.mark.parametrize(
     "processes",
-    [{"loader": "dataloader", "data_workers": 1}, {"launcher": "torchrun", "devices_per_node": 2, "strategy": "ddp"}],
+    [
+        pytest.param({"loader": "dataloader", "data_workers": 1}, marks=pytest.mark.long),
+        {"launcher": "torchrun", "devices_per_node": 2, "strategy": "ddp"},
+    ],
     ids=["one", "two"],
 )
 def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, processes: dict[str, Any], tmp_path: Path) -> None:
@@ -197,6 +200,7 @@ def test_a_run_names_the_test_sample_that_made_its_loss_nan(bench: Bench, tmp_pa
     )
 
 
+@pytest.mark.long
 def test_a_run_with_a_broken_sample_names_it(bench: Bench, tmp_path: Path) -> None:
     chain = bench.chain("results", spec(str(written(tmp_path, BROKEN))), total_steps=62, loader="dataloader")
     assert chain.forked().status == 1
@@ -205,6 +209,7 @@ def test_a_run_with_a_broken_sample_names_it(bench: Bench, tmp_path: Path) -> No
     assert fault["mistake"] is True, "a traceback, and 'the log has the traceback'"
 
 
+@pytest.mark.long
 def test_a_run_that_diverges_is_called_so(bench: Bench, tmp_path: Path) -> None:
     chain = bench.chain("results", spec(str(written(tmp_path, "pass")), learning_rate=1e38))
     assert chain.forked().status == 1

@@ -305,22 +305,22 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     ("text", "strategy", "card"),
     [
         pytest.param(SPECTRAL, "ddp", {}, id="spectral norm, ddp"),
-        pytest.param(SPECTRAL, "pipeline", {}, id="spectral norm, pipeline"),
-        pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline"),
-        pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel"),
-        pytest.param(BAGS, "pipeline", {}, id="a stage without products"),
-        pytest.param(PRICES, "ddp", {}, id="losses of 1e10"),
-        pytest.param(CONSTANTS, "ddp", {}, id="constants in float32"),
+        pytest.param(SPECTRAL, "pipeline", {}, id="spectral norm, pipeline", marks=pytest.mark.long),
+        pytest.param(FIXED, "pipeline", {}, id="few trained parameters, pipeline", marks=pytest.mark.long),
+        pytest.param(FIXED, "model_parallel", {}, id="few trained parameters, model_parallel", marks=pytest.mark.long),
+        pytest.param(BAGS, "pipeline", {}, id="a stage without products", marks=pytest.mark.long),
+        pytest.param(PRICES, "ddp", {}, id="losses of 1e10", marks=pytest.mark.long),
+        pytest.param(CONSTANTS, "ddp", {}, id="constants in float32", marks=pytest.mark.long),
         pytest.param(BACKBONE, "ddp", {}, id="a backbone that stays in evaluation mode"),
-        pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode"),
+        pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode", marks=pytest.mark.long),
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
-        pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline"),
-        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
+        pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline", marks=pytest.mark.long),
+        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass", marks=pytest.mark.long),
         pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
-        pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica"),
+        pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica", marks=pytest.mark.long),
     ],
 )
 def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], tmp_path: Path) -> None:
@@ -371,6 +371,7 @@ def test_a_strategy_that_cannot_compute_it_says_where_and_what_helps(
     assert "NOT equivalent" not in printed
 
 
+@pytest.mark.long
 def test_what_rounding_alone_moves_at_any_learning_rate_is_not_called_proven(tmp_path: Path) -> None:
     verdict = judged(tmp_path, CHAOTIC.replace("range(16)", "range(24)"), "wrong_norm_averaged")
     assert verdict["equivalent"] is False

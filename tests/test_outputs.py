@@ -175,7 +175,7 @@ def test_copies_of_the_model_join_along_it_too(training: bool) -> None:
     assert copies.gather([torch.ones(2, 2)] * 2, 0).shape == ((4, 2) if training else (2, 4))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "pipeline", "model_parallel"])
+@pytest.mark.parametrize("strategy", ["ddp", "pipeline", pytest.param("model_parallel", marks=pytest.mark.long)])
 def test_a_right_strategy_is_proven(strategy: str, tmp_path: Path) -> None:
     run = gate_of(task_in(tmp_path), tmp_path / "data", strategy, 2, batch=8)
     verdict = verdict_of(run, tmp_path / "data", tmp_path)

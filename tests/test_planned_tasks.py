@@ -225,6 +225,7 @@ def site_with(device: str) -> Site:
     return load_site("mine.yaml", ROOT)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the login node of this test has no GPU")
 def test_a_job_looks_at_a_model_that_needs_a_gpu_where_the_cluster_has_some(own: Path) -> None:
     (own / "my_task.py").write_text(NEEDS_GPU)

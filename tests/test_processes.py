@@ -139,6 +139,7 @@ def test_parts_of_several_cpus_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -
     assert (len(first), len(second), first & second) == (2, 2, set())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to tell")
 def test_openmps_binding_is_not_taken_for_a_smaller_grant() -> None:
     script = (

@@ -35,6 +35,7 @@ def test_a_proof_finds_strategies_of_ones_own_and_the_fault_of_a_broken_one(tmp_
     assert "no_such_package" in found["broken"]["problems"]
 
 
+@pytest.mark.long
 def test_a_proof_takes_the_data_from_where_the_config_says(tmp_path: Path) -> None:
     """Empty files are refused by their size: had they not been looked at, the real ones would be downloaded."""
     for archive in MNIST.archives:

@@ -77,7 +77,7 @@ def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_p
         assert str(caught.value) == refused
 
 
-@pytest.mark.parametrize("where", ["here", "tmux", "job"])
+@pytest.mark.parametrize("where", ["here", *(pytest.param(each, marks=pytest.mark.long) for each in ("tmux", "job"))])
 def test_drive_refuses_before_snakemake_starts(tmp_path: Path, where: str) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"epochs: 1  # caf\xe9\n")
     (tmp_path / "tmux").symlink_to("/bin/false")  # it is not reached
@@ -111,6 +111,7 @@ def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
     assert dry_run(tmp_path, "--configfile", "mine.yaml") == (1, [refused])
 
 
+@pytest.mark.long
 def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path: Path) -> None:
     short = ("--config", "runtime_minutes=2", "repeats=1")
     status, lines = dry_run(tmp_path, "cpu", *short)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import yaml
 
 import site_plans
@@ -11,6 +12,7 @@ from relay.spec import requirements
 from relay.spec.site import names
 
 
+@pytest.mark.slow
 def test_the_page_is_in_step_with_sites_and_planner() -> None:
     text = site_plans.page()
     assert (site_plans.ROOT / site_plans.PAGE).read_text() == text, "run `python scripts/site_plans.py`"

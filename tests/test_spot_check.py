@@ -35,7 +35,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 }
 
 
-LONG = ("fsdp", "model_parallel")  # others divide as they do
+LONG = ("fsdp", "model_parallel", "pipeline")  # others divide as they do
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,7 @@ INTERLEAVED = of("pipeline", schedule="interleaved_1f1b", micro_batches=4)
 TOLD = {"tensor_parallel": of("tensor_parallel"), "interleaved": INTERLEAVED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values", TOLD.values(), ids=TOLD)
 def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[str, Any]) -> None:
     chain = bench.chain("run", **SHORT, **values).train(forked=True)
@@ -67,7 +68,10 @@ def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[st
 NORMALISING = {"ddp": of("ddp"), "fsdp": of("fsdp"), "pipeline": PIPELINED}
 
 
-@pytest.mark.parametrize("values", NORMALISING.values(), ids=NORMALISING)
+@pytest.mark.parametrize(
+    "values",
+    [pytest.param(NORMALISING[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in NORMALISING],
+)
 def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, values: dict[str, Any]) -> None:
     chain = bench.chain("run", NORMALISED, **SHORT, **values).train(forked=True)
     (found,) = verdict(chain)
@@ -76,6 +80,7 @@ def test_statistics_of_batches_are_those_of_each_slice_and_part(bench: Bench, va
     assert max(figures(found, "buffers")) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [

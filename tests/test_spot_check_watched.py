@@ -84,6 +84,7 @@ def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench, valu
     assert following < 3e-6
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_the_tasks_where_nothing_else_could_be_compared(bench: Bench) -> None:
     """With BatchNorm a slice's parts have to be known."""
     imports = "from relay.task import batches\nfrom torch.nn.functional import cross_entropy"
@@ -107,6 +108,7 @@ def test_a_training_in_fp16_that_overflows_at_every_step(bench: Bench, overflows
     assert told in "\n".join(found["problems"])
 
 
+@pytest.mark.long
 def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
     """The model of a checkpoint has the first one's; the run evaluates each slice by its replica's."""
     still = "self.ranks.rank and [setattr(m, 'momentum', 0.0) for m in self.model.modules() if hasattr(m, 'momentum')]"
@@ -121,7 +123,7 @@ def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
     [
         of("ddp"),
         pytest.param(of("fsdp"), marks=pytest.mark.long),
-        of("pipeline_ddp", 4, stages=2, schedule="gpipe"),
+        pytest.param(of("pipeline_ddp", 4, stages=2, schedule="gpipe"), marks=pytest.mark.long),
     ],
 )
 def test_statistics_of_right_replicas(bench: Bench, values: dict[str, Any]) -> None:

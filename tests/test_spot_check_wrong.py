@@ -100,6 +100,7 @@ def test_dropout_that_is_left_off(bench: Bench) -> None:
     assert any("update differ" in problem for problem in found["problems"])
 
 
+@pytest.mark.long
 def test_another_momentum_of_batchnorm(bench: Bench) -> None:
     other = "[setattr(module, 'momentum', 0.2) for module in self.model.modules() if hasattr(module, 'momentum')]"
     told = problems(bench, NORMALISED, **bench.strategy("momentum", other, base="ddp"), **TWO)
@@ -107,6 +108,7 @@ def test_another_momentum_of_batchnorm(bench: Bench) -> None:
     assert "update differ" not in told
 
 
+@pytest.mark.long
 def test_parts_of_a_slice_that_nothing_declares(bench: Bench) -> None:
     """The check computes in the run's own parts, so that BatchNorm's figures agree. A gate's slice may be one part."""
     told = problems(bench, NORMALISED, **bench.strategy("parts", PARTS, base="ddp"), **TWO)

@@ -179,6 +179,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lock
 
 
+@pytest.mark.long
 def test_a_package_without_a_wheel_is_built_once_for_all(
     quick: Path, own_cache: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +257,7 @@ def test_deepspeed_and_horovod_are_told_the_gpus_and_torchs_own_nccl() -> None:
     assert not {"HOROVOD_NCCL_LINK", "TORCH_CUDA_ARCH_LIST"} & set(RECIPES["horovod"].environment("cpu", told))
 
 
+@pytest.mark.long
 def test_another_recipe_builds_again(quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = overlay.make(quick)
     monkeypatch.setitem(RECIPES, "quick", replace(QUICK, variables={"CFLAGS": "-DNUMBER=7 -O1"}))
@@ -280,7 +282,9 @@ def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, m
     assert built.has_header("some_aio.h")
 
 
-@pytest.mark.parametrize("fault", ["compiler", "source", "wrong", "pattern"])
+@pytest.mark.parametrize(
+    "fault", ["source", "pattern", *(pytest.param(each, marks=pytest.mark.long) for each in ("compiler", "wrong"))]
+)
 def test_a_failed_build_says_why_and_keeps_nothing(
     quick: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

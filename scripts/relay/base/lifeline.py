@@ -81,10 +81,11 @@ def follow_driver() -> bool:
     with suppress(OSError):  # a leader of a session stays where it is
         os.setpgid(0, 0)
     end_with_parent()
-    return _alive(int(given.split()[0]))
+    return alive(int(given.split()[0]))
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether there is a process of this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

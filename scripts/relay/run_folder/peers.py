@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import psutil
-
+from relay.base import lifeline
 from relay.base.files import read_json_or, write_json
 from relay.run_folder import attempt_name
 
@@ -44,16 +42,8 @@ def go() -> None:
 def killed(work: Path) -> list[int]:
     """The ranks of this node whose processes are gone, although they have not ended by themselves."""
     found = (read_json_or(path, None) for path in work.glob(_notes(attempt_name.name())))
-    return sorted(note["rank"] for note in found if isinstance(note, dict) and _is_gone(note))
-
-
-def _is_gone(note: dict[str, Any]) -> bool:
-    try:
-        return note["place"] == _place() and psutil.Process(note["process"]).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
+    here = (note for note in found if isinstance(note, dict) and note.get("place") == _place())
+    return sorted(note["rank"] for note in here if not lifeline.alive(note["process"]))
 
 
 def forget(work: Path) -> None:
