@@ -128,6 +128,7 @@ class KeepsItsRate(single_gpu.SingleGPU):
 """
 
 
+@pytest.mark.long
 def test_the_gate_finds_what_python_does_anew_in_every_step(gates: Gates, tmp_path: Path) -> None:
     """A replay goes on with the learning rate that Python had when the step was captured."""
     (tmp_path / "keeps_its_rate.py").write_text(KEEPS_ITS_RATE)

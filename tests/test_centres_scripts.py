@@ -102,6 +102,7 @@ def test_the_alliances_script_for_cpus_unchanged(cifar10: Path) -> None:
     assert 0 < float(str(summary["samples_per_second"])) < 1, "it prints nothing: whole runs are counted"
 
 
+@pytest.mark.long
 def test_the_same_script_as_a_chain_by_three_lines(cifar10: Path) -> None:
     script = alliance("cifar10-cpu.py")
     for old, new in THREE_LINES:

@@ -378,7 +378,7 @@ def test_in_this_terminal_it_is_snakemake(place: Workplace) -> None:
     assert drive(place, "", "no_such_target").returncode == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_in_tmux_it_outlives_the_call_and_the_end_of_the_session_cancels(place: Workplace) -> None:
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")

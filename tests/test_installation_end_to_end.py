@@ -271,7 +271,7 @@ def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
     assert project.packages() == (CPU_ONLY if torch == "cpu" else REGISTRYS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pips_own_configuration_comes_first_and_a_second_call_does_nothing(project: Project) -> None:
     project.server.offers["registry"] += CPU_BUILDS
     first = project.install()

@@ -114,6 +114,7 @@ def begun(bench: Bench, name: str, number: str = "SIG_IGN", *, cut: int = 0, **v
     return bench.chain(name, **(chosen | {"total_steps": STEPS} | values))
 
 
+@pytest.mark.long
 def test_cut_short_it_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     """Dropout draws masks: a step that was replayed, or a batch that was skipped, would show."""
     uncut = result(begun(bench, "uncut").train(forked=True))

@@ -187,7 +187,7 @@ def test_it_is_not_shown_where_snakemake_is_asked_for_less_or_for_more(asked: di
     assert guard._may_be_drawn(OutputSettings(**asked)) is drawn
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT])
 def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch

@@ -165,7 +165,7 @@ def attempt_of(driver: LocalDriver) -> list[str]:
     return [its[-1] for process in jobs(driver) if (its := words(process))]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @doing("pass", dataset_mirror="http://127.0.0.1:9", task="lenet-cifar10", device="cpu")  # nobody listens there
 def test_a_user_s_mistake_in_a_local_rule_is_told_once(driver: LocalDriver) -> None:
     status, printed = driver.call(driver.trained)

@@ -238,7 +238,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path
             prepared(told(tiny), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sites_own_wheels_by_pip_without_index(tmp_path: Path, tiny: Path) -> None:
     needs_root()
     # As clusters lead pip to their wheels: a configuration that their modules name.

@@ -224,7 +224,7 @@ def test_the_gate_passes_what_splits_the_layers(
         assert verdict["samples_per_rank"] == [0.0, 8.0, 0.0, 8.0]  # halves of the proof batch, at the last stages
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["gpipe", pytest.param("1f1b", marks=pytest.mark.long)])
 def test_the_gate_fails_stages_whose_static_graph_averages_too_early(gates: Gates, schedule: str) -> None:
     verdict = gates.verdict("wrong_pipeline_static_graph", 4, steps=10, options={"schedule": schedule})

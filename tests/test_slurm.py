@@ -252,6 +252,7 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
         assert not any(address.startswith("127.") for own in addresses for address in own)
 
 
+@pytest.mark.long
 def test_an_edited_site_is_looked_at_anew_and_nothing_is_trained_again(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
 ) -> None:

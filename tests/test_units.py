@@ -196,7 +196,7 @@ def test_copies_of_a_block_compute_with_their_own_weights() -> None:
     assert torch.equal(copied(inputs), 2 * model[0](inputs))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_blocks_that_are_computed_again_can_be_compiled() -> None:
     model, inputs = UNet(32), torch.randn(4, 1, 8, 8)
     again = deepcopy(model)
