@@ -86,7 +86,7 @@ def test_a_batch_too_small_for_so_many_devices(tree: Tree) -> None:
 
 
 def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
-    ids = tree.setting("cpu", STEADY, name="x")
+    ids = tree.setting("cpu", STEADY, name="x", summary={"train_seconds": 3.0, "allocated_seconds": 30.0})
     with_job(tree, ids, memory_mb=16000, minutes=60)
     memory, time = warned(tree)
     assert (memory.kind, time.kind) == ("memory asked for and not used", "time asked for and not used")

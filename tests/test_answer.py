@@ -13,6 +13,9 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.table import comparison_rows
 from results_tree import REFUSED, Tree
 
+# As many samples an epoch, and as many epochs, as the others.
+LARGE = {"global_batch_size": 512, "steps_per_epoch": 3, "total_steps": 6}
+
 pytest_plugins = ["results_tree"]
 
 ON_GPU: dict[str, Any] = {"device": "cuda", "backend": "nccl"}
@@ -123,7 +126,7 @@ def test_noisy_repeats_are_not_decided_and_the_repeats_that_would_tell_are_count
 
 def test_a_fast_setting_that_learns_less_is_told_as_such(tree: Tree) -> None:
     """At a larger batch an epoch has fewer steps."""
-    tree.setting("cpu", [3000.0, 3010.0, 2990.0], name="large", global_batch_size=512, accuracies=[0.88, 0.89, 0.88])
+    tree.setting("cpu", [3000.0, 3010.0, 2990.0], name="large", **LARGE, accuracies=[0.88, 0.89, 0.88])
     tree.setting("cpu", [1000.0, 1010.0, 990.0], name="small", accuracies=[0.965, 0.964, 0.966])
     found = answer_of(tree)
     assert best(found) == "large"
@@ -151,7 +154,7 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
 
 
 def test_more_samples_a_second_are_not_certain_to_be_better_where_another_batch_is_sooner_there(tree: Tree) -> None:
-    large = tree.setting("cpu", [3000.0, 3010.0, 2990.0], global_batch_size=512, accuracies=[0.97, 0.971, 0.972])
+    large = tree.setting("cpu", [3000.0, 3010.0, 2990.0], **LARGE, accuracies=[0.97, 0.971, 0.972])
     small = tree.setting("cpu", [1000.0, 1010.0, 990.0], accuracies=[0.975, 0.976, 0.974])
     for ids, step, accuracy in ((large, 40, 0.97), (small, 22, 0.975)):
         tree.record(ids, evaluations=[[{"step": step, "test_loss": 0.2, "test_accuracy": accuracy}]] * 3)
@@ -294,3 +297,36 @@ def test_a_doubt_against_a_cheaper_one_says_from_where_on_it_pays(tree: Tree) ->
     assert (best(found), found.certainty, of(found, "gpus-4").relation) == ("gpus-2", "unclear", "unclear")
     assert "I recommend it only if it is at least 1.68 times as fast" in told(found)
     assert found.repeats is not None
+
+
+# The whole training
+
+SLOW_TO_START = {"attempts": 1, "startup_seconds": 600.0, "loading_seconds": 0.0, "allocated_seconds": 612.0}
+QUICK_TO_START = {"attempts": 1, "startup_seconds": 9.0, "loading_seconds": 0.0, "allocated_seconds": 22.2}
+
+
+def test_who_ends_the_whole_training_first_is_recommended_and_beyond_which_length_another_would_be(tree: Tree) -> None:
+    """10 % more samples a second do not make up for 591 s of a start, in a training of 12 s."""
+    tree.setting("cpu", [110.0, 110.2, 109.8], name="slow", threads=2, summary=SLOW_TO_START | {"train_seconds": 12.0})
+    tree.setting("cpu", [100.0, 100.2, 99.8], name="quick", summary=QUICK_TO_START | {"train_seconds": 13.2})
+    answer = answer_of(tree)
+    assert answer.best is not None
+    assert answer.best.run.setting_id == "quick"
+    (other,) = answer.others
+    assert other.ratio.value == pytest.approx((28.16 + 9) / (25.6 + 600), rel=0.01)
+    (wrong,) = answer.wrong
+    assert wrong.times_as_long == pytest.approx((25.6 + 600) / (28.16 + 9), rel=0.01)
+    (line,) = [each for each in words.reasons(answer) if "would end first" in each]
+    assert line.startswith("For more than 460 epochs, ")  # 591 s, by the 1.28 s that each takes less
+    assert line.endswith("But its start takes 10 min, beside 9.0 s.")
+
+
+def test_of_a_long_training_the_start_decides_nothing(tree: Tree) -> None:
+    long = {"steps_per_epoch": 22, "total_steps": 44_000, "epochs": 2000.0}
+    slow = SLOW_TO_START | {"train_seconds": 25_600.0, "allocated_seconds": 26_200.0}
+    quick = QUICK_TO_START | {"train_seconds": 28_160.0, "allocated_seconds": 28_169.0}
+    tree.setting("cpu", [110.0, 110.2, 109.8], name="slow", summary=slow, **long)
+    tree.setting("cpu", [100.0, 100.2, 99.8], name="quick", loader="dataloader", summary=quick, **long)
+    answer = answer_of(tree)
+    assert answer.best is not None
+    assert answer.best.run.setting_id == "slow"

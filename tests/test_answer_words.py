@@ -11,7 +11,7 @@ from relay.comparison import answer_words as words
 from relay.comparison.page_words import how_long
 from relay.comparison.wording import headlines
 from results_tree import Tree
-from test_answer import ON_GPU, answer_of, told
+from test_answer import LARGE, ON_GPU, answer_of, told
 
 pytest_plugins = ["results_tree"]
 STEADY = [1000.0, 1002.0, 998.0]
@@ -111,7 +111,7 @@ def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree, losses: tuple[float, float], warned: bool) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
-    tree.setting("cpu", times(3), global_batch_size=512, summary={"test_loss": losses[0]}, **nothing)
+    tree.setting("cpu", times(3), **LARGE, summary={"test_loss": losses[0]}, **nothing)
     tree.setting("cpu", STEADY, summary={"test_loss": losses[1]}, **nothing)
     assert ("It learns less in these epochs: " in told(answer_of(tree))) is warned
 

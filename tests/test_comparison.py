@@ -53,7 +53,8 @@ REQUIRED = [
 
 
 def test_columns_and_pooled_figures(tree: Tree) -> None:
-    tree.setting("ddp", [100.0, 110.0, 121.0], accuracies=[0.9, 0.92, 0.97], devices_per_node=2, threads=1)
+    ids = tree.setting("ddp", [100.0, 110.0, 121.0], accuracies=[0.9, 0.92, 0.97], devices_per_node=2, threads=1)
+    tree.record(ids, allocated_seconds=[10.0, 20.0, 30.0])
     assert tree.compare() == 0
     with (tree.root / "comparison.csv").open(newline="") as stream:
         raw = list(csv.DictReader(stream))

@@ -151,7 +151,7 @@ class Answer:
     @property
     def fastest(self) -> Candidate | None:
         """The fastest candidate, which need not be the recommended one."""
-        return max(self.candidates, key=lambda each: each.speed.value, default=None)
+        return max(self.candidates, key=lambda each: each.rate, default=None)
 
     @property
     def larger(self) -> Compared | None:
@@ -175,7 +175,7 @@ class Answer:
         assert self.best is not None
         if found.other.cost < self.best.cost:
             return 1 / least_speed_up(self.best, found.other, self.rules)
-        beside = found.against.speed.value / self.best.speed.value
+        beside = found.against.rate / self.best.rate
         return least_speed_up(found.other, found.against, self.rules) * beside
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut
-from relay.comparison.candidates import Candidate, Compared
+from relay.comparison.candidates import Candidate, Compared, ends_first_from
 from relay.comparison.certainty_words import certainty_of
 from relay.comparison.quality import learns_more, quality
 from relay.comparison.request import Request
@@ -86,6 +86,7 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
     told = why_not_the_fastest(answer)
     yield _speed(answer, best)
     yield from _learns_less(answer, best)
+    yield from _for_longer(answer, best)
     yield from (each for each in (_devices(answer, best), _kind(answer, best)) if each != told)
     if runner_up := answer.runner_up:
         why = because.difference(best, runner_up.other) if runner_up.relation not in ("tie", "unclear") else ""
@@ -98,7 +99,9 @@ def _speed(answer: Answer, best: Candidate) -> str:
     spread = f" (between {number(low * factor)} and {number(high * factor)})" if low and high else ""
     piece, whole = seconds(best.seconds_per_piece.value), seconds(3600 * best.training_hours)
     script = best.run.strategy.script
-    all_of_it = "the whole job" if script else f"the {best.run.length.epochs:g} epochs of this comparison"
+    all_of_it = (
+        "the whole job" if script else f"the {best.run.length.epochs:g} epochs of this comparison, starts and all,"
+    )
     return (
         f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. "
         f"{_capital(best.piece)} {'take' if best.piece[0].isdigit() else 'takes'} {piece}, {all_of_it} {whole}."
@@ -132,6 +135,20 @@ def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:
     )
 
 
+def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:
+    """For which longer trainings another setting would end first: the one for which that is so soonest."""
+    others = [each.other for each in answer.others]
+    turns = [(epochs, each) for each in others if (epochs := ends_first_from(each, best, answer.rules.margin))]
+    longer = [(epochs, each.name, each) for epochs, each in turns if epochs > best.times * best.run.length.epochs]
+    if longer:
+        epochs, name, other = min(longer)
+        once, its = (seconds(each.start_and_epoch[0]) for each in (best, other))
+        yield (
+            f"For more than {number(epochs, 2)} epochs, {name} would end first: an epoch takes it less time. But its "
+            f"start takes {its}, beside {once}."
+        )
+
+
 def _devices(answer: Answer, best: Candidate) -> str:
     """What is known of more devices of the same kind."""
     if answer.larger:
@@ -145,7 +162,7 @@ def _devices(answer: Answer, best: Candidate) -> str:
 def _more_devices(answer: Answer, best: Candidate, found: Compared) -> str:
     """What more devices gave of the speed that they could have, and what is wanted."""
     against, factor = found.against, found.other.cost / found.against.cost
-    share = percent(found.other.speed.value / against.speed.value / factor, 0)
+    share = percent(found.other.rate / against.rate / factor, 0)
     ideal = "double" if factor == 2 else f"{factor:.3g}-fold"
     beside = "" if against is best else f" of {against.name}"
     limit = f"Your limit is {percent(answer.rules.least_efficiency, 0)} (`least_efficiency`)"

@@ -1,7 +1,8 @@
 """The settings that may be recommended, what each costs, and how two of them compare.
 
 A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
-out, failed, skipped or too short to be timed is no candidate, whatever its speed.
+out, failed, skipped or too short to be timed is no candidate, whatever its speed. Candidates are ranked by the time of
+the whole training, starts and evaluations included.
 
 Cost is counted in CPU cores, for an hour of a GPU and of a CPU core cannot be added up otherwise. A GPU counts as the
 cores that the site shares out with it.
@@ -12,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 from relay.comparison.measured import SettingResult
-from relay.comparison.statistics import Estimate, band, ratio, repeats_to_tell, standing
+from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
+from relay.comparison.whole import once_seconds, whole_seconds
 from relay.spec.run import Run
 
 PIECE = 1000  # samples, or steps
@@ -35,15 +38,39 @@ class Rules:
 
 @dataclass(frozen=True)
 class Candidate(SettingResult):
-    """A setting that may be recommended, and what it occupies, in CPU cores."""
+    """A setting that may be recommended, and what it occupies, in CPU cores.
+
+    `times`: how many times as long as its runs the training is for which it may be.
+    """
 
     cost: float
+    times: float = 1.0
+
+    @property
+    def rates(self) -> list[float]:
+        """Trainings per second, whole ones, by repeat. Of a script, whose length is not known, what it counts."""
+        if self.run.strategy.script:
+            return self.speeds
+        timed = [record for record in self.records if record.summary and record.speed]
+        return [1 / whole_seconds(record.run, record.summary or {}, self.times) for record in timed]
+
+    @property
+    def rate(self) -> float:
+        """Their geometric mean."""
+        return geometric_mean(self.rates).value
 
     @property
     def speed(self) -> Estimate:
         """Samples per second."""
         row = self.row
         return Estimate(row["samples_per_second"], row["samples_per_second_low"], row["samples_per_second_high"])
+
+    @property
+    def start_and_epoch(self) -> tuple[float, float]:
+        """Seconds that a training takes once, and for each epoch with its evaluations and saves: the repeats' means."""
+        once = fmean(once_seconds(summary) for summary in self.summaries)
+        epochs = self.times * self.run.length.epochs
+        return once, (1 / self.rate - once) / epochs
 
     @property
     def on_gpus(self) -> bool:
@@ -77,11 +104,21 @@ class Candidate(SettingResult):
 
     @property
     def training_hours(self) -> float:
-        """Hours of the run's steps at the measured speed; of a script, of the whole command."""
+        """Hours of the whole training; of a script, of the whole command."""
         if self.run.strategy.script:
             held = [s["allocated_seconds"] - s["startup_seconds"] for s in self.summaries]
             return math.fsum(held) / len(held) / 3600
-        return self.run.length.total_steps * self.run.batch.global_batch_size / self.speed.value / 3600
+        return 1 / self.rate / 3600
+
+
+def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
+    """From how many epochs on another candidate ends its training before the best one; None where it never does."""
+    if other.run.strategy.script or best.run.strategy.script:
+        return None
+    (start, epoch), (other_start, other_epoch) = best.start_and_epoch, other.start_and_epoch
+    if other_epoch >= epoch * band(margin)[0] or other_start <= start:
+        return None
+    return (other_start - start) / (epoch - other_epoch)
 
 
 def cores(run: Run) -> int:
@@ -105,13 +142,13 @@ def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> flo
 
 
 def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
-    """Whether the candidate is so much faster than a cheaper one that its cost is worth it, as far as was measured."""
-    return candidate.speed.value / cheaper.speed.value >= least_speed_up(candidate, cheaper, rules)
+    """Whether it trains so much faster than a cheaper one that its cost is worth it, as far as was measured."""
+    return candidate.rate / cheaper.rate >= least_speed_up(candidate, cheaper, rules)
 
 
 def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
     """The fastest candidate that pays against every cheaper one. Of two with one speed, the cheaper one."""
-    fastest_first = sorted(candidates, key=lambda each: (-each.speed.value, each.cost))
+    fastest_first = sorted(candidates, key=lambda each: (-each.rate, each.cost))
     return next(
         each
         for each in fastest_first  # the fastest of the cheapest has none to pay against
@@ -121,7 +158,7 @@ def chosen(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
 
 @dataclass(frozen=True)
 class Compared:
-    """How another candidate compares with the recommended one. `ratio` is the other's speed over its speed.
+    """How another candidate compares with the recommended one. `ratio`: its time of the training over the other's.
 
     `against` is the candidate that decides: the recommended one or, for a costlier other that pays against that, the
     cheaper one against which it does not. `repeats`: how many of each would tell, where it is unclear; None where no
@@ -142,11 +179,11 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate],
     every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
     does not tell.
     """
-    found = ratio(other.speeds, best.speeds)
+    found = ratio(other.rates, best.rates)
     against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
     relation = _relation(best, other, found, against, rules)
     edges = _edges(against, other, rules)
-    repeats = repeats_to_tell(other.speeds, against.speeds, edges) if relation == "unclear" else None
+    repeats = repeats_to_tell(other.rates, against.rates, edges) if relation == "unclear" else None
     return Compared(other, found, relation, against, repeats)
 
 
@@ -175,7 +212,7 @@ def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
 
     0 where there is no interval, so that nothing is beyond doubt.
     """
-    found = ratio(costlier.speeds, cheaper.speeds)
+    found = ratio(costlier.rates, cheaper.rates)
     return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.comparison.whole import outside_seconds, training_seconds
 from relay.comparison.wording import number
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -114,8 +115,8 @@ def _time(
     run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: int
 ) -> tuple[int, int, float, str]:
     """The minutes of a job, the number of jobs, the seconds that all are expected to take, and why."""
-    trained = times * max(_training_seconds(run, each) for each in summaries)
-    outside = [_outside_seconds(each, times) for each in summaries]
+    trained = times * max(training_seconds(run, each) for each in summaries)
+    outside = [outside_seconds(each, times) for each in summaries]
     once = max(outside)  # of all a run's jobs together: their starts, evaluations and last saves
     needed = (trained + once) * (1 + MARGIN) + START_SECONDS
     what = "the whole command" if run.strategy.script else f"{times * run.length.epochs:g} epochs"
@@ -135,23 +136,3 @@ def _time(
     jobs = math.ceil(trained * (1 + MARGIN) / useful)
     told = f"{why}: more than the {limit_minutes} minutes of a job (runtime_minutes)"
     return limit_minutes, max(2, jobs), trained + once, told
-
-
-def _outside_seconds(summary: Mapping[str, Any], times: int) -> float:
-    """The seconds of a run's jobs beside its steps. Evaluations and saves grow with a longer training.
-
-    So do the starts of a chain's jobs. That of a single job does not.
-    """
-    whole = max(0.0, float(summary["allocated_seconds"]) - (summary["train_seconds"] or 0.0))
-    start = sum(summary.get(part) or 0.0 for part in ("startup_seconds", "loading_seconds"))
-    once = min(start, whole) if summary["attempts"] == 1 else 0.0
-    return once + times * (whole - once)
-
-
-def _training_seconds(run: Run, summary: Mapping[str, Any]) -> float:
-    """The seconds of all the run's steps: as recorded, or by the measured speed where that is more."""
-    if run.strategy.script:  # how many steps it has is not known
-        return float(summary["train_seconds"] or 0.0)
-    samples = run.length.total_steps * run.batch.global_batch_size
-    by_speed = samples / summary["samples_per_second"] if summary.get("samples_per_second") else 0.0
-    return max(float(summary["train_seconds"] or 0.0), by_speed)
