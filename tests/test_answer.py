@@ -330,3 +330,14 @@ def test_of_a_long_training_the_start_decides_nothing(tree: Tree) -> None:
     answer = answer_of(tree)
     assert answer.best is not None
     assert answer.best.run.setting_id == "slow"
+
+
+def test_the_cheapest_is_told_where_it_is_another_one(tree: Tree) -> None:
+    """Two cores that are 1.6 times as fast as one pay, by the usual rule; one core costs less."""
+    tree.setting("cpu", [100.0, 100.2, 99.8], name="one")
+    tree.setting("ddp", [160.0, 160.2, 159.8], name="two", devices_per_node=2)
+    answer = answer_of(tree)
+    assert answer.best is not None
+    assert answer.best.run.setting_id == "two"
+    (line,) = [each for each in words.reasons(answer) if each.startswith("The cheapest is ")]
+    assert line.replace("\u202f", " ").endswith(": it takes 1.6 times as long, and costs 80 % of that.")

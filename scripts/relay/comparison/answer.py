@@ -154,6 +154,11 @@ class Answer:
         return max(self.candidates, key=lambda each: each.rate, default=None)
 
     @property
+    def cheapest(self) -> Candidate | None:
+        """The candidate whose whole training costs least; of two that cost the same, the faster one."""
+        return min(self.candidates, key=lambda each: (each.cost / each.rate, -each.rate), default=None)
+
+    @property
     def larger(self) -> Compared | None:
         """The fastest candidate on more devices of the kind that is recommended; None where none was measured."""
         best = self.best

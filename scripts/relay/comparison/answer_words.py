@@ -14,6 +14,7 @@ from relay.comparison.candidates import Candidate, Compared, ends_first_from
 from relay.comparison.certainty_words import certainty_of
 from relay.comparison.quality import learns_more, quality
 from relay.comparison.request import Request
+from relay.comparison.statistics import band
 from relay.comparison.wording import (
     LEAST_HOURS,
     as_fast,
@@ -88,6 +89,11 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
     yield from _learns_less(answer, best)
     yield from _for_longer(answer, best)
     yield from (each for each in (_devices(answer, best), _kind(answer, best)) if each != told)
+    if (cheapest := answer.cheapest) and cheapest is not best and not best.run.strategy.script:
+        share = cheapest.cost / cheapest.rate / (best.cost / best.rate)
+        if share < band(answer.rules.margin)[0]:
+            longer = f"takes {number(best.rate / cheapest.rate, 2)} times as long"
+            yield f"The cheapest is {cheapest.name}: it {longer}, and costs {percent(share, 0)} of that."
     if runner_up := answer.runner_up:
         why = because.difference(best, runner_up.other) if runner_up.relation not in ("tie", "unclear") else ""
         yield f"The next best is {runner_up.other.name}. {_another_choice(answer, runner_up)} {why}".rstrip()
