@@ -14,9 +14,13 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from .generators import generators, restore
+
+FEEDING = (DataLoader, Sampler, Dataset)
+HOLDING = ("sampler", "batch_sampler", "dataset")  # also where they are properties
+MOST_HELD = 100  # of a list, such as the data sets that ConcatDataset joins; a data set's samples are no such list
 
 
 @dataclass
@@ -63,19 +67,31 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
 
 
 def own_generators(loader: Any) -> list[torch.Generator]:
-    """The generators that the user gave to a loader or to its samplers, each once."""
-    holders = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler"))]
-    holders.append(getattr(holders[-1], "sampler", None))
-    found = (getattr(holder, "generator", None) for holder in holders)
+    """The generators that the user gave to a loader, or to what it holds, each once."""
+    found = (getattr(holder, "generator", None) for holder in _within(loader))
     return list(dict.fromkeys(each for each in found if isinstance(each, torch.Generator)))
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the epoch to whatever draws its order from it, such as a DistributedSampler."""
-    holders = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
-    for holder in holders:
+    """Tell the epoch to whatever draws its order from it, such as a DistributedSampler, wherever it is held."""
+    for holder in _within(loader):
         if callable(told := getattr(holder, "set_epoch", None)):
             told(epoch)
+
+
+def _within(loader: Any) -> list[Any]:
+    """A loader, and the loaders, samplers and data sets that it holds, at any depth, each once."""
+    found: list[Any] = []
+    unread = [loader]
+    while unread:
+        each = unread.pop(0)
+        if any(each is other for other in found):
+            continue
+        found.append(each)
+        held = [*getattr(each, "__dict__", {}).values(), *(getattr(each, name, None) for name in HOLDING)]
+        held += [one for several in held if type(several) in (list, tuple) for one in several[:MOST_HELD]]
+        unread += [one for one in held if isinstance(one, FEEDING) or hasattr(one, "set_epoch")]
+    return found
 
 
 def _passing(loader: DataLoader[Any], count: int, arrived: Callable[[], None]) -> DataLoader[Any]:

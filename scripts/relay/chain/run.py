@@ -70,7 +70,6 @@ class Run:
     ) -> None:
         self._place, self._checkpoints, self._agreement, self._things = place, checkpoints, agreement, things
         self._lock = lock  # held as long as the run is
-        self._saved = place.step
         self._goal: int | None = None  # the epochs of `steps` within `epochs`
         self._stopped: Stopped | None = None
         self._asked = False
@@ -157,13 +156,12 @@ class Run:
         `steps` and `epochs` do it at their end; call it at the end of a loop of your own.
         """
         self._checkpoints.finish()
-        if self.step > self._saved:
+        while self.step > self._checkpoints.saved:  # a save that fails is tried once more
             self._begin()
             self._checkpoints.finish()
 
     def _begin(self) -> None:
         self._checkpoints.begin(self._place)
-        self._saved = self.step
 
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""

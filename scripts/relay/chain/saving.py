@@ -30,6 +30,7 @@ from .state import REPLICATED, State, difference
 
 # How far a rank's part of a save is. That of the whole save is the largest of all ranks'.
 DONE, WRITING, FAILED = 0.0, 1.0, 2.0
+FULL = ("No space left", "quota exceeded")  # of errno's texts
 _PROBE_BYTES = 2**20
 Files = dict[str, Any]
 
@@ -55,12 +56,14 @@ class Checkpoints:
     """A chain's checkpoints, as its ranks write and load them together.
 
     `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an earlier one;
-    0 where none has ended. `script` is the name of the script's file.
+    0 where none has ended. `script` is the name of the script's file. `saved` is the newest step that is complete.
     """
 
     def __init__(self, folder: Folder, state: State, ranks: Ranks, script: str) -> None:
         self.folder, self.state, self.ranks, self.script = folder, state, ranks, script
         self.longest_save_seconds = 0.0
+        self.saved = 0
+        self._failed = False  # whether the last save was
         self._own: list[torch.Generator] = []  # the loader's, of the user's making
         self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
@@ -85,6 +88,7 @@ class Checkpoints:
         assert self._saving is None, "a save is still being written"
         began, partial = time.monotonic(), self.folder.partial(self._attempt, place.step)
         self.ranks.alike(lambda: partial.mkdir(parents=True, exist_ok=True))
+        self.ranks.alike(self.state.check)
         contents = {
             f"rank-{self.ranks.rank}.pt": {
                 "place": place.state(),
@@ -121,7 +125,8 @@ class Checkpoints:
     def agree(self, progress: float) -> bool:
         """Told the largest `progress` of all ranks: complete the save if all have written. Whether another can begin.
 
-        Collective. Raises ChainError on all ranks where one of them could not write.
+        Collective. Where one rank could not write, it is said, and the next save tries again. Raises ChainError on all
+        ranks where that fails, too.
         """
         if self._saving and progress == FAILED:
             self._fail(self._saving)
@@ -151,6 +156,8 @@ class Checkpoints:
             self.ranks.of_first(lambda: self.folder.complete(saving.partial, saving.step, files, told))
         except ChainError as error:
             self._give_up(saving, str(error), told=error.told)
+            return
+        self.saved, self._failed = saving.step, False
         self.longest_save_seconds = seconds
         if told_to := reporter():
             told_to.event("saved", saving.step)
@@ -162,14 +169,17 @@ class Checkpoints:
         self._give_up(saving, f"{reason} (rank {rank})", told=self.ranks.rank == rank)
 
     def _give_up(self, saving: Saving, reason: str, *, told: bool) -> None:
+        """Say that a save failed. Raises ChainError where the one before failed, too."""
         self._saving = None
         if self.ranks.rank == 0:
             remove(saving.partial)  # room for what others write there
-        raise ChainError(
-            f"{self.folder.path}: step {saving.step} could not be saved: {reason}; "
-            "make room there, and start the same job again",
-            told=told,
-        )
+        line = f"{self.folder.path}: step {saving.step} could not be saved: {reason}"
+        if self._failed:
+            what = "make room there" if any(words in reason for words in FULL) else "see to that disk"
+            raise ChainError(f"{line}; {what}, and start the same job again", told=told)
+        self._failed = True
+        if told:
+            say(f"warning: {line}; the next save tries again")
 
     # Loading
 
@@ -198,12 +208,13 @@ class Checkpoints:
         if self._sharded:
             self._sharded.load(place)
         own = torch.load(place / f"rank-{self.ranks.rank}.pt", map_location="cpu", weights_only=True)
-        self.state.load(place, own)
+        self.state.load(place, own, told["things"])
         restore(own["generators"])
         self.longest_save_seconds = float(told.get("save_seconds", 0))
         if self.ranks.rank == 0:
             say(f"goes on from step {own['place']['step']} ({place})")
         self._own_states = own["generators"]["further"]
+        self.saved = own["place"]["step"]
         return Place(**own["place"])
 
     def _refuse_another(self, place: Path, told: Mapping[str, Any]) -> None:

@@ -59,8 +59,21 @@ class State:
             told[name] = {"kind": "module", "tensors": own}
         for name, optimizer in self.optimizers.items():
             shapes = {str(place): list(each.shape) for place, each in enumerate(parameters(optimizer))}
-            told[name] = {"kind": type(optimizer).__name__, "tensors": shapes}
+            told[name] = {"kind": type(optimizer).__name__, "tensors": shapes, "groups": self._names(optimizer)}
         return told | {name: {"kind": type(thing).__name__, "tensors": {}} for name, thing in self.further.items()}
+
+    def check(self) -> None:
+        """Raises ChainError for what a training may have put into an optimizer's groups, and could not be read back."""
+        for name, optimizer in self.optimizers.items():
+            _check_readable(name, groups(optimizer))
+
+    def _names(self, optimizer: Optimizer) -> list[list[str]]:
+        """Of each of its groups the parameters' names; none at all where one of them belongs to no module."""
+        known = {
+            id(each): f"{module}.{key}" for module, its in self.modules.items() for key, each in its.named_parameters()
+        }
+        found = [[known.get(id(each), "") for each in group["params"]] for group in optimizer.param_groups]
+        return found if all(map(all, found)) else []
 
     def replicated(self) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
@@ -76,13 +89,19 @@ class State:
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
 
-    def load(self, place: Path, own: Mapping[str, Any]) -> None:
-        """Load a checkpoint's replicated part, and then this rank's own. Sharded tensors are loaded before."""
+    def load(self, place: Path, own: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+        """Load a checkpoint's replicated part, and then this rank's own. Sharded tensors are loaded before.
+
+        `there` is what `shape` told of it: an optimizer's parameters may have been in another order.
+        """
         replicated = torch.load(place / REPLICATED, map_location="cpu", weights_only=True)
         every: dict[str, Any] = {**self.modules, **self.optimizers}
         for name, thing in every.items():
             if name in replicated:
-                thing.load_state_dict(replicated[name])
+                saved = replicated[name]
+                if isinstance(thing, Optimizer):
+                    saved = in_order(saved, there[name].get("groups"), self._names(thing))
+                thing.load_state_dict(saved)
         for name, saved in own["groups"].items():
             for group, values in zip(self.optimizers[name].param_groups, saved, strict=True):
                 group |= values
@@ -123,6 +142,25 @@ def groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
 
 
+def in_order(saved: dict[str, Any], there: list[list[str]] | None, here: list[list[str]]) -> dict[str, Any]:
+    """An optimizer's saved state, each group's parameters in the order that they have here. torch maps them by place.
+
+    `there` and `here` are their names by group; without names, the order is taken to be the same.
+    """
+    if not there or not here or there == here:
+        return saved
+    numbers = {
+        name: number
+        for names, group in zip(there, saved["param_groups"], strict=True)
+        for name, number in zip(names, group["params"], strict=True)
+    }
+    ordered = [
+        {**group, "params": [numbers[name] for name in names]}
+        for names, group in zip(here, saved["param_groups"], strict=True)
+    ]
+    return {**saved, "param_groups": ordered}
+
+
 def own_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
     """The module's own buffers that are saved and not sharded."""
     saved = module.state_dict()
@@ -138,6 +176,8 @@ def copied(value: Any) -> Any:
         return {key: copied(each) for key, each in value.items()}
     if type(value) in (list, tuple):
         return type(value)(copied(each) for each in value)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        return value.item()  # a number, such as a learning rate by np.cos: weights_only reads plain ones alone
     return copy.deepcopy(value)
 
 
@@ -161,11 +201,30 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
         given = here[name]
         if saved["kind"] != given["kind"]:
             return f"{name} is {saved['kind']} there, and {given['kind']} here"
+        if saved.get("groups") and given.get("groups"):
+            if wrong := _grouped_otherwise(saved["groups"], given["groups"]):
+                return f"{name}: {wrong}"
+            saved, given = ({"kind": each["kind"], "tensors": _by_name(each)} for each in (saved, given))
         for key in {**saved["tensors"], **given["tensors"]}:
             one, other = saved["tensors"].get(key), given["tensors"].get(key)
             if one != other:
                 return f"{name}: {key} has {_shape(one)} there, and {_shape(other)} here"
     return None
+
+
+def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
+    """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
+    before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            told = [f"group {each[key]}" if key in each else "no group" for each in (before, now)]
+            return f"{key} is in {told[0]} there, and in {told[1]} here"
+    return None
+
+
+def _by_name(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The shapes of an optimizer's parameters by their names."""
+    return dict(zip((name for names in told["groups"] for name in names), told["tensors"].values(), strict=True))
 
 
 def _shape(shape: list[int] | None) -> str:
@@ -184,7 +243,7 @@ def _check_readable(name: str, state: Any) -> None:
         return
     content = io.BytesIO()
     try:
-        torch.save(state, content)
+        torch.save(copied(state), content)
         content.seek(0)
         torch.load(content, weights_only=True)
     except Exception as error:

@@ -1,6 +1,6 @@
 """The time of a whole training, as jobs do it: its steps, and what they need besides. By that, settings are ranked.
 
-Beside its steps a run takes its starts (imports, compilation, loading) once for each job, its evaluations and its saves.
+Beside its steps a run takes its starts (imports, compilation, loading) once for each job, evaluations and saves.
 The latter two grow with the length of the training, and so do the starts of a chain's jobs.
 """
 
