@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import random
 import re
@@ -28,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 import relay.chain
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
+from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.files import described
 from relay.chain.signals import SIGNALS
@@ -453,6 +455,33 @@ def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> 
     with pytest.raises(ChainError, match="squeue: slurm_load_jobs error: Socket timed out"):
         sbatch.main(["job.sh"])
     assert read_json(slurm)["job"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("queue", "submits", "job"), [("", True, "17"), ("18 afterany:9(unfulfilled)", False, "18")], ids=["none", "one"]
+)
+def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
+    slurm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    queue: str,
+    submits: bool,
+    job: str,
+) -> None:
+    """Of a job that was submitted and whose number was lost, no second one is made."""
+    chain = sbatch.Chain(["job.sh"], ".", str(slurm.absolute()), 5)
+    monkeypatch.setenv(sbatch.CHAIN, json.dumps(vars(chain)))
+    monkeypatch.setenv("SLURM_JOB_ID", "9")
+    answers("sbatch", "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2; exit 1")
+    answers("squeue", f"echo '{queue}'")
+    monkeypatch.setattr(chain_command, "MEANWHILE_SECONDS", 0.5)
+    mended = "printf '#!/bin/sh\\ntouch submitted; echo 17\\n' > sbatch"
+    assert chain_command.main(["sh", "-c", f"{mended}; sleep 3; exit 75"]) == 75
+    told = capfd.readouterr().err
+    assert "warning: the next job is not submitted yet: sbatch: sbatch: error: Batch job submission failed" in told
+    assert f"job {job} goes on" in told
+    assert read_json(slurm) == {"job": job, "after": "9"}
+    assert Path("submitted").exists() is submits
 
 
 @pytest.mark.parametrize(

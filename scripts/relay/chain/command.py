@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -23,6 +23,7 @@ relay-chain [--time LIMIT] COMMAND …    run it; status 75 where it has stopped
 relay-chain sbatch [--jobs N] job.sh    submit job.sh, which calls relay-chain; each job submits the next one (N: 100)
 """
 
+MEANWHILE_SECONDS = 60.0
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ChainError(f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] COMMAND …")
     following = sbatch.follow()
     environment.pop(sbatch.CHAIN, None)
-    status = run(words, environment)
+    status = run(words, environment, following.ask_again if following else None)
     if following:
         following.end(status)
     return status
@@ -61,13 +62,16 @@ def _limit(words: list[str]) -> tuple[float, list[str]]:
     return seconds_of(value), rest
 
 
-def run(words: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a command; its status, or 75 where the script in it has stopped, or the job had to before it began."""
+def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None = None) -> int:
+    """Run a command; its status, or 75 where the script in it has stopped, or the job had to before it began.
+
+    `meanwhile` is called each minute.
+    """
     folder = Path(tempfile.mkdtemp(prefix="relay-chain-"))
     try:
         environment[note.NOTE] = str(folder / "note.json")
         environment.setdefault(*_SHUTDOWN)
-        status, signalled = _status(words, environment)
+        status, signalled = _status(words, environment, meanwhile)
         told = note.read(folder / "note.json")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +84,9 @@ def run(words: Sequence[str], environment: dict[str, str]) -> int:
     return STOPPED if ordered and status else status
 
 
-def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, bool]:
+def _status(
+    words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[], None] | None
+) -> tuple[int, bool]:
     """A command's status, as a shell tells it, and whether a signal came meanwhile.
 
     The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
@@ -106,8 +112,17 @@ def _status(words: Sequence[str], environment: dict[str, str]) -> tuple[int, boo
         raise ChainError(f"{words[0]}: {error.strerror}") from None
     started.append(command)
     pass_on()  # a signal that came before there was a command
-    status = command.wait()
+    while (status := _ended(command, MEANWHILE_SECONDS if meanwhile else None)) is None:
+        meanwhile and meanwhile()
     return (128 - status if status < 0 else status), bool(signalled)
+
+
+def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+    """A command's status, or None where it still runs after so many seconds."""
+    try:
+        return command.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _end_with_parent() -> None:

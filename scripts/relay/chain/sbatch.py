@@ -93,16 +93,29 @@ def _most(words: list[str]) -> tuple[int, list[str]]:
 
 @dataclass
 class Following:
-    """The job that comes after this one: its number, or None where no further one is allowed."""
+    """The job that comes after this one: its number, or None where no further one is allowed.
+
+    `owed`: this job, where Slurm has given no answer so far.
+    """
 
     chain: Chain
     job: str | None
+    owed: str = ""
+
+    def ask_again(self) -> None:
+        """Submit the next job, where it is owed; without an answer it stays so."""
+        if self.owed:
+            with suppress(ChainError):
+                self.job, self.owed = _submitted(self.chain, self.owed, again=True), ""
 
     def end(self, status: int) -> None:
         """Say what follows this job's status, and cancel the next job where the training has ended or failed."""
         if status in (STOPPED, KILLED):
-            what = f"job {self.job} goes on" if self.job else "it was the last job allowed; submit it again to go on"
-            say(what)
+            self.ask_again()
+            again = (
+                f"{'Slurm gave no answer' if self.owed else 'it was the last job allowed'}; submit it again to go on"
+            )
+            say(f"job {self.job} goes on" if self.job else again)
         elif self.job:
             with _recorded(Path(self.chain.record)) as told:
                 told["after"] = None
@@ -110,22 +123,43 @@ class Following:
 
 
 def follow() -> Following | None:
-    """Submit the job that comes after this one, once; None outside such a chain. Raises ChainError.
+    """Submit the job that comes after this one, once; None outside such a chain.
 
-    A job that Slurm starts again finds the one that it has submitted before.
+    A job that Slurm starts again finds the one that it has submitted before. Where Slurm gives no answer, it is said,
+    and asked again later: the job trains meanwhile.
     """
     text, own = os.environ.pop(CHAIN, None), os.environ.get("SLURM_JOB_ID")
     if text is None or own is None or os.environ.get("SLURM_PROCID", "0") != "0":
         return None
     chain = Chain(**json.loads(text))
+    try:
+        return Following(chain, _submitted(chain, own))
+    except ChainError as error:
+        say(f"warning: the next job is not submitted yet: {error}; it is tried again while this one trains")
+        return Following(chain, None, owed=own)
+
+
+def _submitted(chain: Chain, own: str, *, again: bool = False) -> str | None:
+    """The job that comes after this one, which is submitted unless it has been; None where none is allowed.
+
+    `again`: sbatch may have submitted one, and its answer was lost.
+    """
     with _recorded(Path(chain.record)) as told:
         if told.get("after") == own:
-            return Following(chain, told["job"])
+            return str(told["job"])
         if chain.left < 1:
-            return Following(chain, None)
-        told |= {"job": chain.submit(f"--dependency=afterany:{own}"), "after": own}
-    say(f"job {told['job']} comes after this one; to end the chain: scancel {told['job']} {own}")
-    return Following(chain, told["job"])
+            return None
+        job = (_waiting_for(own) if again else None) or chain.submit(f"--dependency=afterany:{own}")
+        told |= {"job": job, "after": own}
+    say(f"job {job} comes after this one; to end the chain: scancel {job} {own}")
+    return job
+
+
+def _waiting_for(own: str) -> str | None:
+    """The user's job that waits for this one."""
+    lines = slurm.call("squeue", "--user", str(os.getuid()), "--noheader", "--format", "%i %E").splitlines()
+    waiting = (line.split()[0] for line in lines if re.search(rf"\bafterany:{own}\b", line))
+    return next(waiting, None)
 
 
 @contextmanager
