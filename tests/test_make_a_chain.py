@@ -450,6 +450,11 @@ def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
         sbatch.main(["job.sh"])
 
 
+def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
+    """Slurm's SIGUSR1 comes to all processes of a job; torchrun knows none but SIGTERM."""
+    assert chain_command.main(["sh", "-c", "kill -USR1 $$; exit 3"]) == 3
+
+
 def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> None:
     answers("squeue", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
     with pytest.raises(ChainError, match="squeue: slurm_load_jobs error: Socket timed out"):

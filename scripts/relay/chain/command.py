@@ -126,6 +126,10 @@ def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | Non
 
 
 def _end_with_parent() -> None:
-    """Have the command told when this process dies, even by SIGKILL. Linux only."""
+    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1.
+
+    Slurm may send that to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
