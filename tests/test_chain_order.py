@@ -1,4 +1,4 @@
-"""`relay.chain` where the next job has things in another order, within each other, or as numpy's numbers."""
+"""`relay.chain` where the next job has other orders, nested samplers, numpy's numbers, or a disk that fails."""
 
 from __future__ import annotations
 
@@ -184,3 +184,22 @@ def test_two_that_fail_end_it_with_the_disks_own_reason(monkeypatch: pytest.Monk
     run = resume(model=nn.Linear(1, 1))
     with pytest.raises(ChainError, match=r"step 2 could not be saved: Input/output error .*; see to that disk, and"):
         list(run.steps(range(1, 3)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_temporary_folder_too_long_for_data_workers_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Their sockets lie there; without them the training waited for ever."""
+    long = tmp_path / ("x" * 110)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    run = resume(model=nn.Linear(1, 1))
+    loader = DataLoader(Numbers(), 2, num_workers=workers)
+    if workers:
+        with pytest.raises(
+            ChainError, match=r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
+        ):
+            next(run.steps(loader))
+    else:
+        assert next(run.steps(loader))[0] == 1

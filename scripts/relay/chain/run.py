@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from .saving import Checkpoints
 from .signals import Interruption
 from .state import State
 from .time_limit import end_time
+
+LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # sockets' names have 107 bytes at most
 
 
 def resume(
@@ -102,6 +105,7 @@ class Run:
         Saves at its end. Collective, as every rank takes the same number of steps.
         """
         self._go_on()
+        _refuse_long_folder(loader)
         outer = self._goal is not None
         goal = self._goal or epochs or (None if until else 1)
         self._checkpoints.use(own_generators(loader))
@@ -188,3 +192,13 @@ class Run:
         if self._checkpoints.ranks.rank == 0:
             for line in dict.fromkeys(forgotten(self._things, self._checkpoints.state)):
                 say(f"warning: {line}")
+
+
+def _refuse_long_folder(loader: Iterable[Any]) -> None:
+    """Raises ChainError where data workers could not make their sockets: the training would wait for ever."""
+    folder = tempfile.gettempdir()
+    if getattr(loader, "num_workers", 0) and len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise ChainError(
+            f"TMPDIR={folder}: {len(os.fsencode(folder))} characters are too many for data workers' sockets; allowed: "
+            f"at most {LONGEST_FOLDER}, such as /tmp"
+        )
