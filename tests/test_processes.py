@@ -41,17 +41,17 @@ def job(**changes: Any) -> Job:
     return replace(Job(nodes=2, tasks_per_node=2, cpus_per_task=3, memory_mb=4000, minutes=5), **changes)
 
 
-def test_torchrun_of_one_node_takes_a_free_port() -> None:
+def test_torchrun_of_one_node_meets_without_a_port() -> None:
     words = command(run(launcher="torchrun"), ["python"], ["trainer", "work"])
     assert words[:3] == ["python", "-m", "relay.launch.torchrun"]
-    assert {"--standalone", "--nproc-per-node=2"} <= set(words)
+    assert {"--nnodes=1", "--rdzv-conf=store_type=file", "--nproc-per-node=2"} <= set(words)
     assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
 
 
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     words = command(run(nodes=2, launcher="torchrun"), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP, 2))
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
-    assert "--standalone" not in words
+    assert "--rdzv-backend=c10d" not in words
 
 
 def test_srun_starts_each_process_itself() -> None:
