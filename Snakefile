@@ -163,6 +163,11 @@ if workflow.is_main_process:
             reading={"card", "status"} | (set() if PLAN.unmeasured else {"plan"}),
             missing=[
                 *PLAN.unready,
+                *(
+                    here.unfit_paths(*workflow.config_settings.configfiles)
+                    if SITE
+                    else ()
+                ),
                 *login_node.undeployed(
                     SITE,
                     {

@@ -18,7 +18,7 @@ from relay.planning import right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
-from relay.planning.here import unfit_folders
+from relay.planning.here import unfit_paths
 from relay.planning.right_size import Requests
 from relay.planning.stacks import Stacks
 from relay.planning.starts import ExpectedStart
@@ -247,7 +247,7 @@ class Plan:
         used = [partition for partition in partitions if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
         missing += self.stacks.unrecorded
-        return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
+        return [*missing, *unfit_paths(Path.cwd(), self.root.resolve(), sys.prefix, self.config.task)]
 
     @cached_property
     def earlier(self) -> Earlier:
