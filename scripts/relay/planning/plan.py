@@ -24,6 +24,7 @@ from relay.planning.stacks import Stacks
 from relay.planning.starts import ExpectedStart
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
+from relay.run_folder.trust import make_all_own, make_own
 from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
@@ -196,7 +197,9 @@ class Plan:
         The specifications are not the outputs of a rule. If they were, Snakemake would skip the jobs that depend on a
         changed one, without a message. Raises UserError where Slurm refuses a job, and for results of another version.
         """
+        make_own(RESULTS)
         check_layout(RESULTS)
+        make_all_own(RESULTS, self.config.checkpoint_writers)
         if refused := self.refused:
             raise UserError(refused[0])
         for start in self.expected_starts:
