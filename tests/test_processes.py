@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
 from relay.launch.command_lines import Meeting, command, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.process import cpus
+from relay.process import cpus, machine
 from relay.process.cpus import SHARE, VEILED
 from relay.slurm import allocation
 from relay.spec.job import Job
@@ -267,6 +268,14 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
     assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])
+
+
+def test_no_secret_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JWT", "SLURM_PROCID", "NCCL_DEBUG", "TORCH_HUB_TOKEN", "OMP_PLACES"):
+        monkeypatch.setenv(name, "here")
+    found = machine.facts(torch.device("cpu"))["environment"]
+    assert {"SLURM_PROCID", "NCCL_DEBUG", "OMP_PLACES"} <= found.keys()
+    assert not {"SLURM_JWT", "TORCH_HUB_TOKEN"} & found.keys()
 
 
 @pytest.mark.timeout(30)
