@@ -15,6 +15,7 @@ from relay.spec.messages import show
 
 MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
 LONGEST = 10_000  # characters of a text
+CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # in JSON
 
 
 class Strict(yaml.SafeLoader):
@@ -89,7 +90,11 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: line {line}: is not UTF-8 text; save the file in the encoding UTF-8") from None
     try:
         value = _parsed(text)
-        json.dumps(value, default=str, skipkeys=True)
+        written = json.dumps(value, default=str, skipkeys=True, ensure_ascii=False)
+        if control := CONTROL.search(written.replace("\\\\", "")):
+            raise _Refused(
+                f"a control character ({control[0]!a}) stands in a text; a terminal would obey it: remove it"
+            )
         return value
     except _Refused as error:
         raise UserError(f"{shown}: {error}") from None
