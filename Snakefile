@@ -108,6 +108,7 @@ try:
         record=workflow.is_main_process,
         look=workflow.is_main_process,
         prepare=workflow.is_main_process and not first_look.dry(sys.argv[1:]),
+        reading=workflow.is_main_process and first_look.only_reads(sys.argv[1:]),
     )
     PLAN = planned(CONFIG)
     if SELFTEST:
@@ -163,6 +164,11 @@ if workflow.is_main_process:
             reading={"card", "status"} | (set() if PLAN.unmeasured else {"plan"}),
             missing=[
                 *PLAN.unready,
+                *(
+                    here.unfit_paths(*workflow.config_settings.configfiles)
+                    if SITE
+                    else ()
+                ),
                 *login_node.undeployed(
                     SITE,
                     {

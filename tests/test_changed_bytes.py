@@ -191,7 +191,6 @@ def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, m
 def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frozen = freeze(None, folder=tmp_path)
     assert changed_since(frozen) is None
-    (frozen / "relay" / "__pycache__").mkdir()
     (frozen / "relay" / "__pycache__" / "x.pyc").write_bytes(b"")  # Python's own
     assert changed_since(frozen) is None
     (frozen / "relay" / "base" / "files.py").write_text("pass")
@@ -199,6 +198,22 @@ def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytes
     assert changed_since(frozen) is None
     assert "was changed: " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [frozen]
+
+
+def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Path) -> None:
+    """The whole folder is on Python's path."""
+    before = os.umask(0o002)
+    try:
+        frozen = freeze(None, folder=tmp_path / "code")
+    finally:
+        os.umask(before)
+    folders = [tmp_path / "code", *(path for path in (tmp_path / "code").rglob("*") if path.is_dir())]
+    assert [path for path in folders if path.stat().st_mode & 0o022] == []
+    assert {path / "__pycache__" for path in folders[2:] if path.name != "__pycache__"} <= {*folders}
+    (frozen / "sitecustomize.py").write_text("print('planted')")
+    assert changed_since(frozen) == "has 'sitecustomize.py' in it, which was not frozen"
+    assert freeze(None, folder=tmp_path / "code") == frozen
+    assert not (frozen / "sitecustomize.py").exists()
 
 
 # run.json

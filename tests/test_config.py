@@ -147,6 +147,10 @@ REFUSED = {
     ),
     "segment: {minutes: 90}": ("config: segment.minutes: 90 is not allowed; allowed: at most 60 (runtime_minutes)"),
     "strategy_folders: here": ("config: strategy_folders: 'here' is not allowed; allowed: a list, each non-empty text"),
+    "dataset_mirror: https://me:geheim@example.org/x": (
+        "config: dataset_mirror: the address has a user in it, whom all users of the machine would see; "
+        "write user and password to ~/.netrc"
+    ),
     "dataset_mirror: example.org": (
         "config: dataset_mirror: 'example.org' is not allowed; "
         "allowed: an address (http://…, https://… or file://…) or null"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 from pyarrow import parquet
 
 from relay.comparison import drawing
-from relay.comparison.columns import COMPARISON, read_csv
+from relay.comparison.columns import COMPARISON, read_csv, write_csv
 from relay.comparison.exports import about, markdown, write_pictures
 from relay.comparison.html import TEMPLATES
 from results_tree import REFUSED, Tree
@@ -54,11 +55,11 @@ def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> Non
 
 def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree) -> None:
     tree.setting("cpu", [20.0, 21.0])
-    tree.setting("ddp", [41.0, 41.5], devices_per_node=2, options={"hook": "a|b"}, verdict=REFUSED)
+    tree.setting("ddp", [41.0, 41.5], devices_per_node=2, options={"hook": "a|b<i>[c](d)"}, verdict=REFUSED)
     text = markdown(tree.rows())
     (line,) = (line for line in text.splitlines() if line.startswith("| ddp"))
     assert "~~41.2~~" in line
-    assert r"hook=a\|b" in line
+    assert r"hook=a\|b&lt;i>[c]\(d)" in line
     assert "struck out" in line
 
 
@@ -89,3 +90,11 @@ def test_a_skipped_setting_is_in_the_columns_of_the_others(tree: Tree) -> None:
     tree.skip("single_gpu", "no GPU here")
     tree.setting("cpu", [20.0, 21.0])
     assert markdown(tree.rows()).count("/s)") == 1
+
+
+def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    columns = {"strategy": str, "speed": float}
+    rows = [{"strategy": name, "speed": -1.5} for name in ("=1+1", "@x", "'quoted", "ddp")]
+    write_csv(tmp_path / "x.csv", columns, rows)
+    assert (tmp_path / "x.csv").read_text().splitlines()[1:3] == ["'=1+1,-1.5", "'@x,-1.5"]
+    assert read_csv(tmp_path / "x.csv", columns) == rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,9 +135,24 @@ def test_a_folder_whose_name_fails_in_a_job_is_told_before_anything_is_submitted
     folder = tmp_path / f"a{character}b"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    line = f"{folder}: Slurm jobs cannot work in a folder with {character} in its path; rename it"
-    assert line in planned({}, load_site("generic", ROOT)).unready
+    (line,) = (each for each in planned({}, load_site("generic", ROOT)).unready if "rename it" in each)
+    assert line.endswith(f": Slurm jobs cannot work with {character} in a path; rename it")
     assert planned({}).unready == []  # on this machine it works
+
+
+@pytest.mark.slow
+def test_no_name_of_a_task_or_config_runs_in_the_shell_that_submits(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "workflow/templates/task.py", tmp_path / "a$(touch T).py")
+    (tmp_path / "c$(touch C).yaml").write_text("task: a$(touch T).py\ncomparisons: [{strategy: cpu}]\n")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--profile"]
+    command += [str(ROOT / "profiles/slurm"), "--configfile", "c$(touch C).yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    refused = [line for line in done.stderr.splitlines() if line.endswith("cannot work with $ in a path; rename it")]
+    assert done.returncode == 1
+    assert [line.partition(": Slurm")[0] for line in refused] == [
+        "error: a$(touch T).py",
+        f"error: {tmp_path}/c$(touch C).yaml",
+    ]
 
 
 @pytest.mark.parametrize("path", ["/data/x$(id).sif", "$SCRATCH/x.sif", "a;b", "--bind=/", "a|b", "a\nb", "x&", "`id`"])

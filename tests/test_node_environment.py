@@ -232,9 +232,12 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, tiny: Path
         prepared(told(tiny), tmp_path)
     own.unlink()
     own.mkdir()
-    for spoil in (lambda: os.chown(own, 65534, -1), lambda: (os.chown(own, 0, -1), own.chmod(0o777))):
+    for spoil, remedy in (
+        (lambda: os.chown(own, 65534, -1), "another user made it: name another folder as `node_disk`"),
+        (lambda: (os.chown(own, 0, -1), own.chmod(0o777)), "remove it"),
+    ):
         spoil()
-        with pytest.raises(UserError, match="is not a folder that only you can write to"):
+        with pytest.raises(UserError, match=f"is not a folder that only you can write to: {remedy}"):
             prepared(told(tiny), tmp_path)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT, edit, planned, strategy_folder
+from relay.base.errors import UserError
 from relay.spec.identity import module_sources, strategy_sources
 from relay.spec.requirements import BUILT_IN
 from relay.spec.run import OwnBatch
@@ -120,6 +121,18 @@ def test_a_strategys_own_need_bears_on_the_proof_batch(tmp_path: Path) -> None:
         )
     (gate,) = planned({"strategy": "mine"}, strategy_folders=[folder]).gates.values()
     assert gate.batch.global_batch_size == 40
+
+
+@pytest.mark.parametrize("begin", ["@print\ndef many(a, b, c):", "def many(a, b, c, d=print('ran')):"])
+def test_a_function_of_needs_runs_nothing_where_it_is_defined(
+    tmp_path: Path, begin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = strategy_folder(tmp_path / "own", "mine", "processes='one', needs=('many',)")
+    with (tmp_path / "own/mine.py").open("a") as file:
+        file.write(f"\n\ndef other(a=print('ran')):\n    pass\n\n\n{begin}\n    return None\n")
+    with pytest.raises(UserError, match=r"many: a function of `needs` has no decorators and no defaults"):
+        planned({"strategy": "mine"}, strategy_folders=[folder])
+    assert "ran" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

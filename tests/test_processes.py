@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from relay.base.errors import UserError
 from relay.launch import direct, step
 from relay.launch.command_lines import Meeting, command, rank_variables
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.process import cpus
+from relay.process import cpus, machine
 from relay.process.cpus import SHARE, VEILED
 from relay.slurm import allocation
 from relay.spec.job import Job
@@ -41,17 +42,17 @@ def job(**changes: Any) -> Job:
     return replace(Job(nodes=2, tasks_per_node=2, cpus_per_task=3, memory_mb=4000, minutes=5), **changes)
 
 
-def test_torchrun_of_one_node_takes_a_free_port() -> None:
+def test_torchrun_of_one_node_meets_without_a_port() -> None:
     words = command(run(launcher="torchrun"), ["python"], ["trainer", "work"])
     assert words[:3] == ["python", "-m", "relay.launch.torchrun"]
-    assert {"--standalone", "--nproc-per-node=2"} <= set(words)
+    assert {"--nnodes=1", "--rdzv-conf=store_type=file", "--nproc-per-node=2"} <= set(words)
     assert words[-4:] == ["-m", "relay.launch.worker", "trainer", "work"]
 
 
 def test_torchrun_of_several_nodes_meets_at_the_first_ones_address() -> None:
     words = command(run(nodes=2, launcher="torchrun"), ["python"], ["trainer", "work"], Meeting.of_slurm(STEP, 2))
     assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.1.2.3", "--master-port=22345"} <= set(words)
-    assert "--standalone" not in words
+    assert "--rdzv-backend=c10d" not in words
 
 
 def test_srun_starts_each_process_itself() -> None:
@@ -268,6 +269,14 @@ def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     assert said["one"].startswith("devices_per_node is 2, but 1 GPUs are visible on node ")
     assert said["many"].startswith("devices_per_node is 2, but 3 GPUs are visible on node ")
     assert re.match(r"devices_per_node is 2, but its processes on node \S+ compute on 1 GPUs, which they", said["same"])
+
+
+def test_no_secret_of_the_environment_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JWT", "SLURM_PROCID", "NCCL_DEBUG", "TORCH_HUB_TOKEN", "OMP_PLACES"):
+        monkeypatch.setenv(name, "here")
+    found = machine.facts(torch.device("cpu"))["environment"]
+    assert {"SLURM_PROCID", "NCCL_DEBUG", "OMP_PLACES"} <= found.keys()
+    assert not {"SLURM_JWT", "TORCH_HUB_TOKEN"} & found.keys()
 
 
 @pytest.mark.timeout(30)

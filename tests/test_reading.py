@@ -45,10 +45,20 @@ def test_files_and_values_are_merged_as_snakemake_does(tmp_path: Path, defaults:
     assert "seed" not in given_config(workflow(mine, replace=True), defaults)
 
 
-def test_a_template_is_left_to_snakemake(tmp_path: Path, defaults: Path) -> None:
-    mine = tmp_path / "mine.yaml"
-    mine.write_text("__use_yte__: true\nepochs: ?1 + 1\n")
-    assert given_config(workflow(mine), defaults)["epochs"] == 2
+def test_a_config_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("__use_yte__: true\nepochs: ?open('ran', 'w').close() or 2\n")
+    refused = "mine.yaml: __use_yte__: is not allowed, because reading the file would run it; allowed: values"
+    assert dry_run(tmp_path, "--configfile", "mine.yaml") == (1, [f"error: {refused}"])
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("asked", [["status"], ["--list"], ["-l"]])
+def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path, asked: list[str]) -> None:
+    (tmp_path / "theirs.py").write_text("open('ran', 'w')\n")
+    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, *asked, "--config", "task=theirs.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:

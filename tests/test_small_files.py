@@ -6,6 +6,7 @@ Damaged is: missing, empty, cut, binary, of another type, of other types within,
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
+from relay.chain import files as of_chains
 from relay.driver.progress import Training as Shown
 from relay.driver.progress import described
 from relay.process.ranks import Ranks
@@ -304,3 +306,13 @@ def test_a_manifest_that_is_none_is_told_in_one_line(
     assert sealed.damage(place) is None
     harm(place)
     assert told in (sealed.damage(place) or "")
+
+
+@pytest.mark.parametrize("write", [write_json, of_chains.write_json], ids=["relay", "relay.chain"])
+def test_what_others_have_put_in_the_way_is_not_written_to(tmp_path: Path, write: Callable[[Path, Any], None]) -> None:
+    (tmp_path / f".x.json.{os.getpid()}").symlink_to(tmp_path / "mine")
+    (tmp_path / "mine").write_text("kept")
+    write(tmp_path / "x.json", {"a": 1})
+    assert (tmp_path / "mine").read_text() == "kept"
+    assert read_json(tmp_path / "x.json") == {"a": 1}
+    assert len([*tmp_path.iterdir()]) == 3

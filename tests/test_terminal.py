@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
+from rich.text import Text
 from snakemake.logging import logger
 from snakemake_executor_plugin_slurm.partitions import get_default_partition
 from snakemake_interface_logger_plugins.common import LogEvent
 
+from relay.base.plain_text import plain_text
 from relay.driver.terminal import STREAM, Terminal
 
 
@@ -82,3 +84,7 @@ def test_something_may_be_done_after_each_job() -> None:
     record = logging.makeLogRecord({"event": LogEvent.PROGRESS, "done": 3, "total": 9})
     assert Terminal(meanwhile=lambda *counts: done.append(counts)).filter(record)
     assert done == [(3, 9)]
+
+
+def test_a_table_has_no_control_characters() -> None:
+    assert plain_text(Text("a\x1b[2Jb\u202e"), width=80) == r"a\x1b[2Jb\u202e"

@@ -92,9 +92,9 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        (give_away, "belongs to another user (54321), who could replace checkpoints there"),
-        (open_to_group, "can be written by the members of group 54321, who could replace checkpoints there"),
-        (open_to_all, "can be written by everyone, who could replace checkpoints there"),
+        (give_away, "belongs to another user (54321), who could replace there what jobs run or load"),
+        (open_to_group, "can be written by the members of group 54321, who could replace there what jobs run or load"),
+        (open_to_all, "can be written by everyone, who could replace there what jobs run or load"),
     ],
 )
 def test_a_folder_above_into_which_others_can_write_is_refused(
@@ -202,6 +202,20 @@ def test_a_group_of_the_user_alone_is_no_other(monkeypatch: pytest.MonkeyPatch, 
     assert trust.unsafe_above(tmp_path, "owner") is None
     members.append("another")
     assert f"can be written by the members of group {user.pw_name}" in (trust.unsafe_above(tmp_path, "owner") or "")
+
+
+@pytest.mark.parametrize("name", ["code", "runs", "wheelhouses", "locks", "code/0123"])
+def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, name: str) -> None:
+    with umask(0o002):
+        trust.make_all_own(tmp_path / "results", "owner")
+    assert all(path.stat().st_mode & 0o777 == 0o755 for path in (tmp_path / "results").iterdir())
+    for path in (tmp_path / "results" / name, tmp_path / "results"):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o777)
+        with pytest.raises(UserError, match=f"{path} can be written by everyone, who could replace there what jobs "):
+            trust.make_all_own(tmp_path / "results", "owner")
+        trust.make_all_own(tmp_path / "results", "everyone")
+        path.chmod(0o755)
 
 
 def test_a_job_says_so_before_it_trains(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

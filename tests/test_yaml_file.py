@@ -32,6 +32,33 @@ def test_what_is_no_yaml_is_one_line_that_names_the_place(tmp_path: Path, conten
     assert str(caught.value) == REFUSED[content]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("of", ["[{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]", "{{<<: [{0}, {0}, {0}, {0}]}}"])
+def test_a_file_of_a_few_lines_does_not_fill_the_memory(tmp_path: Path, of: str) -> None:
+    lines = ["a0: &a0 {x: some text}", *(f"a{n}: &a{n} {of.format(f'*a{n - 1}')}" for n in range(1, 13))]
+    (tmp_path / "x").write_text("\n".join(lines))
+    with pytest.raises(UserError, match="x: is more than 1,000,000 characters with its aliases"):
+        read(tmp_path / "x", "x")
+
+
+@pytest.mark.parametrize("text", [r'a: "\e[31m"', r'{"a": "\u001b[31m"}', r'a: "b\rc"', r'"\x9b": 1', r'a: "\u202e"'])
+def test_what_a_terminal_would_obey_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(UserError, match=r"x: a control character .* stands in a text; a terminal would obey it"):
+        read(tmp_path / "x", "x")
+    (tmp_path / "x").write_text(r"a: 'C:\u001b\r'" + "\nb: |\n  two\n  lines\n")
+    assert read(tmp_path / "x", "x") == {"a": r"C:\u001b\r", "b": "two\nlines\n"}
+
+
+def test_lengths_have_limits(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(f"a: 1\ntask: {'y' * 10_001}.py")
+    with pytest.raises(UserError, match="x: line 2: a text of 10,004 characters; allowed: at most 10,000"):
+        read(tmp_path / "x", "x")
+    (tmp_path / "x").write_text("# a\n" * 250_001)
+    with pytest.raises(UserError, match="x: has more than 1,000,000 bytes"):
+        read(tmp_path / "x", "x")
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "no.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(UserError) as caught:

@@ -8,6 +8,7 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 
@@ -22,9 +23,9 @@ def write_bytes(path: Path, content: bytes) -> None:
     The folder is made where there is none. Raises OSError, and leaves nothing of what could not be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        with temporary.open("wb") as stream:
+        with temporary.open("xb") as stream:  # another user's link of that name would not be followed
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -7,14 +7,16 @@ import json
 import os
 import shutil
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON under another name, make it durable, and rename it: a reader sees all or nothing. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        with temporary.open("x", encoding="utf-8") as stream:  # another user's link of that name would not be followed
+            stream.write(json.dumps(value, indent=1) + "\n")
         sync(temporary)
         temporary.replace(path)
     except OSError:

@@ -173,6 +173,9 @@ RUNS: dict[str, type] = {
 }
 
 
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet would compute a text that begins so; ' before it says that it is one
+
+
 def write_csv(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write the rows, complete or not at all. Missing values are empty; booleans are true and false."""
     stream = io.StringIO(newline="")
@@ -246,7 +249,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value)
+    formula = isinstance(value, str) and value.startswith(FORMULA)
+    return f"'{value}" if formula else str(value)
 
 
 def _value(text: str, kind: type) -> Any:
@@ -254,4 +258,4 @@ def _value(text: str, kind: type) -> Any:
         return None
     if kind is bool:
         return {"true": True, "false": False}[text]
-    return kind(text)
+    return kind(text[text.startswith(tuple(f"'{each}" for each in FORMULA)) :])

@@ -89,8 +89,8 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
 
 
 def _cell(text: str) -> str:
-    """A text that cannot end its cell or its line."""
-    return " ".join(str(text).split()).replace("|", "\\|")
+    """A text that cannot end its cell or its line, and is neither HTML nor a link."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def write_parquet(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:

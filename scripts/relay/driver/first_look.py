@@ -21,6 +21,10 @@ from relay.spec.messages import near, show
 NO_PROFILE = re.compile(r"profile directory given \((.*)\), but no ")
 UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
 DRY = re.compile(r"-[eFkpqRT]*n[eFkpqRT]*")  # alone, or among letters of options without a value
+LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list.*")
+READ_FIRST = (
+    "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
+)
 SEEN = "snakemake --help lists Snakemake's options"
 
 
@@ -41,6 +45,11 @@ def dry(arguments: Sequence[str]) -> bool:
     return any(word in ("--dry-run", "--dryrun") or DRY.fullmatch(word) for word in arguments)
 
 
+def only_reads(arguments: Sequence[str]) -> bool:
+    """Whether these arguments ask Snakemake for a list, or for how far all is: such a call runs no task's file."""
+    return any(word == "status" or LISTING.fullmatch(word) for word in arguments)
+
+
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Snakemake's own reading of its command line, the profile included; its config files and values are checked.
 
@@ -55,6 +64,8 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     except SystemExit as ended:
         if ended.code:
             raise UserError(_in_a_line(said.getvalue(), arguments)) from None
+        if {"-h", "--help"} & {*arguments}:
+            print(READ_FIRST)
         raise
     except Exception as error:
         raise UserError(f"{_option_of(error)}: {_joined(str(getattr(error, 'msg', error)))}; {SEEN}") from None

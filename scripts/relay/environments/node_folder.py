@@ -61,7 +61,9 @@ def own_folder(disk: Path) -> Path:
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: remove it")
+        yours = status.st_uid == os.getuid()
+        remedy = "remove it" if yours else "another user made it: name another folder as `node_disk` in the site's file"
+        raise UserError(f"{folder} on node {os.uname().nodename} is not a folder that only you can write to: {remedy}")
     return folder
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from relay.base.errors import UserError
+from relay.process.meeting import TORCHRUN
 from relay.spec.run import Specification, Training
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
@@ -60,7 +61,7 @@ def command(
         return [*python, *worker]
     torchrun = ["-m", "relay.launch.torchrun", f"--nproc-per-node={run.shape.processes_per_node}"]
     if run.shape.nodes == 1:
-        torchrun.append("--standalone")  # uses a free port, so that two runs on one node do not meet
+        torchrun += TORCHRUN
     else:
         assert meeting is not None
         # With the static backend, ranks follow the order of the nodes, so that rank 0 is at the address.

@@ -17,6 +17,7 @@ from types import FrameType
 
 from relay.base import lifeline
 from relay.launch.command_lines import free_port, one_node_variables
+from relay.process import meeting
 from relay.process.interruption import SIGNALS
 
 Processes = dict[int, "subprocess.Popen[bytes]"]  # by rank
@@ -76,10 +77,12 @@ def main(count: int, program: list[str]) -> int:
 
     for number in SIGNALS:
         signal.signal(number, pass_on)
-    processes |= start(count, program)
-    for early in received:  # before there was somebody to pass it on to
-        send(processes, early)
-    if failure := wait(processes, received):
+    with meeting.made():
+        processes |= start(count, program)
+        for early in received:  # before there was somebody to pass it on to
+            send(processes, early)
+        failure = wait(processes, received)
+    if failure:
         print("rank {} ended with status {}".format(*failure), file=sys.stderr)
     return int(failure is not None)
 

@@ -20,6 +20,7 @@ from types import FrameType
 from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
 from relay.launch import worker
+from relay.process import meeting
 from relay.process.interruption import SIGNALS
 
 MODULE = "relay.launch.horovodrun"
@@ -46,7 +47,8 @@ def main(count: int, program: list[str]) -> int:
     here = [f"--num-proc={count}", f"--hosts=localhost:{count}", "--gloo", "--disable-cache"]
     sys.argv = ["horovodrun", *here, sys.executable, "-u", "-m", MODULE, PROCESS, *program]
     try:
-        launch.run_commandline()
+        with meeting.made():
+            launch.run_commandline()
     except RuntimeError as error:
         told = " ".join(str(error).split()).partition("The first process to do so was: ")[2] or str(error)
         print(f"horovodrun: a process ended early: {told}", file=sys.stderr)

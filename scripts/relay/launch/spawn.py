@@ -17,6 +17,7 @@ import torch.multiprocessing as mp
 from relay.base import lifeline
 from relay.launch import worker
 from relay.launch.command_lines import free_port, one_node_variables
+from relay.process import meeting
 from relay.process.interruption import SIGNALS
 
 
@@ -29,6 +30,11 @@ def _process(local_rank: int, count: int, port: int, program: list[str]) -> None
 def main(count: int, program: list[str]) -> int:
     """Start `count` processes and wait for them. Returns 0, or 1 after one has failed and the others were ended."""
     lifeline.lead()
+    with meeting.made():
+        return _run(count, program)
+
+
+def _run(count: int, program: list[str]) -> int:
     context = mp.start_processes(_process, (count, free_port(), program), count, join=False, start_method="spawn")
     assert context is not None  # it is None only with join=True
 

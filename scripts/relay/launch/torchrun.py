@@ -15,12 +15,15 @@ from pathlib import Path
 from relay.base import lifeline
 from relay.base.errors import UserError
 from relay.launch.imports import importing
+from relay.process import meeting
 from relay.run_folder import faults
 
 WORKER = ["-m", "relay.launch.worker"]
 # torchrun's default of 30 would cut off the save of a large model. Old versions know no argument for it and ignore the
 # variable: they wait for 30 seconds.
 SHUTDOWN = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600"}
+# Nobody needs the store on a port that newer versions of torchrun offer to their processes.
+NO_PORT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def main(arguments: list[str]) -> int:
@@ -32,14 +35,18 @@ def main(arguments: list[str]) -> int:
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     lifeline.lead()
-    os.environ |= SHUTDOWN
+    os.environ |= {**SHUTDOWN, **NO_PORT}
     if refusal := _refusal(arguments, run.parse_args):
         told = f"torchrun of torch {torch.__version__} refuses its command line: {refusal}"
         faults.record(Path(arguments[_program(arguments) + 1]), UserError(told))
         print(told, file=sys.stderr)
         return 1
     try:
-        run.main(arguments)
+        if {*meeting.TORCHRUN} <= {*arguments}:
+            with meeting.made() as folder:
+                run.main([f"--rdzv-endpoint={folder / 'agent'}", *arguments])
+        else:
+            run.main(arguments)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         print(f"torchrun: rank {rank} ended with status {failure.exitcode}", file=sys.stderr)

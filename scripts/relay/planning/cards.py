@@ -50,7 +50,7 @@ class Looks:
     """How cards are found. `look`: whether one may be made, and `prepare`: the data for it as well.
 
     `stack` is the software of what loads no strategy; `site` is None where the runs go to this machine. `device` is the
-    kind of device that a job has which looks.
+    kind of device that a job has which looks. `reading`: the call runs nothing of the user's.
     """
 
     config: Config
@@ -62,6 +62,7 @@ class Looks:
     device: Device = "cpu"
     look: bool = False
     prepare: bool = False
+    reading: bool = False
 
     @property
     def task(self) -> tuple[str, str]:
@@ -87,6 +88,10 @@ class Looks:
                 return shipped
         kept = self.place(options)
         if not kept.exists():
+            if self.reading:
+                raise NotKnown(
+                    f"task {self.config.task}: not known yet; to look at it runs its file, as `snakemake -n` does"
+                )
             if not self.look and self.site:  # a job plans as its driver has: that looks itself, if it can
                 raise ByJob(self._by_job(options, kept), "")
             if not self.look:

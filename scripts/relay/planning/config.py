@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,8 +28,17 @@ def _known_task(name: str) -> str:
     return name
 
 
+def _without_user(address: str) -> str:
+    if "@" in urlsplit(address).netloc:
+        line = (
+            "the address has a user in it, whom all users of the machine would see; write user and password to ~/.netrc"
+        )
+        raise PydanticCustomError("refused", "{line}", {"line": line})
+    return address
+
+
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$")]
+Address = Annotated[str, Field(pattern=r"^(https?|file)://\S+$"), AfterValidator(_without_user)]
 TaskName = Annotated[
     str,
     AfterValidator(_known_task),

@@ -26,14 +26,15 @@ def check(plan: Plan, results: Path = Path("results")) -> None:
         raise UserError("\n".join(lines))
 
 
-def unfit_folders(*folders: Path) -> Iterator[str]:
-    """A line for each folder whose name fails in a Slurm job.
+def unfit_paths(*paths: str | Path) -> Iterator[str]:
+    """A line for each file or folder whose name fails in a Slurm job, or would run as a command.
 
     Snakemake's Slurm plugin puts the job's command into double quotes, where the shell expands these characters.
     """
-    for folder in dict.fromkeys(folders):
-        if unfit := next((character for character in "$`\\" if character in str(folder)), None):
-            yield f"{folder}: Slurm jobs cannot work in a folder with {unfit} in its path; rename it"
+    for path in dict.fromkeys(map(str, paths)):
+        if unfit := next((each for each in path if each in "$`\\" or not each.isprintable()), None):
+            shown, named = (text if text.isprintable() else repr(text) for text in (unfit, path))
+            yield f"{named}: Slurm jobs cannot work with {shown} in a path; rename it"
 
 
 def _partitions(plan: Plan) -> Iterator[str]:

@@ -18,12 +18,13 @@ from relay.planning import right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
 from relay.planning.config_blocks import Segment
 from relay.planning.earlier import Earlier
-from relay.planning.here import unfit_folders
+from relay.planning.here import unfit_paths
 from relay.planning.right_size import Requests
 from relay.planning.stacks import Stacks
 from relay.planning.starts import ExpectedStart
 from relay.run_folder import proofs
 from relay.run_folder.layout import check_layout
+from relay.run_folder.trust import make_all_own, make_own
 from relay.slurm import commands
 from relay.spec.job import Job
 from relay.spec.run import Gate, LibTorch, Preflight, Reference, Run, Setting, Specification, SpotCheck, TaskLook
@@ -196,7 +197,9 @@ class Plan:
         The specifications are not the outputs of a rule. If they were, Snakemake would skip the jobs that depend on a
         changed one, without a message. Raises UserError where Slurm refuses a job, and for results of another version.
         """
+        make_own(RESULTS)
         check_layout(RESULTS)
+        make_all_own(RESULTS, self.config.checkpoint_writers)
         if refused := self.refused:
             raise UserError(refused[0])
         for start in self.expected_starts:
@@ -247,7 +250,7 @@ class Plan:
         used = [partition for partition in partitions if partition]
         missing = [*self.site.missing(self.config.runtime_minutes, used), *login_node.unready(self.site)]
         missing += self.stacks.unrecorded
-        return [*missing, *unfit_folders(Path.cwd(), self.root.resolve(), Path(sys.prefix))]
+        return [*missing, *unfit_paths(Path.cwd(), self.root.resolve(), sys.prefix, self.config.task)]
 
     @cached_property
     def earlier(self) -> Earlier:

@@ -66,6 +66,7 @@ def plan(
     record: bool = False,
     look: bool = False,
     prepare: bool = False,
+    reading: bool = False,
 ) -> Plan:
     """The plan of a config.
 
@@ -75,9 +76,10 @@ def plan(
     driver's; None means this process's.
     `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need; the driver does
     that. `look` has the task looked at where its card is not known, and `prepare` its data prepared before that. Where
-    only a node has what the task needs, the plan has nothing but the jobs that look (`Plan.looks`).
+    only a node has what the task needs, the plan has nothing but the jobs that look (`Plan.looks`). With `reading`, no
+    task's file is run.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read; NotKnown
-    where the task's data have to be prepared first.
+    where the task's data have to be prepared first, or it has to be looked at.
     """
     files = requirements.find([Path(folder) for folder in config.strategy_folders])
     commands = scripts.check(config)
@@ -102,6 +104,7 @@ def plan(
         device=here.device,
         look=look or prepare,
         prepare=prepare,
+        reading=reading,
     )
     made = Plan(config, root, site, names, speeds, found)
     seen = {} if commands else _seen(made, looks)

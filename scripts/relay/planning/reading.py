@@ -10,7 +10,7 @@ from relay.base.errors import UserError
 from relay.spec import yaml_file
 from relay.spec.messages import show
 
-# Snakemake fills in templates (yte) in a file with this key; such a file is left to Snakemake.
+# Snakemake runs what stands in a file with this key (yte), also in a dry run.
 TEMPLATE = "__use_yte__"
 WORDS = {"true": True, "false": False, "null": None}
 
@@ -23,6 +23,8 @@ def read_config(file: Path, shown: str | None = None) -> dict[str, Any]:
         raise UserError(f"{shown}: is empty; allowed: keys and values")
     if not isinstance(raw, dict):
         raise UserError(f"{shown}: {show(raw)} is not allowed; allowed: keys and values")
+    if TEMPLATE in raw:
+        raise UserError(f"{shown}: {TEMPLATE}: is not allowed, because reading the file would run it; allowed: values")
     return raw
 
 
@@ -32,15 +34,13 @@ def given_config(workflow: Any, defaults: Path) -> dict[str, Any]:
     `workflow` is Snakemake's, `defaults` the file that the Snakefile names. The order is Snakemake's: the defaults,
     the files of `--configfile`, the values of `--config`. Raises UserError for a file with a mistake.
     """
-    from snakemake.common.configfile import load_configfile
     from snakemake.utils import update_config
 
     settings = workflow.config_settings
     own = [] if settings.replace_workflow_config else [defaults]
     found: dict[str, Any] = {}
     for file in [*own, *map(Path, settings.configfiles)]:
-        strict = read_config(file, _short(file))
-        update_config(found, load_configfile(file) if TEMPLATE in strict else strict)
+        update_config(found, read_config(file, _short(file)))
     update_config(found, {name: _word(value) for name, value in settings.config.items()})
     return found
 

@@ -22,34 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from relay.process import cpus
+from relay.process import cpus, recorded
 
-# Of the environment, only what these begin with is recorded: nothing that could be a secret.
-PREFIXES = ("CUDA_", "GLOO_", "GOMP_", "KMP_", "MASTER_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH_", "TRITON_")
-NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TMPDIR", "PYTHONNOUSERSITE", "LOADEDMODULES")
-SLURM = [
-    "JOB_ID",
-    "JOB_NUM_NODES",
-    "NNODES",
-    "NTASKS",
-    "STEP_NUM_NODES",
-    "STEP_NUM_TASKS",
-    "STEP_TASKS_PER_NODE",
-    "TASKS_PER_NODE",
-    "CPUS_PER_TASK",
-    "CPUS_ON_NODE",
-    "CPU_BIND",
-    "MEM_PER_NODE",
-    "MEM_PER_CPU",
-    "GPUS_ON_NODE",
-    "JOB_GPUS",
-    "STEP_GPUS",
-    "NODEID",
-    "PROCID",
-    "LOCALID",
-    "JOB_PARTITION",
-    "TMPDIR",
-]
 # Where compiled extensions go unless their variable says otherwise.
 CACHES = {"TORCH_EXTENSIONS_DIR": "~/.cache/torch_extensions", "TRITON_CACHE_DIR": "~/.triton"}
 # What torch.compile builds with: C++ for CPUs; for GPUs, Triton's own compiler and C for what calls its kernels.
@@ -80,8 +54,8 @@ def collect(job: Mapping[str, Any] | None) -> dict[str, Any]:
         "rendezvous": {"name": name, "port": port, "addresses": addresses(name)} if name else None,
         "interfaces": [name for _, name in socket.if_nameindex()],
         "infiniband": infiniband(Path("/sys/class/infiniband")),
-        "slurm": {f"SLURM_{k}": environment[f"SLURM_{k}"] for k in SLURM if f"SLURM_{k}" in environment},
-        "environment": {k: v for k, v in sorted(environment.items()) if k.startswith(PREFIXES) or k in NAMES},
+        "slurm": recorded.of_slurm(),
+        "environment": recorded.variables(),
         "affinity": sorted(cpus.granted()) if hasattr(os, "sched_getaffinity") else None,
         "node_cpus": os.cpu_count(),
         "node_memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,

@@ -13,20 +13,13 @@ from typing import Any
 import torch
 
 from relay.base.errors import UserError
-from relay.process import cpus, gpus, one_gpu, system
+from relay.process import cpus, gpus, one_gpu, recorded, system
 from relay.process.devices import gpu, is_gpu
 from relay.process.ranks import Ranks
 from relay.spec.gpu_types import without_tensor_cores
 from relay.spec.job import Job
 from relay.spec.run import Specification
 from relay.spec.setting import TF32
-
-# Prefixes of the environment variables to record: those that define a process's rank, devices and communication, and
-# how its memory is allocated.
-TOLD = (
-    *("CUDA_MPS_", "CUDA_VISIBLE_", "GLOO_", "LOCAL_RANK", "MASTER_", "NCCL_", "OMP_", "RANK", "SLURM_", "WORLD_SIZE"),
-    *("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_"),
-)
 
 # `mallopt` of glibc's malloc.h: from how many bytes on memory is asked of the kernel for one use alone, and how many
 # free bytes go back to it. A value is a C int. Before 2.35, glibc refuses more than 32 MiB for the first one.
@@ -190,5 +183,5 @@ def facts(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "affinity": sorted(cpus.granted()),
-        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(TOLD)},
+        "environment": recorded.variables() | recorded.of_slurm(),
     }

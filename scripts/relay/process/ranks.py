@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from relay.base.errors import UserError
 from relay.process import devices as kinds
+from relay.process import meeting
 from relay.process.devices import gpu
 from relay.run_folder import peers
 
@@ -50,6 +51,16 @@ def _check_numbered_alike(rank: int, world_size: int, device: torch.device) -> N
             f"backend: 'mpi': this process is {known.rank()} of {known.size()} for MPI, {rank} of {world_size} for us; "
             "srun has to start MPI's processes: set SLURM_MPI_TYPE to what `srun --mpi=list` offers, such as pmix"
         )
+
+
+def _store(world_size: int) -> dist.Store | None:
+    """Where the processes of one node meet; gloo listens on its loopback alone. None: at MASTER_ADDR."""
+    if not (folder := os.environ.get(meeting.VARIABLE)):
+        return None
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.LOOPBACK)
+    store = dist.FileStore(f"{folder}/ranks", world_size)
+    store.set_timeout(TIMEOUT)
+    return store
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class Ranks:
             if backend is None or backend not in offered:
                 raise UserError(f"backend: '{backend}' is not allowed; this torch is built with {', '.join(offered)}")
             chosen = _BY_DEVICE.get((backend, device), backend).replace("cuda", kinds.GPU)
-            dist.init_process_group(chosen, timeout=TIMEOUT)
+            dist.init_process_group(chosen, store=_store(world_size), rank=rank, world_size=world_size, timeout=TIMEOUT)
             if backend == "gloo":  # torch asks the groups' default at the end, and warns where several kinds have none
                 dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # type: ignore[union-attr]
             if backend == "mpi":

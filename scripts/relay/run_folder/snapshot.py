@@ -14,7 +14,9 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, sync_file, write_json
+from relay.run_folder.trust import keep_to_owner, make_own
 from relay.spec.identity import beside, data_beside
+from relay.spec.messages import show
 from relay.spec.requirements import declared_files
 from relay.spec.script import Script
 
@@ -25,6 +27,7 @@ OWN_TASK = "own_task"  # in a snapshot: a user's task, with what it imports and 
 OWN_SCRIPT = "own_script"
 # Beside the package, so that they are no part of the digest.
 COMMIT = "commit.json"
+BYTECODE = "__pycache__"
 NOTED = "noted.json"  # what was found out about the code
 GIT_SECONDS = 10.0
 
@@ -71,11 +74,12 @@ def freeze(strategy_file: Path | None, task_file: str = "", script: Script | Non
     problem = changed_since(frozen)
     if problem is None:
         return frozen
+    make_own(folder)
     mark = f"{os.uname().nodename}.{os.getpid()}"
     partial = folder / f".{frozen.name}.{mark}"
     for name, (content, executable) in sources.items():
         path = _within(partial, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / BYTECODE).mkdir(parents=True, exist_ok=True)  # Python would make it as open as the umask is
         path.write_bytes(content)
         if executable:
             path.chmod(0o755)
@@ -83,6 +87,7 @@ def freeze(strategy_file: Path | None, task_file: str = "", script: Script | Non
     if told := _commit():
         (partial / COMMIT).write_text(json.dumps(told) + "\n", encoding="utf-8")  # whole once `partial` is renamed
         sync_file(partial / COMMIT)
+    keep_to_owner(partial)
     # Looked at again: another job may have made it meanwhile, and may run it already.
     if frozen.exists() and (problem := changed_since(frozen)):
         print(f"warning: the snapshot {frozen} of the code {problem}; it is made again", file=sys.stderr, flush=True)
@@ -149,7 +154,10 @@ def changed_since(frozen: Path) -> str | None:
     package = frozen / "relay"
     if not package.is_dir():
         return "is gone"
+    ours = {package.name, OWN_SCRIPT, COMMIT, NOTED}  # the whole folder is on Python's path; it imports no `.name`
     try:
+        if more := [path.name for path in frozen.iterdir() if path.name not in ours and not path.name.startswith(".")]:
+            return f"has {show(more[0])} in it, which was not frozen"
         found = {str(path.relative_to(package)): path for path in _files(package)}
         found |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}
         digest = _digest({name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in found.items()})
@@ -164,7 +172,7 @@ def _within(frozen: Path, name: str) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and BYTECODE not in path.parts]
 
 
 def _digest(sources: Mapping[str, tuple[bytes, bool]]) -> str:

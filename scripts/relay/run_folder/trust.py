@@ -1,4 +1,4 @@
-"""Whether a checkpoint can only have been written by the user who is about to load it. Needs no torch.
+"""Whether what is about to be loaded, or run, can only have been written by its user. Needs no torch.
 
 torch reads parts of a checkpoint with pickle, which can run code: whoever can write it can act as the one who loads it.
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from relay.base.errors import UserError
 from relay.spec.setting import Writers
 
 LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it
@@ -47,13 +48,24 @@ def unsafe_above(work: Path, writers: Writers) -> str | None:
     for folder in sorted(found, reverse=True):
         status = folder.stat()
         if status.st_uid not in (os.getuid(), 0):
-            return f"{folder} belongs to another user ({_name(status.st_uid)}), who could replace checkpoints there"
+            owner = _name(status.st_uid)
+            return f"{folder} belongs to another user ({owner}), who could replace there what jobs run or load"
         if not status.st_mode & stat.S_ISVTX and (who := _others(status, writers)):
             return (
-                f"{folder} can be written by {who}, who could replace checkpoints there, and loading one can run code: "
+                f"{folder} can be written by {who}, who could replace there what jobs run or load: "
                 f"chmod g-w,o-w {folder}, or allow it by `checkpoint_writers` in the config"
             )
     return None
+
+
+def make_all_own(results: Path, writers: Writers) -> None:
+    """Make the folders of what jobs run. Raises UserError where another user could put something into one."""
+    for name in ("code", "runs", "wheelhouses", "locks"):
+        make_own(results / name)
+        inside = (results / name).iterdir() if name == "code" else ()  # the others' are told by their digests
+        for place in (results / name / "any", *inside):
+            if problem := unsafe_above(place, writers):
+                raise UserError(problem)
 
 
 def keep_to_owner(place: Path) -> None:

@@ -16,6 +16,7 @@ from relay.chain.note import NOTE
 from relay.chain.report import PLACE
 from relay.datasets.vision import needs_help
 from relay.launch.command_lines import free_port
+from relay.process import meeting
 from relay.process.cpus import BINDING
 from relay.run_folder.places import FOLDER
 from relay.run_folder.snapshot import OWN_SCRIPT, PACKAGE
@@ -105,7 +106,7 @@ def words(run: Training, repeat: int, here: Here, environment: Mapping[str, str]
     assert script is not None
     values = {"seed": run.seed, "repeat": repeat, "node": here.node, "address": here.address, "port": here.port}
     made = [_place(filled(word, values, last=True), script) for word in script.command]
-    made = [*_meeting(made, run, here)] if started_by_torchrun(made) else made
+    made = [*_meeting(made, run, here, environment)] if started_by_torchrun(made) else made
     program = made[0]
     if program == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", *made[1:]]
@@ -133,14 +134,15 @@ def _place(word: str, script: Script) -> str:
     return word
 
 
-def _meeting(made: Sequence[str], run: Training, here: Here) -> list[str]:
+def _meeting(made: Sequence[str], run: Training, here: Here, environment: Mapping[str, str]) -> list[str]:
     """A command of torchrun with the options that it lacks: how many processes it starts, and where nodes meet."""
     begin = started_by_torchrun(made) or 1
     given, shape, more = {*options_given(made, begin)}, run.shape, []
     if "--nproc-per-node" not in given:
         more.append(f"--nproc-per-node={shape.processes_per_node}")
     if shape.nodes == 1:
-        more += [] if given & {*MEETING} else ["--standalone"]
+        ours = [*meeting.TORCHRUN, f"--rdzv-endpoint={environment[meeting.VARIABLE]}/agent"]
+        more += [] if given & {*MEETING} else ours
     elif not given & {"--rdzv-backend", "--rdzv-endpoint"}:
         told = {"--nnodes": shape.nodes, "--node-rank": here.node, "--rdzv-backend": "static"}
         told |= {"--master-addr": here.address, "--master-port": here.port}

@@ -27,7 +27,7 @@ from relay.base.lock import exclusive
 from relay.chain import note
 from relay.chain.report import PLACE
 from relay.chain.signals import NEARLY_OVER
-from relay.process import cpus, gpus, usage
+from relay.process import cpus, gpus, meeting, usage
 from relay.process.usage import KNOWN, Usage
 from relay.process.watch import Watch
 from relay.run_folder import reached
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
     adopt_orphans()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    with exclusive(work) if first else nullcontext():
+    with exclusive(work) if first else nullcontext(), nullcontext() if here.each else meeting.made():
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
         environment = variables(run, here, work, given.attempt, os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,12 @@ class BatchScript:
 
     def render(self) -> str:
         """The whole script."""
-        lines = ["#!/bin/bash", *(f"# {line}" for line in self.comments), self.block, *self.to_fill_in]
+        lines = [
+            "#!/bin/bash",
+            *(f"# {' '.join(line.splitlines())}" for line in self.comments),
+            self.block,
+            *self.to_fill_in,
+        ]
         if self.jobs > 1:
             lines.append("# A chain: one job at a time. Each goes on from the last checkpoint, and saves in time.")
         lines += ["set -eo pipefail", f"cd {shlex.quote(str(self.folder))}", *_activation(self.job)]
@@ -60,7 +66,8 @@ class BatchScript:
 
     def _directives(self) -> Iterator[str]:
         job = self.job
-        yield f"--job-name={self.name}"
+        # A line's end in the name would begin a line of its own.
+        yield f"--job-name={re.sub(r'[^A-Za-z0-9_.+-]', '_', self.name)}"
         for flag in ("partition", "account", "qos", "constraint"):
             if value := getattr(job, flag):
                 yield f"--{flag}={value}"

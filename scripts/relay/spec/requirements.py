@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 from relay.base.errors import UserError
 from relay.spec.schedules import SCHEDULES
@@ -197,20 +197,22 @@ def needs(path: Path, stated: Requirements) -> tuple[Need, ...]:
             f"{path}: requirements.needs: {missing[0]!r} is no function of this file; allowed: one of it, or "
             f"{', '.join(sorted(shared))}"
         )
-    return tuple((own | shared)[name] for name in stated.needs)
+    return tuple(_compiled(path, (own | shared)[name]) for name in stated.needs)
 
 
-def _functions(path: Path) -> dict[str, Need]:
-    """The functions that a file defines at its top, by name, each compiled alone."""
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """The functions that a file defines at its top, by name."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found: dict[str, Need] = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            place: dict[str, Any] = {}
-            alone = compile(ast.Module([node], []), str(path), "exec", __future__.annotations.compiler_flag)
-            exec(alone, place)
-            found[node.name] = place[node.name]
-    return found
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _compiled(path: Path, node: ast.FunctionDef) -> Need:
+    """One of them, alone. Raises UserError where already its definition would run something."""
+    if node.decorator_list or node.args.defaults or any(node.args.kw_defaults):
+        raise UserError(f"{path}:{node.lineno}: {node.name}: a function of `needs` has no decorators and no defaults")
+    place: dict[str, Any] = {}
+    exec(compile(ast.Module([node], []), str(path), "exec", __future__.annotations.compiler_flag), place)
+    return cast("Need", place[node.name])
 
 
 @cache

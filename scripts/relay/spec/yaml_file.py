@@ -13,6 +13,10 @@ import yaml
 from relay.base.errors import UserError
 from relay.spec.messages import show
 
+MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
+LONGEST = 10_000  # characters of a text
+CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # in JSON
+
 
 class Strict(yaml.SafeLoader):
     """YAML with decimal numbers only, and each key of a block once.
@@ -21,13 +25,19 @@ class Strict(yaml.SafeLoader):
     Here the first two are text, which the typed models refuse where they expect a number.
     """
 
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node and _written_out(node, {}) > MOST:
+            raise _Refused(f"is more than {MOST:,} characters with its aliases (*name) written out; use fewer")
+        return node
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         first: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 line = key.start_mark.line + 1
                 if (before := first.get((key.tag, key.value))) is not None:
-                    raise _Twice(f"line {line}: the key {show(key.value)} stands here and in line {before}; keep one")
+                    raise _Refused(f"line {line}: the key {show(key.value)} stands here and in line {before}; keep one")
                 first[key.tag, key.value] = line
         return super().construct_mapping(node, deep)
 
@@ -43,8 +53,22 @@ for _tag, _pattern in (
     Strict.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), list("-+.0123456789"))
 
 
-class _Twice(yaml.YAMLError):
-    """A key that stands twice in one block; the text says which."""
+class _Refused(yaml.YAMLError):
+    """What is YAML, and is not allowed here; the text says why."""
+
+
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """Characters and nodes, with each alias counted as what it stands for. Nothing is expanded for that."""
+    if isinstance(node, yaml.ScalarNode):
+        if len(node.value) > LONGEST:
+            line = node.start_mark.line + 1
+            raise _Refused(f"line {line}: a text of {len(node.value):,} characters; allowed: at most {LONGEST:,}")
+        return 1 + len(node.value)
+    if id(node) not in known:
+        known[id(node)] = MOST + 1  # until it is known: of itself, it has no end
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
+        known[id(node)] = 1 + sum(_written_out(each, known) for each in parts)
+    return known[id(node)]
 
 
 def read(file: Path, shown: str) -> Any:
@@ -53,9 +77,12 @@ def read(file: Path, shown: str) -> Any:
     Raises UserError with one line for a file that cannot be read, is not UTF-8, or is neither YAML nor JSON.
     """
     try:
-        content = file.read_bytes()
+        with file.open("rb") as stream:
+            content = stream.read(MOST + 1)
     except OSError as error:
         raise UserError(f"{shown}: cannot be read: {error.strerror}") from None
+    if len(content) > MOST:
+        raise UserError(f"{shown}: has more than {MOST:,} bytes, which is no file of this kind")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -63,9 +90,13 @@ def read(file: Path, shown: str) -> Any:
         raise UserError(f"{shown}: line {line}: is not UTF-8 text; save the file in the encoding UTF-8") from None
     try:
         value = _parsed(text)
-        json.dumps(value, default=str, skipkeys=True)
+        written = json.dumps(value, default=str, skipkeys=True, ensure_ascii=False)
+        if control := CONTROL.search(written.replace("\\\\", "")):
+            raise _Refused(
+                f"a control character ({control[0]!a}) stands in a text; a terminal would obey it: remove it"
+            )
         return value
-    except _Twice as error:
+    except _Refused as error:
         raise UserError(f"{shown}: {error}") from None
     except yaml.MarkedYAMLError as error:
         raise UserError(f"{shown}: {_place(error.problem_mark)}is no YAML: {_problem(error)}") from None
@@ -94,7 +125,7 @@ def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _Twice(f"the key {show(key)} stands twice in one block; keep one")
+            raise _Refused(f"the key {show(key)} stands twice in one block; keep one")
         found[key] = value
     return found
 
