@@ -253,6 +253,13 @@ rule all:
         "results/plan.json",
         COMPARED,
         OF_RUNS,
+        # What is finished needs none of it. Forced, it is made anew all the same.
+        lambda wildcards: (
+            [file for run in PLAN.runs for file in waited_for(run)]
+            if workflow.dag_settings.forcerun
+            & {"dataset", "environment", "preflight_job"}
+            else []
+        ),
     conda:
         no_environment
 
