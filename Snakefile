@@ -190,9 +190,9 @@ if workflow.is_main_process:
             nothing_for=lambda targets: (
                 "" if {*targets} == {"card"} else table.nothing_for(PLAN, targets)
             ),
-            concluding=lambda targets: refused.nothing_usable(
+            concluding=lambda targets: refused.conclusion(
                 [
-                    (run.id, PLAN.gate(run))
+                    (run.id, PLAN.gate(run), run.setting_id)
                     for run in PLAN.runs
                     if targets <= {"all", "comparison"} or run.strategy.name in targets
                 ]
