@@ -10,6 +10,7 @@ from typing import Any
 from relay.base.files import read_json
 from relay.driver.claim import say
 from relay.run_folder.raised import CANNOT_RUN
+from relay.spec.labels import counted
 from relay.spec.script import NOT_PROVEN
 
 RESULTS = Path("results")
@@ -79,7 +80,7 @@ def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) 
             counts["proven" if verdict.get("equivalent") else "struck out"] += 1
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
     if any(count for what, count in counts.items() if what not in USELESS) or not runs:
-        return told and f"{len(runs)} run{'s'[: len(runs) - 1]}: {told}", True
+        return told and f"{counted(len(runs), 'run')}: {told}", True
     return f"error: no run of this call can be used: {told}; the report, or the lines above, say why", False
 
 
