@@ -200,6 +200,7 @@ if workflow.is_main_process:
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
             leave_out=lambda job, node: leave_out(job, node),
             afterwards={
+                "all": lambda: show_finished(),
                 "card": lambda: show_cards(),
                 "chain": lambda: show_trained(),
                 "equivalence": lambda: show_skipped(),

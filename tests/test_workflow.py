@@ -294,6 +294,7 @@ class TestComparison:
         status, printed = snakemake(folder, rest)
         assert status == 0
         assert "Nothing to be done" in printed
+        assert "Report: results/comparison.html" in printed, "the table again"
         _, printed = snakemake(folder, rest, "--forcerun", "dataset", "environment", "--dry-run")
         assert {"dataset", "environment"} < set(done := jobs(printed))
         assert not {"segment", "reference", "gate"} & set(done)

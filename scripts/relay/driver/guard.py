@@ -126,7 +126,8 @@ class _Guarded:
             _say_all(*warnings)
         else:
             _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
-            self._drive(run, targets, settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+            prefix = getattr(executor_settings, "jobname_prefix", None)
+            self._drive(run, targets or {"all"}, settings.non_local_exec, prefix)
 
     def _first(self, run: Callable[[], None], settings: Any, executor_settings: Any) -> None:
         """Make the files `first`, and begin this call anew, which finds them; a dry run makes nothing."""
