@@ -196,9 +196,9 @@ if workflow.is_main_process:
             nothing_for=lambda targets: (
                 "" if {*targets} == {"card"} else table.nothing_for(PLAN, targets)
             ),
-            concluding=lambda targets: refused.nothing_usable(
+            concluding=lambda targets: refused.conclusion(
                 [
-                    (run.id, PLAN.gate(run))
+                    (run.id, PLAN.gate(run), run.setting_id)
                     for run in PLAN.runs
                     if targets <= {"all", "comparison"} or run.strategy.name in targets
                 ]
@@ -206,6 +206,7 @@ if workflow.is_main_process:
             more_memory=lambda job, had_mb: more_memory(job, had_mb),
             leave_out=lambda job, node: leave_out(job, node),
             afterwards={
+                "all": lambda: show_finished(),
                 "card": lambda: show_cards(),
                 "chain": lambda: show_trained(),
                 "equivalence": lambda: show_skipped(),
@@ -259,6 +260,13 @@ rule all:
         "results/plan.json",
         COMPARED,
         OF_RUNS,
+        # What is finished needs none of it. Forced, it is made anew all the same.
+        lambda wildcards: (
+            [file for run in PLAN.runs for file in waited_for(run)]
+            if workflow.dag_settings.forcerun
+            & {"dataset", "environment", "preflight_job"}
+            else []
+        ),
     conda:
         no_environment
 

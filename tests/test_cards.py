@@ -297,6 +297,21 @@ def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Pat
     assert found.task.card.mean_difference == 0
 
 
+TEXT = NUMBERS.replace("    calls = 0", '    unit = "tokens"').replace(
+    "x = torch.randn(64, 4, ", "x = torch.randint(0, 9, (64, 4), "
+)
+
+
+def test_the_tokens_of_a_sample_are_seen_or_asked_for(tmp_path: Path) -> None:
+    """Else tokens/s would be samples/s."""
+    assert seen_of(tmp_path, TEXT).task.units_per_sample == 4
+    named = seen_of(tmp_path, TEXT.replace('"tokens"', '"tokens"\n    units_per_sample = 1'))
+    assert (named.task.units_per_sample, named.warnings) == (1, ())
+    unseen = seen_of(tmp_path, NUMBERS.replace("    calls = 0", '    unit = "tokens"'))
+    assert unseen.task.units_per_sample == 1
+    assert any("a sample counts as 1 token; set units_per_sample" in warning for warning in unseen.warnings)
+
+
 @pytest.mark.parametrize(("term", "alone"), [("", True), (" + 0.1 * outputs.square().mean()", False)])
 def test_with_a_further_term_a_loss_is_no_cross_entropy(term: str, alone: bool, tmp_path: Path) -> None:
     """Of shards of the classes it would be computed without that term."""

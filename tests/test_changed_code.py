@@ -9,9 +9,13 @@ import pytest
 
 from chain_runs import Bench, Chain
 from relay.base.files import read_json, write_json
+from relay.launch.job import started
+from relay.planning.specifications import freeze_code
+from relay.run_folder.places import Places
+from relay.run_folder.replaced import how_anew
 from relay.run_folder.snapshot import NOTED, noted
 from relay.spec.run import changed
-from relay.training.changed_code import source_today, training_source, warnings
+from relay.training.changed_code import edited_since, source_today, training_source, warnings
 from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
@@ -38,6 +42,30 @@ def test_a_run_without_a_checkpoint_takes_the_mended_code(bench: Bench) -> None:
     assert ended.status == 0, ended.errors
     after = read_json(chain.declared / "step-6.json")["strategy_source"]
     assert after == source_today(chain.run) != before
+
+
+def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None:
+    """The run, and what proves it, waited meanwhile. The file is broken now."""
+    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
+    before, codes = source_today(chain.run), []
+    freeze_code(chain.results, {"runs": [chain.run]})
+    bench.strategy("mine", FAILS.format(step=1))
+    ended = chain.forked()
+    assert ended.status == 0, ended.errors
+    state = read_json(chain.declared / "step-6.json")
+    assert state["strategy_source"] == before != source_today(chain.run)
+    spec, output = chain.declared / "run.json", chain.results / "out" / "verdict.json"
+    started(spec, "a.role", chain.results, output, [], start=lambda *words: codes.append(words[-1].name) or 0)
+    assert codes == [state["code"]]
+    assert edited_since(chain.run, Places(chain.results, chain.run.id)) == ""
+    freeze_code(chain.results, {"runs": [chain.run]})
+    assert "its strategy's code changed" in edited_since(chain.run, Places(chain.results, chain.run.id))
+
+
+def test_the_remedy_can_be_typed_where_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    python, script, run = how_anew("run-1").split()
+    assert (python, Path(script).is_file(), run) == ("python", True, "run-1")
 
 
 def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_anew(bench: Bench) -> None:

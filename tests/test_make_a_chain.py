@@ -131,6 +131,24 @@ def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> N
     assert trained(make, None) == []  # all is done
 
 
+def test_another_batch_size_is_told_and_refused_within_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sized(batch_size: int) -> DataLoader[float]:
+        return DataLoader(Numbers(), batch_size)
+
+    monkeypatch.setattr(sys, "argv", ["train.py", "--batch-size", "2"])
+    assert len(trained(lambda: sized(2), 4)) == 4
+    monkeypatch.setattr(sys, "argv", ["train.py", "--batch-size", "3"])
+    changed = "the loader's epoch had 6 batches of 2 samples, and has 4 batches of 3 samples now"
+    with pytest.raises(ChainError, match=f"{changed}: after batch 4 of epoch 0 it would go on at another place; give"):
+        trained(lambda: sized(3), None)
+    assert "the command's words were '--batch-size 2', and are '--batch-size 3' now" in capsys.readouterr().err
+    assert len(trained(lambda: sized(2), 6)) == 2
+    assert len(trained(lambda: sized(3), None)) == 4
+    assert f"{changed}\n" in capsys.readouterr().err
+
+
 def test_batches_that_were_trained_are_not_read_again() -> None:
     read: list[int] = []
 

@@ -12,6 +12,7 @@ import yaml
 
 from plans import CPU, DDP, ROOT
 from relay.base.errors import UserError
+from relay.base.files import write_json
 from relay.planning import table
 from relay.planning.cards import Looks, NotKnown
 from relay.planning.config import Config, load
@@ -112,6 +113,18 @@ def test_a_module_beside_the_file_changes_the_run_and_is_frozen_with_it(own: Pat
     assert freeze(None, after.task.file, folder=own / "code") != frozen
     (own / "unused.py").write_text("")
     assert planned(config).runs[0].id == after.id
+
+
+def test_a_call_after_an_edit_says_that_its_runs_are_new(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = asked(CPU, task="my_task.py")
+    seen(config)
+    write_json(own / "results" / "plan.json", planned(config).to_json())
+    planned(config).prepare()
+    assert "changed since the last call" not in capsys.readouterr().err
+    (own / "helper.py").write_text("FEATURES = 12\n")
+    seen(config)
+    planned(config).prepare()
+    assert "changed since the last call: its 1 runs are new. Earlier results stay in" in capsys.readouterr().err
 
 
 def test_a_declared_file_changes_the_run_and_is_frozen_with_it(own: Path) -> None:

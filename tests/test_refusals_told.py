@@ -10,7 +10,7 @@ import pytest
 
 from local_driver import LocalDriver
 from relay.base.files import write_json
-from relay.driver.refused import Refused, nothing_usable, refusal
+from relay.driver.refused import Refused, conclusion, refusal
 from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
@@ -67,17 +67,20 @@ def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
     write_json(tmp_path / "runs" / "run-2" / "summary.json", {"status": "failed"})
     pairs = [
-        ("run-1", "refused"),
-        ("run-2", "passed"),
-        ("run-2", "refused"),
-        ("run-3", "missing"),
-        ("run-1", "missing"),
+        ("run-1", "refused", "fine"),
+        ("run-2", "passed", "fine"),
+        ("run-2", "refused", "fine"),
+        ("run-3", "missing", "fine"),
+        ("run-1", "missing", "fine"),
+        ("run-1", "passed", "wrong"),
     ]
-    assert nothing_usable(pairs, tmp_path).startswith(
-        "warning: no run of this call can be used: 1 struck out, 3 failed, 1 without a verdict of its gate; "
-    )
-    assert nothing_usable([*pairs, ("run-1", "passed")], tmp_path) == ""
-    assert nothing_usable([], tmp_path) == ""
+    checks = tmp_path / "equivalence" / "spot_checks"
+    write_json(checks / "wrong" / "verdict.json", {"runs": [{"run": "run-1", "status": "failed"}]})
+    useless = "2 struck out, 3 failed, 1 without a verdict of its gate"
+    told = f"error: no run of this call can be used: {useless}; the report, or the lines above, say why"
+    assert conclusion(pairs, tmp_path) == (told, False)
+    assert conclusion([*pairs, ("run-1", "passed", "fine")], tmp_path) == (f"7 runs: 1 proven, {useless}", True)
+    assert conclusion([], tmp_path) == ("", True)
 
 
 def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Path) -> None:
@@ -85,9 +88,9 @@ def test_what_nothing_can_prove_is_usable_and_not_called_struck_out(tmp_path: Pa
     told = "cannot tell, so its setting is measured, not proven: because the loss is no mean over samples"
     assert refusal(path) == f"gate cpu-1: {told}"
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "done"})
-    assert nothing_usable([("run-1", "cpu-1")], tmp_path) == ""
+    assert conclusion([("run-1", "cpu-1", "a")], tmp_path) == ("1 run: 1 measured, not proven", True)
     write_json(tmp_path / "runs" / "run-1" / "summary.json", {"status": "failed"})
-    assert ": 1 failed; " in nothing_usable([("run-1", "cpu-1")], tmp_path)
+    assert ": 1 failed; " in conclusion([("run-1", "cpu-1", "a")], tmp_path)[0]
 
 
 @pytest.mark.slow
@@ -98,17 +101,17 @@ def test_the_driver_tells_it(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"device": "cpu", "strategy_folders": [str(tmp_path / "mine")], **config})
     try:
         status, printed = driver.call("wrong")
-        assert status == 0, printed
+        assert status == 1, printed
         lines = printed.splitlines()
         (refused,) = [number for number, line in enumerate(lines) if "NOT equivalent, so the report" in line]
         assert lines[refused].startswith("gate wrong-")
         assert "algorithm: losses" in lines[refused]
         assert any("Training wrong" in line for line in lines[refused:]), "at once, before the run is trained"
-        warning = "warning: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
-        assert warning in lines
+        last = "error: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
+        assert last == lines[-1]
         status, printed = driver.call("wrong")
-        assert status == 0
-        assert warning in printed.splitlines(), "also without a job to do"
+        assert status == 1
+        assert last == printed.splitlines()[-1], "also without a job to do"
         assert "NOT equivalent" not in printed
     finally:
         driver.end()

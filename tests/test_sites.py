@@ -14,6 +14,7 @@ import yaml
 from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
+from relay.planning.table import render
 from relay.spec.site import Site, load_site, names
 from site_clusters import filled_in
 
@@ -221,6 +222,21 @@ def test_no_partition_that_fits_says_why(tmp_path: Path) -> None:
         None,
         f"{tmp_path}/mine.yaml: partitions: none for device cpu; add one",
     )
+
+
+def test_a_gpu_has_its_even_share_of_its_node_by_default(tmp_path: Path) -> None:
+    gpus = "partitions: [{device: cuda, name: gpus, gpus_per_node: 4, cpus_per_node: 64, memory_mb_per_node: 512000}]"
+    mine = site(tmp_path, gpus)
+    assert (mine.cores_per_gpu, mine.memory_mb(4, 4, mine.partitions[0])) == (16, 512_000)
+    assert (mine.memory_mb(1, 1, mine.partitions[0]), mine.memory_mb(0, 3, mine.partitions[0])) == (128_000, 6_000)
+    by_cpus = site(tmp_path, f"{gpus}\nmemory_mb_per_cpu: 3000")
+    assert by_cpus.memory_mb(1, 1, by_cpus.partitions[0]) == 48_000
+    config = load({"device": "cuda", "comparisons": [{"strategy": "ddp", "devices_per_node": 4}]})
+    found = plan(config, root=ROOT, site=mine)
+    job = found.job(found.runs[0])
+    assert job is not None
+    assert (job.tasks * job.cpus_per_task, job.memory_mb) == (64, 512_000)
+    assert "partition gpus, 512,000 MB a node" in " ".join(render(found).split())
 
 
 def test_memory_is_the_gpus_share_and_never_more_than_a_node_has() -> None:

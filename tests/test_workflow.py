@@ -90,18 +90,40 @@ def test_what_is_made_anew_hides_nothing_that_is_missing(tmp_path: Path) -> None
     assert (counted["environment"], counted["segment"], counted["gate"], counted["comparison"]) == (1, 1, 1, 1)
 
 
-def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
-    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
-    _, printed = snakemake(tmp_path, config, "--dry-run")
+def test_data_are_looked_at_again_where_all_is_forced(tmp_path: Path) -> None:
+    """Without their manifest, which Snakemake would remove first, they were taken for somebody else's files."""
+    for forced in ([], ["--forceall"]):
+        status, printed = snakemake(tmp_path, {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}, "data", *forced)
+        assert (status, jobs(printed)["dataset"]) == (0, 1), printed
+
+
+def trained(folder: Path, config: dict) -> tuple[str, str]:
+    """The config's only run as if it were trained, without records: its folder, and its last state file there."""
+    _, printed = snakemake(folder, config, "--dry-run")
     found = re.search(r"logs/segment/(\S+)/step-(\d+)\.log", printed)
     assert found, printed
-    folder, state = tmp_path / "results" / "runs" / found[1], f"step-{found[2]}.json"
-    check_layout(tmp_path / "results")
-    folder.mkdir(parents=True)
+    run, state = f"results/runs/{found[1]}", f"step-{found[2]}.json"
+    check_layout(folder / "results")
+    (folder / run).mkdir(parents=True)
     for name in (state, "chain.json"):
-        (folder / name).write_text(json.dumps({"run": found[1], "generation": "first"}))
-    target = f"results/runs/{found[1]}/{state}"
-    status, printed = snakemake(tmp_path, config, target, "--forcerun", "start", "--dry-run")
+        (folder / run / name).write_text(json.dumps({"run": found[1], "generation": "first"}))
+    return run, state
+
+
+def test_a_result_whose_records_are_deleted_is_kept_where_its_rule_is_forced(tmp_path: Path) -> None:
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
+    run, _ = trained(tmp_path, config)
+    result = tmp_path / run / "summary.json"
+    result.write_text(told := json.dumps({"run": result.parent.name, "status": "done"}))
+    status, printed = snakemake(tmp_path, config, f"{run}/summary.json", "--forcerun", "summary")
+    assert (status, "no records in results/checkpoints/" in printed) == (1, True), printed
+    assert result.read_text() == told
+
+
+def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
+    run, state = trained(tmp_path, config)
+    status, printed = snakemake(tmp_path, config, f"{run}/{state}", "--forcerun", "start", "--dry-run")
     assert status == 0, printed
     assert jobs(printed)["segment"] == 1
 
@@ -273,6 +295,10 @@ class TestComparison:
         status, printed = snakemake(folder, rest)
         assert status == 0
         assert "Nothing to be done" in printed
+        assert "Report: results/comparison.html" in printed, "the table again"
+        _, printed = snakemake(folder, rest, "--forcerun", "dataset", "environment", "--dry-run")
+        assert {"dataset", "environment"} < set(done := jobs(printed))
+        assert not {"segment", "reference", "gate"} & set(done)
 
     @pytest.mark.long
     def test_a_copy_with_other_times_is_as_finished(self, compared: tuple[Path, dict, str], tmp_path: Path) -> None:

@@ -295,6 +295,12 @@ def show_comparison():
     shell(program("show_comparison.py") + " --results results")
 
 
+def show_finished():
+    """Show the comparison again where all of it was there: `onsuccess` has shown one that was made."""
+    if not asked_for("comparison") and not unfinished_comparison():
+        show_comparison()
+
+
 # A file that is made for as long as another one, which is there and not finished, has to be made anew.
 rule unfinished:
     output:

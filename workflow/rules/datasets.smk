@@ -15,8 +15,9 @@ def before_dataset(wildcards):
 rule dataset:
     input:
         before_dataset,
+    # Not removed before the job: a folder without its manifest is taken for somebody else's. Forced, the job checks every byte.
     output:
-        "results/datasets/{dataset}/manifest.json",
+        update("results/datasets/{dataset}/manifest.json"),
     log:
         "results/logs/dataset/{dataset}.log",
     benchmark:

@@ -157,8 +157,9 @@ rule chain:
 rule summary:
     input:
         before_summary,
+    # Kept where no new one can be made, because the records are deleted.
     output:
-        "results/runs/{run}/summary.json",
+        update("results/runs/{run}/summary.json"),
     log:
         "results/logs/summary/{run}.log",
     benchmark:

@@ -83,6 +83,7 @@ def _seen(own: Task, name: str, file: str, where: Data, device: torch.device) ->
     with _folder(own, spec, dataset, where) as folder:
         bound = BoundTask(spec, SEED, "fp32", 1, 1, folder=folder)
         stored, (train_count, test_count) = data.see(bound, seen)
+        spec = replace(spec, units_per_sample=_units_per_sample(own, seen))
         batch = batches.moved(stored, device)
         whole, computable = model.see(bound, batch, seen)
         divided.see(bound, whole, batch, seen)
@@ -122,6 +123,19 @@ def _specification(own: Task, name: str, file: str) -> TaskSpec:
         schedule=dict(own.schedule),
         small=dict(own.small),
     )
+
+
+def _units_per_sample(own: Task, seen: Seen) -> int:
+    """How many units a sample is. If it is of tokens, and the task names no number, a row of whole numbers tells it."""
+    named = any("units_per_sample" in vars(kind) for kind in type(own).__mro__ if kind is not Task)
+    if named or own.units_per_sample != 1 or own.unit != "tokens":
+        return own.units_per_sample
+    inputs = seen.card["batch"][0]
+    if seen.card["equal_shapes"] and inputs.dtype.startswith("int") and len(inputs.shape) == 1:
+        return int(inputs.shape[0])
+    warned = "speed counts tokens, and a sample counts as 1 token; set units_per_sample to the number of its tokens"
+    seen.warnings.append(str(mistake(type(own), "unit", warned)))
+    return 1
 
 
 @contextmanager

@@ -158,7 +158,8 @@ def _training(task: TaskSpec, dataset: DatasetSpec) -> Iterator[str]:
     yield f"Optimiser {task.optimizer or 'not seen yet'}, learning rate {task.learning_rate:g}{told}, {batch}."
     steps = dataset.train_count // task.global_batch_size
     length = f"{task.epochs:g} epoch{'' if task.epochs == 1 else 's'} of {counted(steps, 'step')}"
-    yield f"{length}; speed counts {task.unit}, schedule {task.schedule['kind']}."
+    of_a_sample = f" ({task.units_per_sample:,} a sample)" if task.units_per_sample != 1 else ""
+    yield f"{length}; speed counts {task.unit}{of_a_sample}, schedule {task.schedule['kind']}."
     if steps == 0:
         yield "  A batch is larger than the training set: give a smaller global_batch_size."
     if task.metrics:

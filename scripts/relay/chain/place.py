@@ -27,13 +27,15 @@ MOST_HELD = 100  # of a list, such as the data sets that ConcatDataset joins; a 
 class Place:
     """`step`: batches taken since the run's start. `batch`: those of this epoch. `epoch`: counted from 0.
 
-    `order` is the state of the generators at the epoch's start; empty before the first.
+    `order` is the state of the generators at the epoch's start; empty before the first. `loader` is what tells the
+    epoch's batches (`told_of`).
     """
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
     order: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, int | None] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
         """As plain values, for a checkpoint."""
@@ -42,6 +44,15 @@ class Place:
     def end_epoch(self) -> None:
         """Go to the first batch of the next epoch."""
         self.epoch, self.batch, self.order = self.epoch + 1, 0, {}
+
+
+def told_of(loader: Any) -> dict[str, int | None]:
+    """How many batches an epoch of the loader has, and of how many samples; None where it does not tell."""
+    try:
+        count = len(loader)
+    except TypeError:
+        count = None
+    return {"batches": count, "batch_size": getattr(loader, "batch_size", None)}
 
 
 def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Iterator[Any]:

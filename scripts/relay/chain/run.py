@@ -14,7 +14,7 @@ from .agreement import Agreement
 from .errors import ChainError, Stopped, say, tell_in_one_line
 from .folder import Folder
 from .forgotten import forgotten
-from .place import Place, batches, own_generators
+from .place import Place, batches, own_generators, told_of
 from .ranks import Ranks
 from .report import reporter
 from .saving import Checkpoints
@@ -106,6 +106,9 @@ class Run:
         """
         self._go_on()
         _refuse_long_folder(loader)
+        if reached := self._place.loader:
+            self._checkpoints.ranks.alike(lambda: self._compare(reached, told_of(loader)))
+        self._place.loader = told_of(loader)
         outer = self._goal is not None
         goal = self._goal or epochs or (None if until else 1)
         self._checkpoints.use(own_generators(loader))
@@ -124,6 +127,20 @@ class Run:
                 self._place.end_epoch()
         if not outer:
             self.finish()
+
+    def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Tell that an epoch has other batches than before. Raises ChainError in its middle."""
+        if before == now:
+            return
+        words = [f"{each['batches']} batches of {each['batch_size']} samples" for each in (before, now)]
+        changed = f"the loader's epoch had {words[0]}, and has {words[1]} now"
+        if self._place.batch == before["batches"]:
+            self._place.end_epoch()
+        if self._place.batch:
+            where = f"after batch {self._place.batch} of epoch {self.epoch}"
+            raise ChainError(f"{changed}: {where} it would go on at another place; give the former, or another folder")
+        if self._checkpoints.ranks.rank == 0:
+            say(changed)
 
     def _of_epoch(self, loader: Iterable[Any], reread: bool) -> Iterator[Any]:
         if any(loader is each for each in self._things.values()) and hasattr(loader, "load_state_dict"):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -148,6 +150,7 @@ class Checkpoints:
         seconds = max(self.longest_save_seconds, time.monotonic() - saving.began)
         told = {
             "script": self.script,
+            "words": sys.argv[1:],
             "world_size": self.ranks.world_size,
             "save_seconds": round(seconds, 3),
             "things": self.state.shape(),
@@ -213,6 +216,8 @@ class Checkpoints:
         self.longest_save_seconds = float(told.get("save_seconds", 0))
         if self.ranks.rank == 0:
             say(f"goes on from step {own['place']['step']} ({place})")
+            if (words := told.get("words", sys.argv[1:])) != sys.argv[1:]:
+                say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
         self._own_states = own["generators"]["further"]
         self.saved = own["place"]["step"]
         return Place(**own["place"])

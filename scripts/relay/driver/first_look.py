@@ -9,7 +9,7 @@ import argparse
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -25,6 +25,7 @@ LISTING = re.compile(r"-[eFkpqRTn]*l|--lt|--list.*")
 READ_FIRST = (
     "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
 )
+JUDGED = "results are judged by what they hold; their times do not matter, and `--forcerun RULE` makes some anew"
 SEEN = "snakemake --help lists Snakemake's options"
 
 
@@ -71,15 +72,27 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError(f"{_option_of(error)}: {_joined(str(getattr(error, 'msg', error)))}; {SEEN}") from None
     if given.directory and Path(given.directory).exists() and not Path(given.directory).is_dir():
         raise UserError(f"--directory: {show(str(given.directory))} is a file; allowed: a folder")
-    if given.touch:
-        raise UserError(
-            "--touch: is not allowed, because results are judged by what they hold; their times do not matter"
-        )
+    for option, why in _refused(given):
+        raise UserError(f"{option}: is not allowed, because {why}")
     for rule, threads in (given.set_threads or {}).items():
         if not str(threads.raw).isdecimal() or not int(threads.raw):
             raise UserError(f"--set-threads: {rule}={threads.raw} is not allowed; allowed: a whole number from 1 on")
     check_arguments(given.configfile or [], given.config or [])
     return given
+
+
+def _refused(given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Options with which Snakemake would not do what their user expects: why, and what to use instead."""
+    from snakemake.settings.enums import RerunTrigger
+
+    if given.touch:
+        yield "--touch", JUDGED
+    if given.rerun_triggers != RerunTrigger.all():
+        yield "--rerun-triggers", JUDGED
+    if given.delete_all_output:
+        yield "--delete-all-output", "it would leave half of each training; to begin anew, move the folder results away"
+    if given.batch and given.batch.rulename != "comparison":
+        yield "--batch", "only `comparison` has the runs as its inputs; allowed: comparison=1/2"
 
 
 def _in_a_line(said: str, arguments: Sequence[str]) -> str:

@@ -46,7 +46,8 @@ class Rules:
     before: what is to be done before Snakemake looks at the files, once this driver is the only one.
     notes: lines with which a dry run ends.
     nothing_for: why nothing can run for these targets, which ends the call; '' where something can.
-    concluding: what is to be said of the results of these targets, when all is done or has failed; '' for nothing.
+    concluding: what is said last of the results of these targets ('' for nothing), and whether any can be used: if none
+    can, the call has failed.
     more_memory: has a job that was killed for memory ask for more (`retries.decided_here`).
     leave_out: has a job avoid a node whose hardware has failed (`retries.decided_here`).
     afterwards: what is shown at the end of a call for a target.
@@ -65,7 +66,7 @@ class Rules:
     before: Callable[[], None] = lambda: None
     notes: Collection[str] = ()
     nothing_for: Callable[[Collection[str]], str] = lambda targets: ""
-    concluding: Callable[[Collection[str]], str] = lambda targets: ""
+    concluding: Callable[[Collection[str]], tuple[str, bool]] = lambda targets: ("", True)
     more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
     leave_out: Callable[[Any, str], bool] = lambda job, node: False
     afterwards: Mapping[str, Callable[[], None]] = field(default_factory=dict)
@@ -125,7 +126,8 @@ class _Guarded:
             _say_all(*warnings)
         else:
             _end_with(*rules.missing, *_misplaced(rules.cluster, settings.non_local_exec))
-            self._drive(run, targets, settings.non_local_exec, getattr(executor_settings, "jobname_prefix", None))
+            prefix = getattr(executor_settings, "jobname_prefix", None)
+            self._drive(run, targets or {"all"}, settings.non_local_exec, prefix)
 
     def _first(self, run: Callable[[], None], settings: Any, executor_settings: Any) -> None:
         """Make the files `first`, and begin this call anew, which finds them; a dry run makes nothing."""
@@ -144,7 +146,6 @@ class _Guarded:
         commands.keep_configuration()
         try:
             self._run_alone(run, targets, submitting, prefix)
-            self._show(targets)
         except UserError as error:
             sys.exit(f"error: {error}")
         except (KeyboardInterrupt, Exception) as error:
@@ -166,11 +167,15 @@ class _Guarded:
             retries = decided_here(terminal, rules.more_memory, rules.leave_out)
             with shown, retries, terminal.progress.shown():
                 run()
+            self._show(targets)
         finally:
             ending.finish()
-            stopped = interrupted() or self.complaints.led_to(sys.exception())
-            if not stopped and (said := rules.concluding(targets)):
-                say(said)
+            cut = self.workflow.dag_settings.until or self.workflow.dag_settings.omit_from  # it was to end before
+            stopped = cut or interrupted() or self.complaints.led_to(sys.exception())
+            said, usable = ("", True) if stopped else rules.concluding(targets)
+            _say_all(*filter(None, [said]))
+        if not usable:
+            sys.exit(1)
 
     def _show(self, targets: Collection[str]) -> None:
         asked = sorted(set(targets) & self.rules.afterwards.keys())

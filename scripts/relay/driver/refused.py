@@ -10,9 +10,11 @@ from typing import Any
 from relay.base.files import read_json
 from relay.driver.claim import say
 from relay.run_folder.raised import CANNOT_RUN
+from relay.spec.labels import counted
 from relay.spec.script import NOT_PROVEN
 
 RESULTS = Path("results")
+USELESS = ("struck out", "failed", "without a verdict of its gate")
 
 
 @dataclass
@@ -59,22 +61,27 @@ def refusal(path: Path) -> str:
     return f"gate {gate}: {what}the report strikes it out: {problems[0]}{more}; all of it: {path}"
 
 
-def nothing_usable(runs: Collection[tuple[str, str]], results: Path = RESULTS) -> str:
-    """A warning where no run, given with its gate, has a result that the report may recommend; else ''."""
-    counts = {"struck out": 0, "failed": 0, "without a verdict of its gate": 0}
-    for run, gate in runs:
+def conclusion(runs: Collection[tuple[str, str, str]], results: Path = RESULTS) -> tuple[str, bool]:
+    """The last line of a call for these runs, each with its gate and setting, and whether any can be recommended."""
+    counts = dict.fromkeys(("proven", "measured, not proven", *USELESS), 0)
+    for run, gate, setting in runs:
+        checked = _read(results / "equivalence" / "spot_checks" / setting / "verdict.json") or {}
         verdict = _read(results / "equivalence" / "gates" / gate / "verdict.json")
         summary = _read(results / "runs" / run / "summary.json")
         if summary is None or summary.get("status") != "done":
             counts["failed"] += 1
         elif verdict is None:
             counts["without a verdict of its gate"] += 1
-        elif verdict.get("equivalent") or verdict.get("unprovable"):
-            return ""
-        else:
+        elif any((each["run"], each["status"]) == (run, "failed") for each in checked.get("runs", ())):
             counts["struck out"] += 1
+        elif verdict.get("unprovable"):
+            counts["measured, not proven"] += 1
+        else:
+            counts["proven" if verdict.get("equivalent") else "struck out"] += 1
     told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return f"warning: no run of this call can be used: {told}; the report, or the lines above, say why" if told else ""
+    if any(count for what, count in counts.items() if what not in USELESS) or not runs:
+        return told and f"{counted(len(runs), 'run')}: {told}", True
+    return f"error: no run of this call can be used: {told}; the report, or the lines above, say why", False
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from relay.run_folder import faults
 from relay.run_folder.known_faults import Kind
 from relay.run_folder.places import dataset_folder
 from relay.run_folder.raised import CANNOT_RUN, cannot_run, refusing
+from relay.run_folder.snapshot import planned
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.job import Job
 from relay.spec.run import Gate, Training
@@ -71,7 +72,7 @@ def run_reference(
         return ended
     others = _unjudged(beside, results, attempt, made=output)
     status = _started(spec, "equivalence.reference", results, output, *_words(others), start=start)
-    _keep_along(others)
+    _keep_along(others, results)
     if status != 0 and not output.is_file():
         return faults.concluded(output.parent, "reference", status)
     if status != 0:
@@ -111,7 +112,7 @@ def run_gate(
     arguments = ["--reference", str(reference), *_words(others)]
     status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
     run = Gate.read(spec)
-    if _keep_along(others):  # its own verdict was complete before
+    if _keep_along(others, results):  # its own verdict was complete before
         if status != 0:
             _end_in_a_further_gate(output)
     elif status != 0:  # what ended badly has proven nothing, whatever it wrote before
@@ -131,7 +132,7 @@ def run_gate(
         verdict = _failed(run, read_json(unfinished), problem)
     for left in (unfinished, noted):
         left.unlink(missing_ok=True)
-    return _concluded(output, verdict | _source(run))
+    return _concluded(output, verdict | _source(run, results))
 
 
 def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, status: int, noted: Path) -> Ending | None:
@@ -157,8 +158,9 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
     return replace(told, status=ending.INTERRUPTED)
 
 
-def _source(run: Gate) -> dict[str, str]:
-    return {"strategy_source": source_digest(strategy_sources(Path(run.strategy.file)))}
+def _source(run: Gate, results: Path) -> dict[str, str]:
+    name = "strategy_source"
+    return {name: planned(results / "code", run).get(name) or source_digest(strategy_sources(Path(run.strategy.file)))}
 
 
 def _unjudged(beside: Mapping[Path, Path], results: Path, attempt: int, made: Path | None = None) -> dict[Path, Path]:
@@ -192,11 +194,11 @@ def _end_in_a_further_gate(output: Path) -> None:
     faults.forget(output.parent)
 
 
-def _keep_along(specs: Collection[Path]) -> bool:
+def _keep_along(specs: Collection[Path], results: Path) -> bool:
     """Complete what was found of the gates that were judged along; whether the processes came to one of them."""
     for spec in specs:
         if verdict := read_json_or(spec.parent / ALONG, None):
-            write_json(spec.parent / ALONG, verdict | _source(Gate.read(spec)))
+            write_json(spec.parent / ALONG, verdict | _source(Gate.read(spec), results))
     return any((spec.parent / ALONG).exists() for spec in specs)
 
 

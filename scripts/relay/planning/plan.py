@@ -5,6 +5,7 @@ Every job makes the plan again. Therefore this module does not import torch, and
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.base.errors import NoNode, Unavailable, UserError
+from relay.base.files import read_json_or
 from relay.environments import login_node
 from relay.planning import right_size, segments, shapes, specifications, starts
 from relay.planning.config import Config
@@ -205,10 +207,23 @@ class Plan:
         for start in self.expected_starts:
             if start.waits:
                 print(start.line, file=sys.stderr)
+        if edited := self._edited():
+            print(edited, file=sys.stderr)
         self.requests.write(RESULTS)
+        specifications.freeze_code(RESULTS, self._specifications)
         specifications.write(RESULTS, self._specifications, self.job)
         for run in self.runs:
             proofs.note(RESULTS / "runs" / run.id, self.gate(run))
+
+    def _edited(self) -> str:
+        """What it means that the same config makes other runs than in the last call; '' where it does not."""
+        read = read_json_or(RESULTS / "plan.json", {})
+        before = read if isinstance(read, dict) else {}
+        earlier, now = {run["id"] for run in before.get("runs", ())}, {run.id for run in self.runs}
+        if not earlier or earlier & now or before.get("config") != json.loads(json.dumps(self.config.written())):
+            return ""
+        what = "the code, or the versions of its packages,"
+        return f"{what} changed since the last call: its {len(now)} runs are new. Earlier results stay in results/runs"
 
     @property
     def _specifications(self) -> dict[str, Iterable[Specification]]:

@@ -318,6 +318,6 @@ def _workers(asked: int | None, loader: Loader, shape: Shape) -> int:
 
 def _share_of_cpus(shape: Shape, site: Site | None) -> int:
     """The default number of CPUs of a process: those that the site gives with the process's GPUs, else 1."""
-    if shape.device == "cpu" or site is None or site.cpus_per_gpu is None:
+    if shape.device == "cpu" or site is None or site.cores_per_gpu is None:
         return 1
-    return max(1, shape.devices_per_node * site.cpus_per_gpu // shape.processes_per_node)
+    return max(1, shape.devices_per_node * site.cores_per_gpu // shape.processes_per_node)

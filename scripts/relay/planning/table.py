@@ -14,7 +14,7 @@ from relay.planning import chains, costs, right_size
 from relay.planning.plan import Plan
 from relay.spec.labels import flat, options_text, setting_labels
 from relay.spec.requirements import chosen
-from relay.spec.run import Preflight, Setting, setting_fields
+from relay.spec.run import Preflight, Run, Setting, setting_fields
 from relay.spec.setting import Shape
 
 
@@ -59,13 +59,22 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
         segments = 0 if planned.id in unmeasured else len(plan.segments(first[planned.id]))
         jobs = [str(planned.repeats), str(segments or "?"), str(segments * planned.repeats or "?")]
         steps = "–" if setting.strategy.script else str(setting.length.total_steps)
-        yield _row(f"{setting.strategy.name} {label}", setting.shape, *jobs, steps)
+        what = f"{setting.strategy.name} {label}".rstrip() + _asked(plan, first[planned.id])
+        yield _row(what, setting.shape, *jobs, steps)
         if spot_check := plan.spot_checks.get(planned.id):
             yield _row(f"spot check of {setting.strategy.name} {label}", spot_check.shape, "1", "1", "1", "–")
 
 
 def _row(what: str, shape: Shape, *counts: str) -> list[str]:
     return [what.rstrip(), *counts, str(shape.nodes * shape.cpus_per_node), str(shape.nodes * shape.gpus_per_node)]
+
+
+def _asked(plan: Plan, run: Run) -> str:
+    """What a job of a run asks Slurm for, besides the columns, in a line; nothing without Slurm."""
+    if (job := plan.job(run)) is None:
+        return ""
+    memory = f"{job.memory_mb:,} MB a node" if job.memory_mb else "no request for memory"
+    return f"\n  partition {job.partition or 'by default'}, {memory}"
 
 
 def described(setting: Setting) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The code is frozen with the run: every segment of a chain runs the code that its first segment ran."""
+"""The code is frozen with the plan: its runs and their proofs use it, whatever is edited while they wait.
+
+And with the run: every segment of a chain runs the code that its first segment ran.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from relay.run_folder.trust import keep_to_owner, make_own
 from relay.spec.identity import beside, data_beside
 from relay.spec.messages import show
 from relay.spec.requirements import declared_files
+from relay.spec.run import Specification
 from relay.spec.script import Script
 
 PACKAGE = Path(__file__).parents[1]
@@ -29,6 +33,7 @@ OWN_SCRIPT = "own_script"
 COMMIT = "commit.json"
 BYTECODE = "__pycache__"
 NOTED = "noted.json"  # what was found out about the code
+PLANNED = "planned.json"  # beside the snapshots: which of them the last plan's jobs use
 GIT_SECONDS = 10.0
 
 
@@ -104,6 +109,16 @@ def freeze(strategy_file: Path | None, task_file: str = "", script: Script | Non
 def name_of_today(strategy_file: Path | None, task_file: str = "", script: Script | None = None) -> str:
     """The name of the snapshot that `freeze` would make of today's code. Raises UserError as it does."""
     return _digest(_contents(strategy_file, task_file, script))
+
+
+def planned(folder: Path, specification: Specification) -> dict[str, str]:
+    """What the last plan has frozen for the jobs of a specification: the name of the `code` in `folder`, and digests.
+
+    Empty where the plan knows nothing of it, such as a run that is started by hand, or where the snapshot was changed.
+    """
+    known = read_json_or(folder / PLANNED, {})
+    found: dict[str, str] = known.get(f"{specification.kind} {specification.id}", {}) if isinstance(known, dict) else {}
+    return found if found and changed_since(folder / found["code"]) is None else {}
 
 
 def noted(frozen: Path, name: str, find: Callable[[], str], is_todays: Callable[[], bool]) -> str:

@@ -76,10 +76,13 @@ class Site(Block):
     )
     cpus_per_gpu: Natural | None = Field(
         default=None,
-        description="CPUs asked for with each GPU where a comparison does not name a number; null: one per process",
+        description="CPUs asked for with each GPU where a comparison does not name a number; null: a GPU's "
+        "even share of its node",
     )
     memory_mb_per_gpu: Natural | None = Field(
-        default=None, description="memory asked for with each GPU, in MB; null: memory_mb_per_cpu decides"
+        default=None,
+        description="memory asked for with each GPU, in MB; null: by memory_mb_per_cpu where that is given, else "
+        "the GPU's even share of its node",
     )
     memory_mb_per_cpu: Natural = Field(default=2000, description="memory asked for with each CPU, in MB")
     confines_cpus: bool = Field(
@@ -218,20 +221,23 @@ class Site(Block):
     def memory_mb(self, gpus_per_node: int, cpus_per_node: int, partition: Partition | None = None) -> int:
         """Memory to ask for on a node, in MB: by GPUs where the site has `memory_mb_per_gpu`, else by CPUs.
 
-        By CPUs, each GPU counts at least its `cpus_per_gpu`, because a process on a GPU needs memory even if it asks
-        for few CPUs. The result is at most a node's memory: sites often round their shares up.
+        Where it names neither, a GPU has its even share of its node's. By CPUs, each GPU counts at least its share of
+        the CPUs, because a process on a GPU needs memory even if it asks for few. The result is at most a node's
+        memory: sites often round their shares up.
         """
-        by_gpus = gpus_per_node * (self.memory_mb_per_gpu or 0)
-        cpus = max(cpus_per_node, gpus_per_node * (self.cpus_per_gpu or 1))
-        share = by_gpus or cpus * self.memory_mb_per_cpu
         most = partition.memory_mb_per_node if partition else None
+        per_gpu = self.memory_mb_per_gpu or 0
+        if not per_gpu and partition and most and gpus_per_node and "memory_mb_per_cpu" not in self.model_fields_set:
+            per_gpu = most // partition.gpus_per_node
+        cpus = max(cpus_per_node, gpus_per_node * (self.cores_per_gpu or 1))
+        share = gpus_per_node * per_gpu or cpus * self.memory_mb_per_cpu
         return min(share, most) if most else share
 
     @property
     def cores_per_gpu(self) -> int | None:
-        """The CPUs that go with a GPU here: `cpus_per_gpu`, or an even share of a node's; None without GPUs."""
+        """The CPUs that go with a GPU here: `cpus_per_gpu`, or the least even share of a node's; None without GPUs."""
         shares = [p.cpus_per_node // p.gpus_per_node for p in self.partitions if p.gpus_per_node]
-        return self.cpus_per_gpu or (shares[0] if shares else None)
+        return self.cpus_per_gpu or min(shares, default=None)
 
     def missing(self, minutes: int, used: Iterable[Partition] | None = None) -> list[str]:
         """What must be filled in or corrected before jobs can be submitted, one line for each thing.

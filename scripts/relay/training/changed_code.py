@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from relay.run_folder import chain, reached
 from relay.run_folder.places import Places
 from relay.run_folder.replaced import how_anew
 from relay.run_folder.sealed import complete
+from relay.run_folder.snapshot import freeze, name_of_today, noted, planned
 from relay.spec.identity import module_sources, source_digest, strategy_sources, task_sources
-from relay.spec.run import Run
+from relay.spec.run import Run, Training
+from relay.spec.script import Script
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMED = 5  # of more runs a message names the strategy alone
@@ -42,7 +45,7 @@ def warnings(runs: Iterable[Run], results: Path) -> list[str]:
     return [_line(strategy, finished, group) for (strategy, finished), group in groups.items()]
 
 
-def sources(run: Run) -> str:
+def sources(run: Training) -> str:
     """The digest of the strategy's code, or of the script's files, as they are now. Raises UserError."""
     script = run.strategy.script
     return source_digest(map(Path, script.files) if script else strategy_sources(Path(run.strategy.file)))
@@ -56,7 +59,7 @@ def source_today(run: Run) -> str | None:
         return None
 
 
-def training_source(run: Run) -> str:
+def training_source(run: Training) -> str:
     """The digest of the code that trains a run, as it is now, but for its strategy's. Raises UserError."""
     if run.strategy.script:
         return source_digest(module_sources(ROOT, "script.process"))
@@ -64,14 +67,41 @@ def training_source(run: Run) -> str:
     return source_digest({*module_sources(ROOT, *modules), *task_sources(ROOT, run.task.name, run.task.file)})
 
 
+def files(run: Training) -> tuple[Path | None, str, Script | None]:
+    """Whose code is frozen, beside the package: the strategy's, the task's, or the script's."""
+    script = run.strategy.script
+    return None if script else Path(run.strategy.file), run.task.file, script
+
+
+def code_of_today(run: Training, folder: Path) -> dict[str, str]:
+    """Freeze today's code for a run, or a gate, into `folder`: its name, and digests of it."""
+    script = run.strategy.script
+    if script and sources(run) != script.source:
+        what = script.file or ", ".join(script.files)
+        raise UserError(
+            f"run {run.id}: {what} was edited after the plan was made; start the same call again, which makes it anew"
+        )
+    frozen = freeze(*files(run), folder=folder)
+    # Each takes a tenth of a second and more, and many runs are trained by one code.
+    digest = partial(noted, frozen, is_todays=lambda: name_of_today(*files(run)) == frozen.name)
+    trains = "script" if script else f"training of {run.task.name}"
+    return {
+        "code": frozen.name,
+        "strategy_source": script.source if script else digest(f"strategy {run.strategy.name}", partial(sources, run)),
+        "training_source": digest(trains, partial(training_source, run)),
+    }
+
+
 def edited_since(run: Run, places: Places) -> str:
     """What was edited since the run began, and what to do about it; '' where nothing was, or nothing is known."""
     known = chain.read(places.work) or {}
-    now: dict[str, str | None] = {"strategy_source": source_today(run)}
-    with suppress(UserError):  # it cannot be read now
-        now["training_source"] = training_source(run)
+    now: dict[str, str | None] = {**planned(places.code, run)}
+    if not now:
+        now["strategy_source"] = source_today(run)
+        with suppress(UserError):  # it cannot be read now
+            now["training_source"] = training_source(run)
     words = {"strategy_source": "its strategy's code", "training_source": "the code that trains"}
-    edited = [words[name] for name, digest in now.items() if digest and known.get(name) not in (None, digest)]
+    edited = [told for name, told in words.items() if now.get(name) and known.get(name) not in (None, now[name])]
     if not edited:
         return ""
     return (

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,12 @@ from relay.launch.launcher import launch
 from relay.run_folder import attempts, chain, faults, reached, replaced
 from relay.run_folder.attempts import FRUITLESS_ATTEMPTS
 from relay.run_folder.places import Places, dataset_folder
-from relay.run_folder.snapshot import changed_since, freeze, name_of_today, noted
+from relay.run_folder.snapshot import changed_since, freeze, name_of_today, planned
 from relay.run_folder.trust import make_own, unsafe_above
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.spec.script import Script
 from relay.training.adoption import ADOPTED
-from relay.training.changed_code import may_change, sources, training_source
+from relay.training.changed_code import code_of_today, files, may_change, sources
 from relay.training.job_start import job_start
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
@@ -111,10 +109,15 @@ def _chain(places: Places, run: Run, generation: str, first: int) -> dict[str, A
             with exclusive(places.work):  # not under the feet of a trainer that an older start has left behind
                 replaced.put_work_aside(places)
             make_own(places.work)
-        known = {"generation": generation, **_code_of_today(places, run), "adopted_from": adopted, "attempts": []}
+        known = {
+            "generation": generation,
+            **(planned(places.code, run) or code_of_today(run, places.code)),
+            "adopted_from": adopted,
+            "attempts": [],
+        }
         chain.write(places.work, known)
     elif first == 0 and may_change(run, places.work):  # the user may have mended what failed
-        known |= _code_of_today(places, run)
+        known |= _code(places, run)
         chain.write(places.work, known)
     chain.note_begun(places.run, generation)
     problem = changed_since(places.code / known["code"])
@@ -172,7 +175,7 @@ def _no_progress(before: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) 
 def _is_todays(places: Places, run: Run, code: str) -> bool:
     """Whether today's code is what a lost or changed snapshot was made of: it is then made again."""
     try:
-        return freeze(*_files(run), folder=places.code).name == code
+        return freeze(*files(run), folder=places.code).name == code
     except (OSError, UserError):
         return False
 
@@ -182,33 +185,13 @@ def _is_edited(run: Run, known: Mapping[str, Any]) -> bool:
     if run.strategy.script:
         return False
     with suppress(UserError):  # the run does not need today's files
-        return name_of_today(*_files(run)) != known["code"] and sources(run) != known["strategy_source"]
+        return name_of_today(*files(run)) != known["code"] and sources(run) != known["strategy_source"]
     return False
 
 
-def _code_of_today(places: Places, run: Run) -> dict[str, str]:
-    """Freeze today's code for the run: what its chain notes of it."""
-    script = run.strategy.script
-    if script and sources(run) != script.source:
-        what = script.file or ", ".join(script.files)
-        raise UserError(
-            f"run {run.id}: {what} was edited after the plan was made; start the same call again, which makes it anew"
-        )
-    frozen = freeze(*_files(run), folder=places.code)
-    # Each takes a tenth of a second and more, and many runs are trained by one code.
-    digest = partial(noted, frozen, is_todays=lambda: name_of_today(*_files(run)) == frozen.name)
-    trains = "script" if script else f"training of {run.task.name}"
-    return {
-        "code": frozen.name,
-        "strategy_source": script.source if script else digest(f"strategy {run.strategy.name}", partial(sources, run)),
-        "training_source": digest(trains, partial(training_source, run)),
-    }
-
-
-def _files(run: Run) -> tuple[Path | None, str, Script | None]:
-    """Whose code is frozen, beside the package: the strategy's, the task's, or the script's."""
-    script = run.strategy.script
-    return None if script else Path(run.strategy.file), run.task.file, script
+def _code(places: Places, run: Run) -> dict[str, str]:
+    """What a run that begins is trained by: the plan's code, or today's where it is started by hand."""
+    return planned(places.code, run) or code_of_today(run, places.code)
 
 
 def _conclude(places: Places, run: Run, last: int, number: int, status: int, known: dict[str, Any]) -> int:
