@@ -325,7 +325,8 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
         pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode"),
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
         pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline"),
-        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass"),
+        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass, ddp"),
+        pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
         pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
         *(
