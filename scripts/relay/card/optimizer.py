@@ -22,7 +22,7 @@ SCHEDULED = (
 READS = {
     "tensor": "reads whole tensors, as LAMB and Muon do: DeepSpeed's strategies are skipped, which update flat pieces",
     "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
-    "each process has a part; where it clips, write clip_grad_norm = 1.0 in the class instead: that is for every strategy",
+    "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
 }
 SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call

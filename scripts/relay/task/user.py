@@ -29,8 +29,8 @@ class Task:
     {"kind": "constant"}, {"kind": "step", "every_epochs": n, "gamma": g} or {"kind": "cosine"}; each may have
     "warmup_epochs", after which it begins.
 
-    `clip_grad_norm` is the largest norm of the gradients, over all parameters, that a step takes; larger ones are scaled
-    down to it, once a step. It is an option as well.
+    `clip_grad_norm` is the largest norm of the gradients, over all parameters, that a step takes. Larger ones are
+    scaled down to it, once a step. It is an option, too.
 
     Every further attribute of the class that is a plain number, text, True or False is an option, which the config sets
     by `task_options`. `small` holds options for proofs of a model that is too large for float64.
