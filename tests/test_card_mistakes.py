@@ -505,6 +505,24 @@ def test_a_metric_of_the_whole_set_follows_from_means(tmp_path: Path) -> None:
     assert looked(tmp_path, text).task.metrics == ("rmse",)
 
 
+TOKENS = """
+    def metrics(self, outputs, batch):
+        told = torch.arange(3) <= batch[1][:, None]
+        {}
+
+"""
+OF_TOKENS = "return {'size': (outputs * told).sum() / told.sum()}"
+OF_SAMPLES = "return {'size': (outputs * told).sum() / len(told), 'count': told.sum() / len(told)}"
+
+
+def test_a_mean_over_tokens_is_told_and_not_refused(tmp_path: Path) -> None:
+    found = looked(tmp_path, changed(MORE, MORE + TOKENS.format(OF_TOKENS)))
+    assert found.task.metrics == ("size",)
+    (told,) = found.warnings
+    assert "a mean over something else, such as tokens, is another one where a batch is divided otherwise" in told
+    assert looked(tmp_path, changed(MORE, MORE + TOKENS.format(OF_SAMPLES))).warnings == ()
+
+
 METHOD = MORE + "\n    def {}:\n        return {}\n\n"
 JOINS = METHOD.format("collate_fn(self, samples)", "{}")
 PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tensor(index % 3)\n").replace(

@@ -389,6 +389,46 @@ def test_an_optimizer_that_groups_by_place_is_seen_and_told(tmp_path: Path, made
     ]
 
 
+CLIPS = """
+        class Own(torch.optim.AdamW):
+            def step(self, closure=None):
+                nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 5.0)
+                return super().step(closure)
+
+        return Own(parameters)
+"""
+BY_TENSOR = """
+        class Own(torch.optim.SGD):
+            @torch.no_grad()
+            def step(self, closure=None):
+                for each in self.param_groups[0]["params"]:
+                    each.grad *= each.norm() / each.grad.norm()
+                return super().step(closure)
+
+        return Own(parameters, self.learning_rate)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "scope"),
+    [
+        ("return torch.optim.Adam(parameters, fused=True)", "element"),
+        ("return torch.optim.Adagrad(parameters)", "element"),  # its state is made before its first step
+        ("return torch.optim.Adafactor(parameters)", "tensor"),
+        (BY_TENSOR, "tensor"),
+        (CLIPS, "model"),
+    ],
+)
+def test_what_a_step_of_the_optimizer_reads_is_seen_and_told(tmp_path: Path, made: str, scope: str) -> None:
+    file = tmp_path / "reads.py"
+    text = OF_PRESENT.replace("nn.Linear(1, 1)", "nn.Linear(1, 3)")
+    file.write_text(text.replace("return torch.optim.SGD(parameters, self.learning_rate)", made))
+    found = look("reads", str(file), {}, Data(datasets=tmp_path))
+    assert found.task.card.optimizer_scope == scope
+    reads = {"tensor": ["whole tensors"], "model": ["all parameters at once"]}.get(scope, [])
+    assert [each for each in reads if f"a step of optimizer()'s reads {each}" in found.warnings[0]] == reads
+
+
 def test_the_cards_of_several_options_tell_what_they_share_once(tmp_path: Path) -> None:
     file = tmp_path / "my_waves.py"
     made = (Path(__file__).parents[1] / "workflow/templates/task.py").read_text()

@@ -11,7 +11,7 @@ import pytest
 
 from gate_runs import Gates
 from own_gates import judged, own_strategy
-from relay.base.ending import INTERRUPTED
+from relay.base.ending import FAULT, INTERRUPTED
 from relay.equivalence.verdict import FAULTED
 from relay.launch.launcher import _wait_for, launch
 from results_tree import Tree
@@ -129,6 +129,10 @@ def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
     told = capfd.readouterr().err
     assert "Stalled: no step has ended in 2 s" in told
     assert "threading.Event().wait()" in told
+    again = judged(gates, path, attempt=2)
+    assert (again.status, again.verdict) == (FAULT, None)
+    assert "the log shows where each rank was" in (told := capfd.readouterr().err)
+    assert "failed twice, the second time alone" in told
 
 
 def test_a_right_strategy_ends_well(gates: Gates, tmp_path: Path) -> None:

@@ -277,6 +277,16 @@ IN_PLACE = (
         return Whole()
 """
 )
+# The product clips, at a norm that the first steps would not reach by themselves.
+CLIPPED = (
+    IMAGES
+    + """
+    clip_grad_norm = 50.0
+
+    def model(self):
+        return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+"""
+)
 MIXED = CLIPPING.replace("each.grad @ each.grad.T", "torch.eye(len(each), dtype=each.dtype)")
 # Of each process it is another training.
 BY_PROCESS = (
@@ -315,9 +325,18 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
         pytest.param(EVALUATING, "fsdp", {}, id="a model in evaluation mode", marks=pytest.mark.long),
         pytest.param(COMPILED, "ddp", {}, id="compiled, ddp"),
         pytest.param(COMPILED, "pipeline", {}, id="compiled, pipeline", marks=pytest.mark.long),
-        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass", marks=pytest.mark.long),
+        pytest.param(AGAIN, "ddp", {}, id="computed again in the backward pass, ddp", marks=pytest.mark.long),
+        pytest.param(AGAIN, "pipeline", {}, id="computed again in the backward pass, pipeline"),
         pytest.param(CLIPPING, "cpu", {"processes": 1}, id="an optimiser that clips, cpu"),
         pytest.param(CLIPPING, "ddp", {}, id="an optimiser that clips, ddp"),
+        *(
+            pytest.param(CLIPPED, strategy, {"processes": count}, id=f"clipped, {strategy}")
+            for strategy, count in (("cpu", 1), ("ddp", 2), ("fsdp", 2), ("tensor_parallel", 2), ("pipeline", 2))
+        ),
+        *(
+            pytest.param(CLIPPED, strategy, {"processes": 4}, id=f"clipped, {strategy}", marks=pytest.mark.slow)
+            for strategy in ("pipeline_ddp", "fsdp_tensor_parallel")
+        ),
         pytest.param(PADDED, "ddp", {}, id="texts padded to the longest of their batch"),
         pytest.param(CODEBOOK, "ddp", {"buffers": ("book",)}, id="a codebook, shared by replicas"),
         pytest.param(CODEBOOK, "fsdp", {"buffers": ("book",)}, id="a codebook of each replica", marks=pytest.mark.long),
@@ -336,6 +355,13 @@ def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_pat
         "the plain training and this one should be the same code, so that this is a fault of the proof, which we ask "
         "you to report: algorithm: losses: "
     )
+
+
+@pytest.mark.parametrize("strategy", ["wrong_clips_its_slice", "wrong_clips_its_stage"])
+def test_clipping_by_another_norm_than_that_of_all_is_seen(strategy: str, tmp_path: Path) -> None:
+    verdict = judged(tmp_path, CLIPPED, strategy)
+    assert verdict["equivalent"] is False
+    assert "algorithm: parameters" in {part["name"] for part in verdict["parts"] if not part["passed"]}
 
 
 def ended(folder: Path, text: str, strategy: str) -> tuple[int, dict[str, Any]]:

@@ -194,6 +194,21 @@ def test_stages_are_refused_where_the_optimizer_groups_by_place(own: Path) -> No
     assert not reasons(config)
 
 
+@pytest.mark.parametrize(
+    ("scope", "left"), [("element", {"pipeline", "zero1"}), ("tensor", {"pipeline"}), ("model", set())]
+)
+def test_strategies_are_skipped_whose_processes_have_less_than_a_step_reads(
+    scope: str, left: set[str], own: Path
+) -> None:
+    parts = [{"strategy": name, "devices_per_node": 2} for name in ("pipeline", "zero1")]
+    config = asked(CPU, DDP, *parts, task="my_task.py")
+    seen(config, optimizer_scope=scope, cuts=("first", "second"), uncuttable=None)
+    found = planned(config)
+    assert {run.strategy.name for run in found.runs} == {"cpu", "ddp", *left}
+    said = [reason for skipped in found.skipped for reason in skipped.reasons]
+    assert all("a step of my-task's optimiser reads " in each for each in said), said
+
+
 def test_numbers_that_are_not_torchs_leave_nothing_to_prove(own: Path) -> None:
     seen(asked(CPU, task="my_task.py"), outside=("numpy",))
     assert reasons(asked(CPU, task="my_task.py")) == [

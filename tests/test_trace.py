@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from any_models import GPT, Counted, Found, Hidden, Named, Quantised, Recurrent, Routed, Shared, Stateful, UNet
+from any_models import GPT, Counted, Found, Handed, Hidden, Named, Quantised, Recurrent, Routed, Shared, Stateful, UNet
 from relay.base.errors import UserError
 from relay.strategies import _cut
 from relay.strategies._record import Untraceable
@@ -156,6 +156,7 @@ def test_a_model_on_the_meta_device_can_be_looked_at() -> None:
         (Shared, "layer share the parameter layer.bias, and all others lie between them"),
         (Counted, "the model: Tensor.item: what comes next depends on values"),
         (Stateful, "the model: uses a tensor that the batch before has left behind"),
+        (Handed, "the model: passes the module a on to a function"),
         (Hidden, "the model: b uses tensors of the model that are not its arguments"),
     ],
 )

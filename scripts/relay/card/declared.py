@@ -130,7 +130,8 @@ def _computed(kind: type[Task]) -> list[tuple[str, str]]:
 
 
 def _attributes(own: Task) -> Iterator[tuple[str, str]]:
-    for name, kind in NUMBERS.items():
+    clips = {} if own.clip_grad_norm is None else {"clip_grad_norm": float}
+    for name, kind in {**NUMBERS, **clips}.items():
         value = getattr(own, name)
         fitting = type(value) is int if kind is int else type(value) in (int, float) and math.isfinite(value)
         if not fitting or value <= 0:

@@ -7,6 +7,8 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ def _see(task: Computable, seen: Seen) -> None:
         told = f"the loss of the first batch is {float(loss.detach()):g}{why or '; allowed: a finite number'}"
         raise mistake(kind, "loss", told)
     _gradients(task, loss, seen)
-    seen.metrics = _evaluated(task)
+    seen.metrics = _evaluated(task, seen)
     # What draws outside torch gives another loss each time, whatever it is a mean of.
     seen.card["mean_difference"] = None if seen.card["outside"] else _mean_difference(task, seen)
     if seen.card["mean_difference"] and calls.broadcast:
@@ -99,7 +101,7 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
 
 
 @torch.no_grad()
-def _evaluated(task: Computable) -> tuple[str, ...]:
+def _evaluated(task: Computable, seen: Seen) -> tuple[str, ...]:
     """The names of the metrics. Raises UserError where an evaluation fails."""
     bound, batch, kind = task.bound, task.batch, type(task.bound.own)
     with drawn_from(0):
@@ -109,7 +111,7 @@ def _evaluated(task: Computable) -> tuple[str, ...]:
             loss = float(bound.loss(outputs, batch))
         with calling(kind, "metrics"):
             found = _checked(kind, "metrics", bound.own.metrics(outputs, batch))
-        _check_means(task, {"loss": loss, **{name: float(value) for name, value in found.items()}})
+        _check_means(task, seen, {"loss": loss, **{name: float(value) for name, value in found.items()}})
         with calling(kind, "final_metrics"):
             means = {name: float(value) for name, value in found.items()}
             return tuple(_checked(kind, "final_metrics", bound.own.final_metrics(means)))
@@ -125,29 +127,56 @@ def _checked(kind: type[Task], method: str, found: Any) -> Mapping[str, Any]:
     return found
 
 
-def _check_means(task: Computable, whole: Mapping[str, float]) -> None:
-    """Raise UserError for a metric that is no mean over samples. Nothing is said where the loss is none either."""
+def _check_means(task: Computable, seen: Seen, whole: Mapping[str, float]) -> None:
+    """Raise UserError for a metric that is no mean, and warn of one over anything else than samples, such as tokens.
+
+    Nothing is said where the loss is no mean over samples either.
+    """
     bound, samples = task.bound, batches.count(task.batch)
     means = dict.fromkeys(whole, 0.0)
+
+    @cache
+    def values(*which: int) -> Mapping[str, float]:
+        batch = batches.taken(task.batch, list(which))
+        outputs = bound.outputs(task.model, batch)
+        return {**bound.metrics(outputs, batch), "loss": float(bound.loss(outputs, batch))}
+
     try:
-        for part in (slice(samples // 3), slice(samples // 3, samples)):
-            batch = batches.taken(task.batch, part)
-            outputs = bound.outputs(task.model, batch)
-            values = {**bound.metrics(outputs, batch), "loss": float(bound.loss(outputs, batch))}
-            means = {name: means[name] + values[name] * batches.count(batch) / samples for name in whole}
+        for part in (range(samples // 3), range(samples // 3, samples)):
+            means = {name: means[name] + values(*part)[name] * len(part) / samples for name in whole}
     except Exception:  # a model that takes no other batch
         return
     odd = [name for name in whole if not abs(means[name] - whole[name]) <= MEAN * max(1.0, abs(whole[name]))]
     odd = [name for name in odd if math.isfinite(whole[name])]
-    if odd and "loss" not in odd:
-        name = odd[0]
-        raise mistake(
-            type(bound.own),
-            "metrics",
-            f"metrics(): {name} is no mean over samples: of a batch it is {whole[name]:.3g}, the mean of its parts is "
-            f"{means[name]:.3g}; allowed: means over samples, and a method final_metrics(self, means) that makes "
-            f"{name} of those of the whole set",
+    for name in odd if "loss" not in odd else ():
+        of_batch = f"of a batch it is {whole[name]:.3g}, the mean of its parts is {means[name]:.3g}"
+        told = f"metrics(): {name} is no mean over samples: {of_batch}; "
+        helps = (
+            f"means over samples, and a method final_metrics(self, means) that makes {name} of those of the whole set"
         )
+        if not _weighted(lambda *which: values(*which)[name], samples):  # noqa: B023  # called at once
+            raise mistake(type(bound.own), "metrics", f"{told}allowed: {helps}")
+        seen.warnings.append(
+            f"{place(type(bound.own), 'metrics')}: {told}a mean over something else, such as tokens, is another "
+            f"one where a batch is divided otherwise; exact are {helps}"
+        )
+
+
+def _weighted(value: Callable[..., float], samples: int) -> bool:
+    """Whether the value of some samples is a mean of each one's, with weights of their own: these fit each other."""
+
+    def weight(one: int, other: int) -> float:
+        together = value(one, other)
+        return (together - value(other)) / (value(one) - together)
+
+    for a, b, c in ((first, first + 1, first + 2) for first in range(0, samples - 2, 2)):
+        found = value(a), value(b), value(c)
+        if not all(map(math.isfinite, found)):
+            return False
+        told_apart = min(abs(one - other) for one, other in combinations(found, 2)) > 0.01 * max(map(abs, found))
+        if told_apart and not abs(weight(a, b) * weight(b, c) / weight(a, c) - 1) < MEAN:
+            return False
+    return True
 
 
 def _of_metric(name: Any, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A task's optimiser, looked at: what it holds, and whether one of a part of the parameters is the same."""
+"""A task's optimiser, looked at: what it holds, and whether a part of the parameters is updated as the whole is."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ SCHEDULED = (
     "each step is taken at the rate that `schedule` says; allowed: an optimiser whose rate stays, and in the class "
     'schedule = {"kind": "cosine", "warmup_epochs": 1}, say'
 )
+# Why strategies are skipped, by what a step of the optimiser reads beside the number that it changes.
+READS = {
+    "tensor": "reads whole tensors, as LAMB and Muon do: DeepSpeed's strategies are skipped, which update flat pieces",
+    "model": "reads all parameters at once: pipelines, model_parallel and DeepSpeed's strategies are skipped, because "
+    "each process has a part; to clip under every strategy, write clip_grad_norm = 1.0 in the class instead",
+}
+SMALL = 8  # numbers in a dimension of what a step is tried with
 PLAIN = (bool, int, float, str, tuple, torch.Tensor)  # what options of a group are; others may be made at each call
 
 
@@ -53,6 +60,9 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
     }
     _see_parts(bound, made, list(parameters.values()), seen)
+    scope = seen.card["optimizer_scope"] = _scope(bound, list(parameters.values()))
+    if scope in READS:
+        seen.warnings.append(f"{place(kind, 'optimizer')}: a step of optimizer()'s {READS[scope]}")
 
 
 def step(task: Computable) -> None:
@@ -113,3 +123,57 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
         for group in optimizer.param_groups
         for parameter in group["params"]
     }
+
+
+def _scope(bound: BoundTask, parameters: list[nn.Parameter]) -> str:
+    """What a step reads to change a number: "element", "tensor" or "model", as `Card.optimizer_scope` has it.
+
+    Seen of small tensors that take the parameters' places, with gradients that any clipping would clip. "element", too,
+    where that cannot be tried, or draws random numbers: then the gates decide.
+    """
+    trained = [each for each in parameters if each.requires_grad]
+    half = len(trained) // 2
+    try:
+        whole, again = (_stepped(bound, trained) for _ in range(2))
+        parts = [each for part in (slice(half), slice(half, None)) for each in _stepped(bound, trained, part)]
+    except Exception:  # such as one that has made the state of its parameters already
+        return "element"
+    if not _same(whole, again):
+        return "element"
+    if not _same(whole, parts):
+        return "model"
+    try:
+        return "element" if _same(whole, _stepped(bound, trained, cut=True)) else "tensor"
+    except Exception:  # such as Muon, of what is no matrix
+        return "tensor"
+
+
+def _stepped(
+    bound: BoundTask, parameters: list[nn.Parameter], part: slice = slice(None), *, cut: bool = False
+) -> list[torch.Tensor]:
+    """How two steps change the stand-ins of a part of the parameters, flat; each `cut` into two flat pieces."""
+    drawn = torch.Generator().manual_seed(0)
+    sizes = [[min(size, SMALL) for size in each.shape] for each in parameters]
+    values, *gradients = ([torch.randn(s, generator=drawn, dtype=torch.float64) for s in sizes] for _ in range(3))
+    pieces = (lambda tensor: tensor.flatten().chunk(2)) if cut else (lambda tensor: (tensor,))
+    held = {
+        id(parameter): [nn.Parameter(piece.clone()) for piece in pieces(value)]
+        for parameter, value in [*zip(parameters, values, strict=True)][part]
+    }
+    made = bound.optimizer(parameters)
+    for group in made.param_groups:
+        group["params"] = [piece for each in group["params"] for piece in held.get(id(each), ())]
+    made.param_groups[:] = [group for group in made.param_groups if group["params"]]
+    for given in gradients:
+        for parameter, gradient in [*zip(parameters, given, strict=True)][part]:
+            for piece, its in zip(held[id(parameter)], pieces(1e4 * gradient), strict=True):
+                piece.grad = its.clone()
+        made.step()
+    after = [torch.cat([piece.detach().flatten() for piece in held[id(each)]]) for each in parameters[part]]
+    return [now - value.flatten() for now, value in zip(after, values[part], strict=True)]
+
+
+def _same(changes: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether the parameters are changed alike, but for rounding."""
+    most = max((each.abs().max().item() for each in changes if each.numel()), default=0.0)
+    return all(torch.allclose(a, b, rtol=0, atol=1e-6 * most) for a, b in zip(changes, others, strict=True))

@@ -138,12 +138,13 @@ def run_gate(
 def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, status: int, noted: Path) -> Ending | None:
     """How a gate's job ends whose fault tells nothing of the strategy; None where the strategy is to blame.
 
-    What others may have caused is `noted` the first time. A second time there were no others.
+    What others may have caused is `noted` the first time. A second time there were no others: a hang stays a fault.
     """
     told = faults.outcome(fault, what, status)
+    row = faults.known(fault) if fault else None
     if fault is None:  # on a cluster, Slurm may have ended the processes
         blamed = Job.read(spec) is None and -status not in SIGNALS
-    elif row := faults.known(fault):
+    elif row:
         blamed = row.kind in BLAMED
     elif fault["mistake"]:  # a missing dataset, say
         blamed = False
@@ -151,6 +152,8 @@ def _not_the_strategys(spec: Path, fault: dict[str, Any] | None, what: str, stat
         return None
     if not blamed:
         return told
+    if noted.exists() and row and row.kind is Kind.HANG:  # whoever waits has computed nothing else
+        return replace(told, status=ending.FAULT, what=f"{told.what}{TWICE}")
     faults.forget(noted.parent)  # else the retry would only repeat it in words
     if noted.exists():
         return None

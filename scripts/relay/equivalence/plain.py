@@ -152,6 +152,9 @@ class Plain:
                         self.scaler.scale(loss).backward()
                     total += loss.detach().double().cpu()
                 self.after_slice()
+            if self.task.own.clip_grad_norm is not None:
+                self.scaler.unscale_(self.optimizer)
+                self.task.clip(self.optimizer)
             self.scaler.step(self.optimizer)
         self.scaler.update()
         firsts = statistics.from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))

@@ -137,7 +137,7 @@ class TrialData:
     def of(self, run: Training) -> TrialData:
         """The same data in another run's batches."""
         other = copy(self)
-        for name in ("first", "lowers"):
+        for name in ("first", "lowers", "clip_grad_norm"):
             other.__dict__.pop(name, None)
         other.run = run
         return other
@@ -172,6 +172,8 @@ class TrialData:
         made = kind(**values)
         # The datasets are made once for all trials, and with them what the user's object keeps of them.
         own = copy(self._small.own)
+        # A scaled loss shows clipping that nobody asked for, and the task's own would hide it.
+        own.clip_grad_norm = None if trial.scale != 1 else self.clip_grad_norm
         own.learning_rate, own.global_batch_size = spec.learning_rate, spec.global_batch_size
         made.__dict__ |= {"datasets": self._small.datasets, "own": own}
         return made
@@ -192,6 +194,17 @@ class TrialData:
         with drawn_from(0), InFloat64() as mode:
             self._small.loss(self._small.outputs(model, self.first), self.first)
         return mode.seen
+
+    @cached_property
+    def clip_grad_norm(self) -> float | None:
+        """That of the task, or less: a quarter of the first samples' norm, so that the gate sees clipping at work."""
+        if (most := self._small.own.clip_grad_norm) is None:
+            return None
+        model = batches.model_of_type(self._small.built(), torch.float64)
+        with drawn_from(0), InFloat64():
+            self._small.loss(self._small.outputs(model, self.first), self.first).backward()
+        norms = [each.grad.norm() for each in model.parameters() if each.grad is not None]
+        return min(most, torch.stack(norms).norm().item() / 4)
 
     @cached_property
     def _small(self) -> BoundTask:

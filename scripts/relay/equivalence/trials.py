@@ -128,7 +128,7 @@ def _algorithm(run: Training) -> list[Trial]:
         ),
         Trial(
             name="scaled",
-            what="loss times 2^30, learning rate over 2^30, in float64 (sees hidden gradient clipping)",
+            what="loss times 2^30, learning rate over 2^30, in float64",
             precision="fp64",
             steps=min(20, run.length.total_steps),
             limit=EXACT,
@@ -169,7 +169,7 @@ def _precision(run: Training) -> list[Trial]:
 
 SMOOTH = Trial(
     name="smooth twin",
-    what="tanh and average pooling, SGD, fp32, relative to the update (sees lossy communication)",
+    what="tanh and average pooling, SGD, fp32, relative to the update",
     precision="fp32",
     steps=20,
     limit=5e-5,
@@ -188,7 +188,7 @@ SMOOTH = Trial(
 # fp16 1.2e-4 or more, a state in bf16 6e-4 or more.
 OWN_OPTIMIZER = Trial(
     name="own optimizer",
-    what="tanh and average pooling, the task's optimizer, fp32, relative to the update (sees its state rounded)",
+    what="tanh and average pooling, the task's optimizer, fp32, relative to the update",
     precision="fp32",
     steps=10,
     limit=3e-5,

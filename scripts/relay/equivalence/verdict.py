@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from typing import Any, Literal
 
 from relay.spec.run import OwnBatch
@@ -27,6 +28,20 @@ FAULTED = "faulted.json"  # beside where the verdict goes: the fault of the gate
 # What another gate's processes, which judged this gate after their own, have found: its verdict; null where it has to
 # be judged by itself, because it has failed there, or has not come to its end.
 ALONG = "along.json"
+# The usual cause where a trial fails and none of those before it does, as a beginning of its problem; and where the
+# first step is right.
+CAUSES: Mapping[str, str] = {
+    "algorithm": "probably the mean over samples or processes, clipping, or the update is another one: ",
+    "scaled": "probably large gradients are clipped: ",
+    "evaluation": "probably predictions are computed otherwise: ",
+    "between steps": "probably a checkpoint, an evaluation or random numbers change the training: ",
+    "own precision": "probably something is computed in fewer bits: ",
+    "gradient": "probably something is computed in fewer bits: ",
+    "smooth twin": "probably what is sent or multiplied has fewer bits: ",
+    "own optimizer": "probably the optimiser's state has fewer bits: ",
+    "lossy": "probably more is lost than the strategy declares: ",
+}
+LATER = "probably what is kept from step to step, such as the optimiser's state or the learning rate, is another one: "
 # Figures of a step, which are shown of the run's own batch.
 PER_STEP = ("samples_per_rank", "bytes_sent_per_step")
 
@@ -206,5 +221,17 @@ def all_problems(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def _with_place(found: Mapping[str, Any]) -> list[str]:
-    """Problems, and where the training parts from the plain one."""
-    return [*found["problems"], *filter(None, [found.get("where")])]
+    """Problems, the likely cause first, and where the training parts from the plain one.
+
+    What was counted or seen says more than a figure, which only gets the usual cause of such a figure.
+    """
+    failed, where = [part for part in found["parts"] if not part["passed"]], found.get("where") or ""
+    is_figure = [any(each.startswith(f"{part['name']}: ") for part in failed) for each in found["problems"]]
+    figures, others = (list(compress(found["problems"], map(kind.__eq__, is_figure))) for kind in (True, False))
+    if figures and not others:
+        trials = {part["name"].partition(":")[0] for part in failed}
+        cause = next((cause for trial, cause in CAUSES.items() if trial in trials), "")
+        if "algorithm" in trials and where and " at step 1 " not in where:
+            cause = LATER
+        figures[0] = f"{cause}{figures[0]}"
+    return [*others, *figures, *filter(None, [where])]

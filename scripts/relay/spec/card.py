@@ -45,7 +45,8 @@ class Card:
 
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it
-    gets a part of the parameters, as each stage of a pipeline does.
+    gets a part of the parameters, as each stage of a pipeline does. `optimizer_scope` is what its step reads to change
+    a number: the "element" alone, its "tensor" (LAMB, Muon), or all of the "model" (clipping by a norm).
 
     Loss: `dependent` says on what else than its samples a batch's loss depends: on a state, on how a batch is divided,
     or on padding. `mean_difference` is how far a
@@ -77,6 +78,7 @@ class Card:
     training_outputs_along: Mapping[str, int | None] = field(default_factory=dict)
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
     grouped_by_place: bool = False
+    optimizer_scope: str = "element"
     synced: tuple[str, ...] = ()
     dependent: str = ""
     mean_difference: float | None = None

@@ -20,6 +20,7 @@ from relay.strategies import _deepspeed_operations as operations
 from relay.strategies._deepspeed_adam import fused_optimizer
 from relay.strategies._deepspeed_parts import Parts
 from relay.strategies.base import Batch, Replica, Strategy, regroup
+from relay.task.draws import outside
 
 # Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
 LEAST_BUCKET_NUMBERS, MOST_BUCKET_NUMBERS = 2**18, 2**22
@@ -80,7 +81,7 @@ class ZeRO(Strategy):
         return {
             "train_batch_size": self.global_batch_size,
             "train_micro_batch_size_per_gpu": self.global_batch_size // self.ranks.world_size,
-            "gradient_clipping": 0.0,  # its own default would be 1.0
+            "gradient_clipping": self.task.own.clip_grad_norm or 0.0,  # its own default would be 1.0
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
             "zero_optimization": {
@@ -148,7 +149,8 @@ class ZeRO(Strategy):
         """The optimizer's step. DeepSpeed leaves it out where a gradient is not finite, which lowers fp16's scale."""
         if not self.gradient_bytes:  # they are gone after the step
             self.gradient_bytes = self.parts.gradient_bytes()
-        self.engine.step()
+        with outside():  # a smooth twin's functions are for the model, not for clipping
+            self.engine.step()
         if self.scaler:
             found = torch.tensor(float(self.zero.overflow), device=self.ranks.device)
             self.scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {found.device: found}

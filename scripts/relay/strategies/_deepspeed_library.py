@@ -77,9 +77,8 @@ def keep_no_weights(engine: Any) -> None:
 
 
 def keep_float64(engine: Any) -> None:
-    """Let the engine of a version that makes gradients float32 by `.float()` leave those of float64 as they are."""
-    if not _configures_masters():
-        _within(engine, _floats_kept, "backward", "step")
+    """Let an engine leave gradients, and the norm by which it clips them, in float64: it makes them `.float()`."""
+    _within(engine, _floats_kept, "backward", "step")
 
 
 def _within(engine: Any, context: Callable[[], AbstractContextManager[Any]], *methods: str) -> None:
@@ -103,14 +102,24 @@ def _configures_masters() -> bool:
     return hasattr(ZeROOptimizer, "_configure_master_weights")
 
 
-def _floats_kept() -> AbstractContextManager[Any]:
-    """A context in which `.float()` leaves float64 as it is. Versions to 0.18.0 make all that they optimise by it."""
+@contextmanager
+def _floats_kept() -> Iterator[None]:
+    """Within, `.float()` and DeepSpeed's FloatTensor leave float64 as it is: of norms, and up to 0.18.0 of all else."""
+    from deepspeed.accelerator import get_accelerator
+
     known = torch.Tensor.float
 
     def kept(tensor: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
         return tensor if tensor.dtype == torch.float64 else known(tensor, *given, **named)
 
-    return mock.patch.object(torch.Tensor, "float", kept)
+    def made(accelerator: Any, values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=accelerator.current_device_name())
+
+    with (
+        mock.patch.object(torch.Tensor, "float", kept),
+        mock.patch.object(type(get_accelerator()), "FloatTensor", made),
+    ):
+        yield
 
 
 def _masters_in_float64() -> AbstractContextManager[Any]:

@@ -35,6 +35,7 @@ from relay.strategies._lightning_library import (
 )
 from relay.strategies.base import Batch, Strategy
 from relay.task.bound import BoundTask
+from relay.task.draws import outside
 
 # Lightning asks for a length, else it fetches a batch ahead of the step that is due. The run ends the training.
 NO_END = 10**12
@@ -103,7 +104,7 @@ class LightningStrategy(Strategy):
             enable_checkpointing=self.model_checkpoint,
             use_distributed_sampler=False,  # each rank's batches are its slices already
             accumulate_grad_batches=1,
-            gradient_clip_val=None,
+            gradient_clip_val=self.task.own.clip_grad_norm,
             deterministic=None,
             benchmark=None,
             num_sanity_val_steps=0,
@@ -147,6 +148,11 @@ class TrainedModule(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimiser with the run's state. The run sets its learning rate between two steps."""
         return self.made
+
+    def configure_gradient_clipping(self, *given: Any, **named: Any) -> None:
+        """Lightning's own, without a smooth twin's functions, which are for the model."""
+        with outside():
+            super().configure_gradient_clipping(*given, **named)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """The model's outputs."""

@@ -43,6 +43,26 @@ def groups(setting: Setting, group: int, stages: int) -> str | None:
     )
 
 
+def all_parameters(setting: Setting, group: int, stages: int) -> str | None:
+    """The optimiser's step reads no more than the tensor that it changes: a process has a stage's parameters alone."""
+    if setting.task.card.optimizer_scope != "model":
+        return None
+    return (
+        f"{setting.strategy.name} updates each stage's parameters by themselves, and a step of {setting.task.name}'s "
+        "optimiser reads all parameters at once; to clip, write clip_grad_norm = 1.0 in the task's class"
+    )
+
+
+def whole_tensors(setting: Setting, group: int, stages: int) -> str | None:
+    """The optimiser's step reads no more than the number that it changes: DeepSpeed updates flat pieces of a row."""
+    if (scope := setting.task.card.optimizer_scope) == "element":
+        return None
+    reads = "all parameters at once" if scope == "model" else "whole tensors, as LAMB and Muon do"
+    helps = "; to clip, write clip_grad_norm = 1.0 in the task's class" if scope == "model" else ""
+    name, task = setting.strategy.name, setting.task.name
+    return f"{name} updates flat pieces of parameters, and a step of {task}'s optimiser reads {reads}{helps}"
+
+
 def heads(setting: Setting, group: int, stages: int) -> str | None:
     """The processes of a replica must divide attention heads, experts, and what else stays split between modules."""
     for name, count in setting.task.card.divisible:

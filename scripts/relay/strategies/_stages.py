@@ -99,6 +99,10 @@ class Staged(Strategy):
             dist.recv(tensor, self.owners[stage], group=self.group)
         return tensors
 
+    def over_stages(self, sum_of_mine: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(sum_of_mine, group=self.group)
+        return sum_of_mine
+
     def forward(self, batch: Batch) -> Any:
         """Outputs of this replica's slice, in the process that reports; other processes return None. Collective.
 

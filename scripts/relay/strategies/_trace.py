@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointFunction
 
 from relay.strategies._record import (
     OF_GRADIENTS,
@@ -243,6 +244,8 @@ class Tracer(TorchFunctionMode):
         return self._constant(tensor)
 
     def _constant(self, value: Any) -> fx.Node:
+        if id(value) in self.modules:  # what it would compute, and with which parameters, nobody sees
+            self._refuse(f"passes the module {self.modules[id(value)]} on to a function")
         if tensors_in(value) and not isinstance(value, torch.Tensor):
             self._refuse(f"passes tensors on in a {type(value).__name__}")
         name = f"_constant_{next(CONSTANTS)}"
@@ -288,6 +291,8 @@ def calls_seen(tracer: Tracer) -> Iterator[None]:
     def applied(function: type[Function], *args: Any, **kwargs: Any) -> Any:
         if tracer.inside is not None:
             return apply.__func__(function, *args, **kwargs)
+        if function is CheckpointFunction:  # use_reentrant=True; a stage computes it once, and keeps what it computes
+            return args[0](*args[2:])
         with torch._C.DisableTorchFunction():
             return tracer._call(Applied(function, apply.__func__), args, kwargs)
 

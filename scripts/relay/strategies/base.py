@@ -24,6 +24,7 @@ from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
 from relay.spec.versions import release
+from relay.strategies._clipping import clip
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask, set_learning_rate
 
@@ -133,12 +134,24 @@ class Strategy:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
-        """The optimiser's step; in fp16 without the scale, and none where a gradient has overflowed on any rank."""
+        """The optimiser's step, of gradients that are clipped where the task says so.
+
+        In fp16 they are without the scale, and there is no step where one has overflowed on any rank.
+        """
+        if (most := self.task.own.clip_grad_norm) is not None:
+            if self.scaler:
+                self.scaler.unscale_(self.optimizer)
+            updated = (each for group in self.optimizer.param_groups for each in group["params"])
+            clip(updated, most, self.ranks.device, self.over_stages)
         if self.scaler is None:
             self.optimizer.step()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+    def over_stages(self, sum_of_mine: torch.Tensor) -> torch.Tensor:
+        """A sum over this process's parameters, added up over the processes that hold other ones. Collective."""
+        return sum_of_mine
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The rate of the next step."""

@@ -27,7 +27,7 @@ class LightningZeRO3(LightningStrategy, ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"fused_adam": False},
-        needs=("adam_if_fused",),
+        needs=("adam_if_fused", "whole_tensors"),
         compiles=False,
     )
     stage = 3

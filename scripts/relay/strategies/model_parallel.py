@@ -18,7 +18,7 @@ class ModelParallel(Staged):
     requirements = Requirements(
         least_devices=2,
         group="all",
-        needs=("layers", "cuts", "groups"),
+        needs=("layers", "cuts", "groups", "all_parameters"),
         divides=("parameters", "gradients", "optimizer"),
         options={"cut_before": ""},
     )

@@ -45,7 +45,7 @@ class Pipeline(Staged):
         least_torch="2.8",  # the schedules of 2.5 do not wait for all of gloo's transfers, and sum gradients
         least_devices=2,
         group="all",
-        needs=("layers", "cuts", "groups"),
+        needs=("layers", "cuts", "groups", "all_parameters"),
         divides=("parameters", "gradients", "optimizer"),
         options={"schedule": "1f1b", "micro_batches": 4, "cut_before": ""},
         pipelined=True,

@@ -25,7 +25,7 @@ class PipelineDDP(Pipeline):
         least_devices=4,
         backends=("gloo", "nccl", "mpi"),
         group="stages",
-        needs=("layers", "cuts", "groups", "sendable"),
+        needs=("layers", "cuts", "groups", "all_parameters", "sendable"),
         divides=("samples", "parameters", "gradients", "optimizer"),
         options={"stages": 2, "schedule": "1f1b", "micro_batches": 4, "cut_before": ""},
         pipelined=True,

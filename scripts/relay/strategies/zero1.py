@@ -15,7 +15,7 @@ class ZeRO1(ZeRO):
         least_devices=2,
         divides=("samples", "optimizer"),
         options={"fused_adam": False},
-        needs=("adam_if_fused",),
+        needs=("adam_if_fused", "whole_tensors"),
         compiles=False,
     )
     stage = 1

@@ -15,7 +15,7 @@ class ZeRO2(ZeRO):
         least_devices=2,
         divides=("samples", "gradients", "optimizer"),
         options={"fused_adam": False},
-        needs=("adam_if_fused",),
+        needs=("adam_if_fused", "whole_tensors"),
         compiles=False,
     )
     stage = 2

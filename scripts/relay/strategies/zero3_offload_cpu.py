@@ -28,6 +28,7 @@ class ZeRO3OffloadCPU(ZeRO):
         least_devices=2,
         divides=("samples", "parameters", "gradients", "optimizer"),
         compiles=False,
+        needs=("whole_tensors",),
     )
     stage = 3
 

@@ -24,6 +24,7 @@ from relay.spec.tasks import TaskSpec
 from relay.task import batches, recompute, units
 from relay.task.batches import Along, Batch
 from relay.task.calls import Readings
+from relay.task.draws import outside
 from relay.task.load import task_of
 from relay.task.split import Chosen, Split
 from relay.task.user import Task
@@ -228,6 +229,13 @@ class BoundTask:
                     group["fused"] = type(made) in FUSED and not group["differentiable"]
                 group["foreach"] = not group.get("fused")
         return made
+
+    def clip(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip the gradients where the task says so, in a process that has all of them."""
+        if self.own.clip_grad_norm is not None:
+            held = [each for group in optimizer.param_groups for each in group["params"]]
+            with outside():  # a smooth twin's functions are for the model
+                nn.utils.clip_grad_norm_(held, self.own.clip_grad_norm)
 
     @property
     def warmup_steps(self) -> int:

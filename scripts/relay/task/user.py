@@ -29,6 +29,9 @@ class Task:
     {"kind": "constant"}, {"kind": "step", "every_epochs": n, "gamma": g} or {"kind": "cosine"}; each may have
     "warmup_epochs", after which it begins.
 
+    `clip_grad_norm` is the largest norm of the gradients, over all parameters, that a step takes. Larger ones are
+    scaled down to it, once a step. It is an option, too.
+
     Every further attribute of the class that is a plain number, text, True or False is an option, which the config sets
     by `task_options`. `small` holds options for proofs of a model that is too large for float64.
 
@@ -47,6 +50,7 @@ class Task:
     learning_rate: float = 1e-3
     epochs: float = 20.0
     schedule: ClassVar[Mapping[str, Any]] = {"kind": "constant"}
+    clip_grad_norm: float | None = None
     small: ClassVar[Mapping[str, Option]] = {}
     data: str | None = None
     data_version: int = 1
