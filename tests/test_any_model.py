@@ -116,6 +116,7 @@ def written(folder: Path, text: str) -> Any:
     return spec_of(file.stem, str(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_right_training_is_proven(name: str, tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, TASKS[name]), tmp_path / "data", "ddp", 2, batch=8)
@@ -125,6 +126,7 @@ def test_a_right_training_is_proven(name: str, tmp_path: Path) -> None:
     assert all(part["figure"] <= 1e-12 for part in verdict["parts"] if part["limit"] == 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_a_model_that_computes_in_float32_by_itself_is_proven(strategy: str, tmp_path: Path) -> None:
     run = gate_of(written(tmp_path, LOWERED), tmp_path / "data", strategy, 2, batch=8)

@@ -77,6 +77,7 @@ def test_a_job_has_what_the_driver_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Arithmetic.planned(driver=True).variables == "MKL_CBWR=COMPATIBLE", "a driver within a job asks anew"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("here", "place", "told"),
     [
@@ -105,6 +106,7 @@ def test_a_job_with_the_variables_that_were_planned_trains(bench: Bench) -> None
     assert chain.segment(**BF16).status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [("ATEN_CPU_CAPABILITY", "default"), ("ONEDNN_MAX_CPU_ISA", "SSE41"), ("MKL_CBWR", "COMPATIBLE")],

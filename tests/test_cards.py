@@ -50,6 +50,7 @@ def test_every_built_in_task_has_a_whole_card() -> None:
         assert seen.cuts or seen.uncuttable, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=when(name)) for name in built_in()])
 def test_a_shipped_card_is_what_is_seen_today(name: str, datasets: Path, tmp_path: Path) -> None:
     """A few random samples stand for public data: but for their number, nothing on a card follows from them."""
@@ -429,6 +430,7 @@ def test_what_a_step_of_the_optimizer_reads_is_seen_and_told(tmp_path: Path, mad
     assert [each for each in reads if f"a step of optimizer()'s reads {each}" in found.warnings[0]] == reads
 
 
+@pytest.mark.slow
 def test_the_cards_of_several_options_tell_what_they_share_once(tmp_path: Path) -> None:
     file = tmp_path / "my_waves.py"
     made = (Path(__file__).parents[1] / "workflow/templates/task.py").read_text()

@@ -227,6 +227,7 @@ def test_a_lost_rank_is_worth_a_retry(bench: Bench) -> None:
     assert chain.segment(0, 60, attempt=2).status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [True, False], ids=["when it begins", "when it trains"])
 def test_a_second_job_of_the_run_says_that_another_one_trains_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, seen: bool

@@ -96,6 +96,7 @@ def test_a_fault_ends_the_chain(cluster: MiniSlurm, tmp_path: Path) -> None:
     assert [job["JobState"] for job in jobs] == ["FAILED", "CANCELLED"]
 
 
+@pytest.mark.slow
 def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(cluster: MiniSlurm, tmp_path: Path) -> None:
     waits = "touch began-${SLURM_RESTART_COUNT:-0}; until test -e go; do sleep 0.2; done"
     job_script(tmp_path, f"{sys.executable} -m relay.chain sh -c '{waits}'")

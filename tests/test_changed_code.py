@@ -32,6 +32,7 @@ def mended(bench: Bench) -> None:
     bench.strategy("mine")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_takes_the_mended_code(bench: Bench) -> None:
     chain = bench.chain("results", **bench.strategy("mine", FAILS.format(step=1)), total_steps=6)
     assert chain.forked().status == 1
@@ -68,6 +69,7 @@ def test_the_remedy_can_be_typed_where_it_is_printed(tmp_path: Path, monkeypatch
     assert (python, Path(script).is_file(), run) == ("python", True, "run-1")
 
 
+@pytest.mark.slow
 def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_anew(bench: Bench) -> None:
     failing = bench.strategy("mine", f"{SLOW}\n        {FAILS.format(step=40)}")
     chain = bench.chain("results", **failing)

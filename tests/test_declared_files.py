@@ -53,6 +53,7 @@ def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path, changed
     assert source_digest(strategy_sources(path)) != digest
 
 
+@pytest.mark.slow
 def test_declared_files_are_frozen_beside_the_code(tmp_path: Path) -> None:
     path = with_files(tmp_path / "mine")
     frozen = freeze(path, folder=tmp_path / "code")
@@ -87,6 +88,7 @@ def run_of(bench: Bench, path: Path) -> Chain:
     return bench.chain("results", total_steps=6, strategy=path.stem, strategy_file=str(path))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_file_that_it_began_with(bench: Bench, tmp_path: Path) -> None:
     chain = run_of(bench, with_files(tmp_path / "mine"))
     assert chain.segment(0, 3).status == 0

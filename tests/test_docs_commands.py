@@ -120,6 +120,7 @@ def make_has(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_command], ids=str)
 def test_what_a_command_calls_is_there(block: Block) -> None:
     for words in block.commands:
@@ -219,12 +220,14 @@ def typed(folder: Path, text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
     printed = typed(newcomer, block("docs/tutorial.md", "snakemake plan --profile profiles/local").text)
     lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("warning: set in the environment")]
     assert [line for line in lines if line] == block("docs/tutorial.md", "what", "runs").lines
 
 
+@pytest.mark.slow
 def test_the_readmes_status_tells_what_is_to_do(newcomer: Path) -> None:
     assert "9 to do" in typed(newcomer, "snakemake status --profile profiles/local --configfile mine.yaml")
 
@@ -278,6 +281,7 @@ def virtual(newcomer: Path, slurm_folder: Path) -> Iterator[Callable[[str], str]
     assert not folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_the_virtual_cluster_does_what_its_page_says(virtual: Callable[[str], str]) -> None:
     """But for the jobs, which the long test starts."""

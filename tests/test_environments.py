@@ -145,6 +145,7 @@ def test_snakemake_has_to_be_told_to_load_modules() -> None:
     assert login_node.undeployed(without, set())[0].startswith("mine.yaml: modules: of stacks: ")
 
 
+@pytest.mark.slow
 def test_what_a_job_imports_is_in_its_stack() -> None:
     """A node has torch's lock and nothing else; what plans and reports stays on the login node."""
     wanted = {

@@ -63,6 +63,7 @@ def test_its_jobs_are_as_long_as_the_alliance_wants_them(name: str) -> None:
     assert [warning for warning in plan.warnings if "min_minutes" in warning] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name != SHRUNK)) for name in SETS])
 def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp_path: Path) -> None:
     """Planned as by a dry run, which looks at the task: its data are generated at once."""
@@ -81,6 +82,7 @@ def test_shrunk_it_runs_on_two_cores_without_a_gpu_and_a_download(name: str, tmp
         assert run.length.warmup_steps < run.length.total_steps <= STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_shrunk_it_asks_the_same(name: str, whole: dict[str, Plan]) -> None:
     """The same strategies, but for those that stand for a GPU's; and the same options and batches of a device."""

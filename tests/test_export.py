@@ -26,6 +26,7 @@ def trained(bench: Bench, strategy: str = "fsdp") -> Chain:
     return chain.train(forked=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp", pytest.param("pipeline", marks=pytest.mark.slow)])
 def test_a_divided_model_is_whole_and_equal_bit_for_bit(
     bench: Bench, strategy: str, monkeypatch: pytest.MonkeyPatch
@@ -82,6 +83,7 @@ def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
         export("run-1", chain.results, output)
 
 
+@pytest.mark.slow
 def test_both_targets_show_what_they_would_do(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "repeats": 2})
     status, printed = driver.call("export", "libtorch", "-n")

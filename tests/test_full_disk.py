@@ -46,6 +46,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         assert unwritable(tmp_path / "full").startswith(f"{tmp_path}/full: {FULL}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free_kilobytes", [0, pytest.param(400, marks=pytest.mark.slow)])
 def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path, free_kilobytes: int) -> None:
     """With 400 KB it is full only when the first jobs are under way."""
@@ -77,6 +78,7 @@ def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_file_in_the_place_of_a_folder_that_snakemake_looks_at_is_named(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
     prepared = Path("results/datasets") / shipped("lenet-digits").dataset.directory_name

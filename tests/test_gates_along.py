@@ -75,6 +75,7 @@ def refuse(*_: object) -> int:
     raise AssertionError("processes were started")
 
 
+@pytest.mark.slow
 def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs: dict[str, Path]) -> None:
     """Also after a strategy that has left a switch turned."""
     first, *others = (specs[name] for name in ("turns a switch", "nothing", "again"))
@@ -89,6 +90,7 @@ def test_what_has_passed_along_is_the_verdict_of_its_own_job(gates: Gates, specs
         assert not spec.with_name(ALONG).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "status", "told"),
     [

@@ -47,6 +47,7 @@ def test_the_state_of_the_generators_is_read_without_pickle(tmp_path: Path) -> N
     assert draws() == before
 
 
+@pytest.mark.slow
 def test_each_replica_has_a_stream_of_its_own(bench: Bench) -> None:
     """Else all of them would drop the same units in every step."""
     chain = bench.chain("results", total_steps=1, evaluate_every_steps=1, **DDP).train(forked=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from relay.comparison.grid import grids
 from results_tree import REFUSED, Tree
 
@@ -15,6 +17,7 @@ def measured(tree: Tree, strategy: str, nodes: int, devices: int, batch: int, sp
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_has_the_form_of_the_alliances_table(tree: Tree) -> None:
     for batch in (32, 64):
         measured(tree, "single_gpu", 1, 1, batch, 500.0 + batch)

@@ -54,6 +54,7 @@ def test_a_dataset_that_is_prepared_needs_its_source_no_more(tmp_path: Path) -> 
     here.check(made, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path: Path) -> None:
     """As `--root -data` it would be one to dataset.py."""
     folder = tmp_path / "-data" / "MNIST" / "raw"

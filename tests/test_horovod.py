@@ -63,6 +63,7 @@ FAULTS = {
 SEEN_BY = {"sums": "algorithm: parameters", "rounds": "smooth twin: parameters", "forgets": "algorithm: parameters"}
 
 
+@pytest.mark.slow
 def test_the_gate_finds_it_equivalent(gates: Gates) -> None:
     verdict = gates.verdict("horovod", 2, steps=20)
     assert verdict["equivalent"], verdict["problems"]
@@ -83,6 +84,7 @@ def test_the_gate_finds_it_equivalent_on_four_processes(gates: Gates, options: d
     assert verdict["equivalent"], verdict["problems"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [pytest.param("sums", marks=pytest.mark.slow), "rounds"])
 def test_the_gate_sees_one_that(gates: Gates, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = dict(strategies.load("horovod").requirements.options)
@@ -167,6 +169,7 @@ def begun(
     return bench.chain(name, **(chosen | {"devices_per_node": 2, "total_steps": STEPS} | values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -42,6 +42,7 @@ def test_an_id_changes_with_the_tasks_source_and_the_lock(project: Path, file: s
     assert (after.id != before.id, after.setting_id != before.setting_id) == (True, True)
 
 
+@pytest.mark.slow
 def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
     before = only(DDP)
     same = [

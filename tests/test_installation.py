@@ -200,6 +200,7 @@ def test_an_environment_that_lost_a_package_or_its_interpreter_counts_as_none(tm
     assert stamp.read() == {}
 
 
+@pytest.mark.slow
 def test_another_folder_of_the_user_is_never_emptied(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.tex"
     thesis.write_text("years of work", encoding="utf-8")

@@ -189,6 +189,7 @@ if sys.platform == "linux":  # elsewhere the registry's build has no CUDA
     REGISTRYS["nvidia-thing"] = "13.0"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pip_of_its_own")
 def test_an_index_of_cpu_builds_is_used_only_if_it_answers_and_has_the_version(
     server: Server, closed_port: str
@@ -200,6 +201,7 @@ def test_an_index_of_cpu_builds_is_used_only_if_it_answers_and_has_the_version(
     assert not bootstrap.index_offers(environment, closed_port, "2.13.0+cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pip_of_its_own")
 def test_an_index_that_never_answers_costs_seconds() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes the connection and says nothing
@@ -208,6 +210,7 @@ def test_an_index_that_never_answers_costs_seconds() -> None:
         assert time.monotonic() - started < bootstrap.PROBE_SECONDS + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["refused", "mute"])
 def test_without_a_network_it_stops_before_anything_is_torn_down(
     project: Project, closed_port: str, fault: str

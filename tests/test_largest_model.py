@@ -115,6 +115,7 @@ def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None
 # What the page shows
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_was_found_beside_the_formula(tree: Tree) -> None:
     tree.setting("cpu", [100.0], name="one")
     tree.setting("ddp", [100.0], name="two", devices_per_node=2)

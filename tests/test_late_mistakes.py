@@ -173,6 +173,7 @@ def test_what_is_not_finite_in_a_batch_is_named(batch: Any, told: str) -> None:
     assert bool(told) == bool(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "processes",
     [
@@ -192,6 +193,7 @@ def test_a_run_names_the_sample_that_made_its_loss_nan(bench: Bench, processes: 
     assert chain.fault()["mistake"] is True
 
 
+@pytest.mark.slow
 def test_a_run_names_the_test_sample_that_made_its_loss_nan(bench: Bench, tmp_path: Path) -> None:
     chain = bench.chain("results", spec(str(written(tmp_path, NAN, None, 33))), total_steps=4)
     assert chain.forked().status == 1

@@ -57,6 +57,7 @@ def found(chain: Chain, sources: Path = SOURCES) -> tuple[int, Path]:
     return run_libtorch(specification, chain.run.id, chain.results, output, **options), output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("its", [DROPOUT, pytest.param(TEXT, marks=pytest.mark.slow)], ids=["images", "text"])
 def test_outputs_are_pythons_and_both_speeds_are_told(bench: Bench, its: TaskSpec) -> None:
     debian_packages.require()
@@ -87,6 +88,7 @@ def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path)
     assert told["difference"] > 30 * told["limit"]
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     debian_packages.require()
     broken = tmp_path / "broken"
@@ -102,6 +104,7 @@ def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
     """The built program, with a file that is missing, damaged, or for other inputs, and without its device."""
     debian_packages.require()
@@ -211,6 +214,7 @@ def site_with(folder: Path, **keys: Any) -> Site:
     return load_site(str(folder / "mine.yaml"), ROOT)
 
 
+@pytest.mark.slow
 def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +276,7 @@ def test_one_setting_of_each_task_is_run_and_rather_one_of_the_driver_own_stack(
     assert made.libtorch_run(planned.id).repeat == 0
 
 
+@pytest.mark.slow
 def test_the_report_shows_what_was_found(tree: Tree) -> None:
     tree.setting("cpu", [100.0])
     told = {"task": "lenet-digits", "run": "run-1", "device": "cpu", "threads": 2, "batch": 64}

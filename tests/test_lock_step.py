@@ -104,6 +104,7 @@ def as_for_few_samples(operand: torch.Tensor) -> torch.Tensor:
     return operand + (high + low - operand).detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("own precision", 20), ("smooth twin", 1)])
 def test_rounding_is_measured_in_the_divisions_that_are_compared(
     gates: Gates, monkeypatch: pytest.MonkeyPatch, name: str, steps: int
@@ -167,6 +168,7 @@ def test_an_own_batch_that_is_not_finite_is_no_verdict(gates: Gates) -> None:
     assert "batch 64, trial 'algorithm': its first step" in fault["error"]
 
 
+@pytest.mark.slow
 def test_a_reference_would_pass_its_own_trial(gates: Gates) -> None:
     """Adam makes whole steps of gradients that are rounding alone: key biases move at random."""
     _, run = planned("cpu", task="gpt-tiny")

@@ -56,6 +56,7 @@ def made_anew(dataset: Path) -> None:
     manifest.write(dataset, replace(manifest.read(dataset), files=manifest.describe(dataset)))
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_data(bench: Bench, prepared: Path) -> None:
     chain, data = with_data_of_its_own(bench, prepared)
     assert chain.forked(0, 4).status == 0
@@ -66,6 +67,7 @@ def test_a_run_does_not_go_on_with_other_data(bench: Bench, prepared: Path) -> N
     assert f"delete results/runs/{chain.run.id} to train it from the start" in ended.errors
 
 
+@pytest.mark.slow
 def test_a_spot_check_with_other_data_says_nothing_against_the_run(bench: Bench, prepared: Path) -> None:
     chain, data = with_data_of_its_own(bench, prepared)
     chain.train(forked=True)

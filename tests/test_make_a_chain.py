@@ -117,6 +117,7 @@ def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
 
 
 # One stop within an epoch for each, for one of them also at both ends of an epoch.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), *(("shuffled", stop) for stop in (1, 6, 9))]
 )
@@ -149,6 +150,7 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     assert f"{changed}\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_batches_that_were_trained_are_not_read_again() -> None:
     read: list[int] = []
 
@@ -162,6 +164,7 @@ def test_batches_that_were_trained_are_not_read_again() -> None:
     assert read == [*range(8), *range(8, 12), *range(12)]
 
 
+@pytest.mark.slow
 def test_epochs_with_something_to_do_at_their_end() -> None:
     seen = []
     for _ in range(3):
@@ -177,6 +180,7 @@ def test_epochs_with_something_to_do_at_their_end() -> None:
     assert seen == [1, 2, "end of epoch 0", 3, 4, "end of epoch 1"]
 
 
+@pytest.mark.slow
 def test_everything_with_a_state_is_restored() -> None:
     def made() -> dict[str, Any]:
         net = model()
@@ -231,6 +235,7 @@ def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
 # Damage
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
     run = resume(model=model())
     for step in (1, 2):
@@ -262,6 +267,7 @@ def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:
     assert sorted(path.name for path in Path("checkpoints").glob("step-*")) == ["step-2", "step-3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
@@ -555,6 +561,7 @@ def test_it_imports_nothing_else_and_torch_only_when_needed() -> None:
     assert done.stdout.split() == ["relay", "relay.chain"], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relay_chain", "chain"])
 def test_the_folder_alone_can_be_copied_beside_a_script(name: str, tmp_path: Path) -> None:
     shutil.copytree(CHAIN, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -613,6 +620,7 @@ def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], line: str, tmp
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_catches_system_exit_and_goes_on_ends_with_75(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("""
 import os, signal, torch
@@ -631,6 +639,7 @@ print("never")
     assert "the script went on after step 1, where it was stopped: let SystemExit pass" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_uncaught_mistake_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("from relay.chain import resume\nresume(model=3)")
     done = command(sys.executable, "script.py", folder=tmp_path)

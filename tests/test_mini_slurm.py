@@ -146,6 +146,7 @@ def test_a_job_is_told_as_slurm_saw_it(cluster: MiniSlurm, tmp_path: Path) -> No
         cluster.job(999_999)
 
 
+@pytest.mark.slow
 def test_a_job_is_over_once_its_nodes_are_cleared(cluster: MiniSlurm) -> None:
     """Not when `sbatch --wait` returns."""
     epilog = cluster.folder / "bin" / "epilog"
@@ -202,6 +203,7 @@ def test_snakemakes_plugin_sees_the_end_of_a_job_at_once(cluster: MiniSlurm, tmp
     assert new == ["COMPLETED", "FAILED"]
 
 
+@pytest.mark.slow
 def test_nothing_stays_after_an_exception(slurm_folder: Path) -> None:
     require()
     folder = slurm_folder

@@ -206,6 +206,7 @@ def test_another_runs_looks_and_none_at_all_give_no_figures(tmp_path: Path) -> N
     assert used(tmp_path, [(1, attempt(0, 1, 1))], 1) == {}
 
 
+@pytest.mark.slow
 def test_a_run_is_looked_at_on_all_its_ranks_and_can_do_without(bench: Bench) -> None:
     shape = {"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun", "total_steps": 12}
     chain = bench.chain("results", **shape, monitor_seconds=0.05).train(forked=True)

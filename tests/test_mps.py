@@ -178,6 +178,7 @@ def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node, refuses: str
     until(lambda: not node.processes())
 
 
+@pytest.mark.slow
 def test_on_cpus_there_is_no_daemon(node: Node) -> None:
     node.with_program().device = "cpu"
     replica = node.replica(0)

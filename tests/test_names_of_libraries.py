@@ -13,6 +13,7 @@ pytest_plugins = ["chain_runs"]
 OWN = "raise SystemExit('the user's own file was imported')\n"
 
 
+@pytest.mark.slow
 def test_a_job_imports_nothing_from_the_folder_in_which_it_was_started(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_clear_measurement_beside_others_is_not_certain(tree: Tree, recorded: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recorded", "reason"), REASONS)
 @pytest.mark.parametrize("others", [STEADY, [950.0, 1150.0, 1000.0], [800.0, 820.0, 790.0], [1390.0, 1420.0, 1350.0]])
 def test_no_answer_beside_others_says_that_it_is_certain(

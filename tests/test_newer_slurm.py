@@ -66,6 +66,7 @@ def test_a_command_inside_sees_the_newer_debian_and_leaves_nothing(root: Path, t
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
+@pytest.mark.slow
 def test_an_unfinished_root_folder_is_made_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A failed or killed debootstrap leaves nothing that counts. (A stand-in for the real one's minutes.)"""
     program = tmp_path / "bin" / "debootstrap"

@@ -66,6 +66,7 @@ def test_a_task_without_classes_has_no_accuracy() -> None:
     assert no_result(regression, LOSSES, [EVALUATED[0] | {"test_accuracy": None}]) == ""
 
 
+@pytest.mark.slow
 def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     strategy = bench.strategy("mine", LAST_LOSS_OF_ONE_REPLICA, base="ddp")
     chain = bench.chain("results", total_steps=6, launcher="torchrun", devices_per_node=2, **strategy)
@@ -73,6 +74,7 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
 
 
+@pytest.mark.slow
 def test_a_strategy_that_returns_the_same_loss_at_every_step_has_no_result(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=12, **bench.strategy("mine", CONSTANT))
     found = summary(chain.train(forked=True))
@@ -80,6 +82,7 @@ def test_a_strategy_that_returns_the_same_loss_at_every_step_has_no_result(bench
     assert found["reason"].startswith("the training loss is 0.25 at every step")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "told"), [("evaluations", "the evaluation after the last"), ("losses", "12 of 12")])
 def test_records_that_lack_a_part_are_no_result(bench: Bench, part: str, told: str) -> None:
     chain = bench.chain("results", total_steps=12).train(forked=True)

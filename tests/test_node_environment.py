@@ -27,6 +27,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / fetched(project(folder), folder)
 
 
+@pytest.mark.slow
 def test_prepare_needs_no_network_and_is_done_once(tmp_path: Path, tiny: Path) -> None:
     needs_root()
     said, interpreter = prepared(told(tiny), tmp_path, before=("unshare", "--net"))

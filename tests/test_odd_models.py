@@ -311,6 +311,7 @@ def judged(folder: Path, text: str, strategy: str, processes: int = 2, **card: A
     return verdict_of(gate_of(task, folder / "data", strategy, processes, batch=8), folder / "data", folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "strategy", "card"),
     [
@@ -375,6 +376,7 @@ def ended(folder: Path, text: str, strategy: str) -> tuple[int, dict[str, Any]]:
     return run_gate(folder / "gate/gate.json", trained, folder, output, start=preloaded.start), read_json(output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "strategy", "place", "words", "helps"),
     [

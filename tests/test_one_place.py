@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 LAST = '        label="activations recomputed|activations kept",\n        axis=Axis(),\n    )\n'
 AXIS = '    fused: bool = declare(False, means="whether the update is fused", label="fused|not fused", axis=Axis())\n'
@@ -64,6 +66,7 @@ def answer(scripts: Path, program: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_an_axis_is_one_line(tmp_path: Path) -> None:
     for folder in ("scripts", "envs", "config", "workflow/rules"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -83,6 +86,7 @@ def test_an_axis_is_one_line(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_strategy_with_a_need_of_its_own_is_one_file(tmp_path: Path) -> None:
     (tmp_path / "paired.py").write_text(STRATEGY)
     reason = "paired takes samples in pairs, the batch has 33"

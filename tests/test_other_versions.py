@@ -25,6 +25,7 @@ SAME = {"torch": "2.13.0+cpu", "python": "3.12.1", "cuda": None}
 SPEEDS = [100.0, 101.0, 102.0]
 
 
+@pytest.mark.slow
 def test_a_run_with_another_torch_than_its_verdict_is_not_proven(tree: Tree) -> None:
     tree.setting("cpu", SPEEDS, name="proven", verdict={"versions": SAME})
     tree.setting("ddp", [9000.0, 9001.0], name="other", devices_per_node=2, verdict={"versions": OLDER})
@@ -78,6 +79,7 @@ def test_the_variables_that_change_arithmetic_are_in_the_report(tree: Tree) -> N
     assert "variables that change arithmetic: ONEDNN_DEFAULT_FPMATH_MODE=BF16" in tree.html
 
 
+@pytest.mark.slow
 def test_a_run_records_its_data_and_the_code_that_trained_it(bench: Bench) -> None:
     chain = bench.chain("results", total_steps=6).train(forked=True)
     found = summarise(chain.run, chain.work)

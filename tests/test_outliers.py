@@ -29,6 +29,7 @@ def warned(tree: Tree) -> dict[str, str]:
     return {row["setting"]: row["warning"] for row in tree.rows() if row["warning"]}
 
 
+@pytest.mark.slow
 def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def task_in(folder: Path, text: str = RECURRENT) -> TaskSpec:
     return look("recurrent", str(file), {}, Data(datasets=folder)).task
 
 
+@pytest.mark.slow
 def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> None:
     file = tmp_path / "recurrent.py"
     file.write_text(RECURRENT)
@@ -76,6 +77,7 @@ def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> N
     assert "outputs[2]: no dimension counts the samples." in in_words(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "seen"),
     [
@@ -175,6 +177,7 @@ def test_copies_of_the_model_join_along_it_too(training: bool) -> None:
     assert copies.gather([torch.ones(2, 2)] * 2, 0).shape == ((4, 2) if training else (2, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "pipeline", pytest.param("model_parallel", marks=pytest.mark.long)])
 def test_a_right_strategy_is_proven(strategy: str, tmp_path: Path) -> None:
     run = gate_of(task_in(tmp_path), tmp_path / "data", strategy, 2, batch=8)
@@ -195,6 +198,7 @@ def evaluated(ranks: Ranks, its: TaskSpec, strategy: str, batch: int, options: d
     assert metrics == pytest.approx(task.final_metrics(task.metrics(outputs, whole)), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "options"), [("cpu", {}), ("ddp", {}), ("pipeline", {"micro_batches": 4}), ("model_parallel", {})]
 )

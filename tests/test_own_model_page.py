@@ -28,6 +28,7 @@ def looked(name: str, folder: Path) -> Looked:
     return look(name, f"{name}.py", {}, Data(datasets=folder / "datasets", prepare=True))
 
 
+@pytest.mark.slow
 def test_the_task_on_the_page_has_the_card_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = [block.text for block in blocks(PAGE) if block.language == "python"]
@@ -43,6 +44,7 @@ def test_the_page_names_all_that_a_task_can_say() -> None:
     assert [name for name in DESCRIBING if name not in BY_CONFIG and f"`{name}`" not in text] == []
 
 
+@pytest.mark.slow
 def test_a_new_task_is_looked_at_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = new("task", "my_waves", tmp_path)

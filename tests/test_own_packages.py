@@ -64,6 +64,7 @@ def test_the_lock_has_the_stacks_own_versions_and_what_is_new_with_its_hashes(in
     assert str(index) not in text
 
 
+@pytest.mark.slow
 def test_it_is_recorded_once_and_holds_while_the_list_is_the_same(
     index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +81,7 @@ def test_it_is_recorded_once_and_holds_while_the_list_is_the_same(
     assert [run.id for run in planned_with(record=False, **OWN).runs] == [run.id for run in first.runs]
 
 
+@pytest.mark.slow
 def test_other_versions_are_another_run(index: Path) -> None:
     plain, own = planned_with(), planned_with(**OWN)
     write_wheel(index, "tiny-audio", "1.1", "numpy")

@@ -49,6 +49,7 @@ def test_the_strategy_on_the_page_is_equivalent_and_without_its_division_it_is_n
     assert verdicts == {"my_ddp": "True", "my_sum": "False"}
 
 
+@pytest.mark.slow
 def test_the_strategy_on_the_page_trains_from_the_config_on_the_page(tmp_path: Path, prepared: Path) -> None:
     """Planned and trained as the workflow does it, a few steps long."""
     (tmp_path / "mine").mkdir()

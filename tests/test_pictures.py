@@ -47,6 +47,7 @@ def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axi
     assert 1000 <= max(ticks(drawn)) <= 5000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [plots.loss_plot, pictures.quality_plot])
 def test_the_first_repeats_alone_are_drawn_where_there_are_very_many(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, draw: Callable[..., str | None]

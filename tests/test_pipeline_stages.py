@@ -168,6 +168,7 @@ def test_a_mistake_is_told_in_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_cut_of_a_run_is_measured_once(alone: Ranks) -> None:
     """A later job is told what the first one has measured, and cuts at the same places."""
     first = strategies.load("model_parallel")(task("lenet-digits"), alone, 16, {})

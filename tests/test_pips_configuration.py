@@ -13,6 +13,7 @@ from relay.environments import installer, pip
 from small_wheels import simple_index, write_wheel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", ["file", "variable"])
 def test_an_index_that_pip_is_configured_with_is_unknown_to_uv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str

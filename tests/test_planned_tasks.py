@@ -85,6 +85,7 @@ def test_a_file_that_is_not_there_is_one_line(own: Path) -> None:
         planned(asked(CPU, task="mine.py"))
 
 
+@pytest.mark.slow
 def test_the_data_are_prepared_before_the_task_is_looked_at(own: Path) -> None:
     config = asked(CPU, task="my_task.py", task_options={"train_count": [64, 128]}, epochs=8)
     with pytest.raises(NotKnown, match="`snakemake data` prepares them"):
@@ -100,6 +101,7 @@ def test_the_data_are_prepared_before_the_task_is_looked_at(own: Path) -> None:
     ]  # as jobs plan, which look at nothing
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_file_changes_the_run_and_is_frozen_with_it(own: Path) -> None:
     config = asked(CPU, task="my_task.py")
     seen(config)

@@ -198,6 +198,7 @@ def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
     assert "whose speed is not measured" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_are_planned_at_once_without_what_is_dear_to_import() -> None:
     """The planner runs again inside every job."""
     program = """

@@ -234,6 +234,7 @@ def test_a_planned_preflight_that_did_not_run_is_no_yes(tmp_path: Path, capsys: 
         page(tmp_path, [])
 
 
+@pytest.mark.slow
 def test_the_entry_point_shows_the_preflights_that_it_is_given(tmp_path: Path) -> None:
     written(tmp_path, "planned")
     written(tmp_path, "former", Finding("driver", False, "stop", "it is too old", "no matter"), failed=True)

@@ -113,6 +113,7 @@ def test_what_torch_compiles_lies_on_the_nodes_own_disk(tmp_path: Path) -> None:
     assert all(Path(told[name]).is_relative_to(tmp_path) for name in ("TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
 def test_processes_of_one_mask_take_a_part_of_it_each() -> None:
     script = (
@@ -250,6 +251,7 @@ ranks.leave()
 """
 
 
+@pytest.mark.slow
 def test_gpus_are_counted_over_the_ranks_of_a_node(tmp_path: Path) -> None:
     """Slurm may show each rank its own GPU alone, and each rank then counts from 0."""
     specification, script = tmp_path / "run.json", tmp_path / "bound.py"
@@ -301,6 +303,7 @@ print(min(faults() for _ in range(6)))  # the heap may still grow in the first o
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="glibc before 2.35 keeps less")
 def test_memory_that_a_step_frees_is_kept_for_the_next_one_unless_the_environment_decides() -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
@@ -342,6 +345,7 @@ print(found["main"], found["beside"], found["team"] - 1, after - found["team"])
 """
 
 
+@pytest.mark.slow
 def test_the_training_computes_in_its_threads_and_what_runs_beside_it_alone() -> None:
     """A second OpenMP team in a process makes every step of the first one slower, on as many CPUs as threads."""
     told = subprocess.run(

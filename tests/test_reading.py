@@ -87,6 +87,7 @@ def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_p
         assert str(caught.value) == refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", *(pytest.param(each, marks=pytest.mark.long) for each in ("tmux", "job"))])
 def test_drive_refuses_before_snakemake_starts(tmp_path: Path, where: str) -> None:
     (tmp_path / "mine.yaml").write_bytes(b"epochs: 1  # caf\xe9\n")
@@ -110,6 +111,7 @@ def dry_run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith(own)]
 
 
+@pytest.mark.slow
 def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("runtime_minutes: 2:00:00\nseed: 010\n")
     status, lines = dry_run(tmp_path, "--configfile", "mine.yaml")
@@ -133,6 +135,7 @@ def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["plan", "--dry-run"])
 def test_a_site_whose_environment_has_a_name_is_planned_anywhere(tmp_path: Path, target: str) -> None:
     """Without conda, or beside one that is older than Snakemake would ask for: it is asked for nothing."""
@@ -155,6 +158,7 @@ def test_a_site_whose_environment_has_a_name_is_planned_anywhere(tmp_path: Path,
     assert not (tmp_path / "asked").exists()
 
 
+@pytest.mark.slow
 def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dpd", "results/plan.json")
     assert status == 1
@@ -165,6 +169,7 @@ def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
     assert "segment" not in line  # a rule with wildcards is no target
 
 
+@pytest.mark.slow
 def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("epochs: 1\n")
     wrong = {
@@ -186,6 +191,7 @@ def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
         assert any(line.startswith(f"error: {option}: '{name}' is unknown; {meant[option]}") for line in lines), lines
 
 
+@pytest.mark.slow
 def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
     """What follows from it is finished, and would be left as it is."""
     status, lines = dry_run(tmp_path, "--forcerun", "results/plan.json")
@@ -196,6 +202,7 @@ def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:
     status, lines = dry_run(tmp_path, "dataset")
     assert status == 1

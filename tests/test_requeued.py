@@ -63,6 +63,7 @@ def test_two_starts_without_progress_end_it_with_the_reason(
     assert len(read_json(chain.work / "chain.json")["attempts"]) == 2
 
 
+@pytest.mark.slow
 def test_with_progress_it_goes_on_without_a_count(
     chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_with_progress_it_goes_on_without_a_count(
     assert started == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_another_job_begins_its_own_count(chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver has counted those before, and a user's new call may try again, also within one allocation."""
     for name in ("17", "18", "19"):

@@ -71,6 +71,7 @@ def test_a_script_runs_unchanged_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert 0 < summary["goodput"] < 1
 
 
+@pytest.mark.slow
 def test_without_a_word_the_whole_command_is_timed() -> None:
     made = commanded("import time\ntime.sleep(0.5)\n")
     status, printed = made.run()
@@ -78,6 +79,7 @@ def test_without_a_word_the_whole_command_is_timed() -> None:
     assert 0.5 < 1 / made.summary()["samples_per_second"] < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "comparison", "told"),
     [
@@ -108,12 +110,14 @@ def test_a_command_that_fails_is_told_once_and_not_tried_again(
     assert "not tried again" in made.told()["what"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_a_failed_run() -> None:
     made = commanded("print('loss nan 5 img/s')\n", read={**READ, "loss": "loss ([a-z0-9.]+)", "accuracy": None})
     assert made.run()[0] == 0
     assert made.summary()["reason"] == "the loss that the command printed is nan: the training diverged"
 
 
+@pytest.mark.slow
 def test_a_script_that_asks_to_be_started_again_is() -> None:
     made = commanded(
         "import os, time\ntime.sleep(0.5)\nagain = os.path.exists('mine')\nopen('mine', 'w')\n"
@@ -125,6 +129,7 @@ def test_a_script_that_asks_to_be_started_again_is() -> None:
     assert made.summary()["samples_per_second"] < 1, "both attempts are the run"
 
 
+@pytest.mark.slow
 def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
     killed = str(Path.cwd() / "killed")
     made = commanded(
@@ -137,6 +142,7 @@ def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
     assert (made.places.work / "folder-1" / "mine").exists(), "and what it has left is kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_a_rank_that_fails_is_the_runs_fault_whenever_it_fails(late: bool) -> None:
     rank = "int(__import__('os').environ['RANK'])"
@@ -151,6 +157,7 @@ def test_a_rank_that_fails_is_the_runs_fault_whenever_it_fails(late: bool) -> No
     assert not (made.places.run / "step-1.json").exists()
 
 
+@pytest.mark.slow
 def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended() -> None:
     made = commanded(
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -165,6 +172,7 @@ def test_a_script_that_saves_and_ends_well_after_a_signal_has_not_ended() -> Non
     assert not (made.places.run / "step-1.json").exists()
 
 
+@pytest.mark.slow
 def test_an_edit_while_a_chain_runs_changes_nothing() -> None:
     made = commanded("import os\nopen('told', 'a').write('x')\nraise SystemExit(75 * (not os.path.exists('two')))\n")
     assert made.run()[0] == 75
@@ -190,6 +198,7 @@ def test_what_a_command_leaves_behind_ends_with_it() -> None:
     assert not psutil.pid_exists(left) or not words(psutil.Process(left))
 
 
+@pytest.mark.slow
 def test_a_script_that_writes_beside_itself_is_warned_of(tmp_path: Path) -> None:
     place = tmp_path / "out.txt"
     made = commanded(f"open({str(place)!r}, 'w').write('x')\nopen('mine', 'w').write('x')\n")
@@ -206,6 +215,7 @@ WAITING = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 75), (signal.SIGKILL, 75)])
 def test_a_job_that_is_told_to_end_ends_its_command(number: int, status: int) -> None:
     made = commanded(WAITING)
@@ -303,6 +313,7 @@ WHERE = """
 """
 
 
+@pytest.mark.slow
 def test_processes_started_directly_within_a_step_of_slurms_have_ranks_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

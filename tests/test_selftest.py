@@ -58,6 +58,7 @@ def test_every_strategy_is_in_it() -> None:
     assert asked == {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")} - {"base"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [0, 1, 2, 4])
 def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int) -> None:
     whole = made(gpus)
@@ -72,6 +73,7 @@ def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int
         assert whole.preflight(gate) in whole.preflights
 
 
+@pytest.mark.slow
 def test_faults_are_planted_with_each_backend_that_is_planned() -> None:
     def backends(gpus: int) -> set[str | None]:
         return {look.shape.backend for look in selftest.pairs(made(gpus)).values()}

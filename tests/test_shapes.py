@@ -52,6 +52,7 @@ def asked(found: Plan) -> dict[str, Any]:
     return shapes.resources(job, found.site)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 1), (2, 2), (2, 4)])
 def test_every_shape_asks_for_its_processes(planned: Any, launcher: str, nodes: int, per_node: int) -> None:

@@ -69,6 +69,7 @@ def test_what_is_offered_is_recorded_and_shown(offered: Path, tmp_path: Path) ->
     assert f"stack torch: torch 2.6.0+site, as recorded in {lock}" in shown
 
 
+@pytest.mark.slow
 def test_it_holds_when_the_folder_offers_a_newer_one(offered: Path, tmp_path: Path) -> None:
     first = planned(tmp_path)
     write_wheel(offered, "torch", "2.7.0+site", "filelock")
@@ -152,6 +153,7 @@ def test_a_node_says_what_is_gone(offered: Path, tmp_path: Path) -> None:
     assert str(caught.value).count("\n") == 1
 
 
+@pytest.mark.slow
 def test_pip_is_asked_with_the_sites_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On some clusters a module says where pip looks. `module` is a function of the user's shell there."""
     write_wheel(tmp_path / "of the module", "torch", "2.8.0+site")

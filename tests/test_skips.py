@@ -145,6 +145,7 @@ def test_lossy_options_are_known_by_their_values() -> None:
     assert told == {"none": {}, "fp16": {"compression": 2e-3}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stack",
     [  # that of another library may have to be built

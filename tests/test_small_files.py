@@ -127,6 +127,7 @@ def attempt(made: Chain, number: int = 1) -> int:
     return job.run_segment(Places(made.results, made.run.id), 0, 60, number)
 
 
+@pytest.mark.slow
 @each_damage
 def test_a_lost_chain_is_known_again_from_the_checkpoints(
     begun: Chain, capsys: pytest.CaptureFixture[str], harm: Callable[[Path], None]
@@ -143,6 +144,7 @@ def test_a_lost_chain_is_known_again_from_the_checkpoints(
     assert attempts.numbers(begun.work) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["the manifests too", "the folder"])
 def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: str) -> None:
     """Without what it could go on from it is one message, until somebody says so."""
@@ -160,6 +162,7 @@ def test_a_run_that_has_begun_never_starts_anew_by_itself(begun: Chain, gone: st
     assert read_json(begun.work / chain.CHAIN)["generation"] == "second"
 
 
+@pytest.mark.slow
 @each_damage
 def test_the_declared_start_is_kept_twice(begun: Chain, harm: Callable[[Path], None]) -> None:
     harm(begun.declared / chain.CHAIN)
@@ -179,6 +182,7 @@ def test_a_damaged_note_of_what_was_adopted_is_one_message(bench: Bench) -> None
         attempt(made)
 
 
+@pytest.mark.slow
 def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> None:
     """That would remove its own."""
     begun.planned("run-2")
@@ -218,6 +222,7 @@ def test_a_damaged_end_of_a_job_is_no_word(tmp_path: Path, harm: Callable[[Path]
         assert ending.read(tmp_path / "job.log") is None
 
 
+@pytest.mark.slow
 @each_damage
 def test_damaged_records_are_none_and_show_no_progress(begun: Chain, harm: Callable[[Path], None]) -> None:
     path = attempts.attempt_path(begun.work, 1)

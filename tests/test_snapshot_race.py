@@ -9,6 +9,7 @@ import pytest
 from relay.run_folder import snapshot
 
 
+@pytest.mark.slow
 def test_the_snapshot_of_a_job_that_was_quicker_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quicker: list[tuple[Path, int]] = []
     write_through = snapshot.sync_file

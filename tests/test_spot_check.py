@@ -38,6 +38,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 LONG = ("fsdp", "model_parallel", "pipeline")  # others divide as they do
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [pytest.param(RIGHT[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in RIGHT]
 )
@@ -68,6 +69,7 @@ def test_masks_that_cannot_be_drawn_again_are_told(bench: Bench, values: dict[st
 NORMALISING = {"ddp": of("ddp"), "fsdp": of("fsdp"), "pipeline": PIPELINED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [pytest.param(NORMALISING[name], marks=[pytest.mark.long] * (name in LONG), id=name) for name in NORMALISING],
@@ -97,6 +99,7 @@ def test_experts_are_computed_again(bench: Bench, values: dict[str, Any]) -> Non
     assert max(figures(found, "update")) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
 def test_a_run_is_computed_again_in_its_own_precision(bench: Bench, precision: str) -> None:
     chain = bench.chain("run", spec("lenet-digits"), precision=precision, **SHORT, **of("ddp")).train(forked=True)

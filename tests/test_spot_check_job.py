@@ -29,6 +29,7 @@ def trained(bench: Bench, count: int = 1) -> list[Chain]:
     return [first, *(other.train(forked=True) for other in others)]
 
 
+@pytest.mark.slow
 def test_states_are_removed_when_all_has_passed_and_the_finding_is_remembered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() 
     assert figures._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
 
 
+@pytest.mark.slow
 def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +65,7 @@ def test_runs_of_other_settings_are_checked_along_and_found_by_their_own_job(
     assert [(each["run"], each["status"]) for each in verdict(other)] == [("other", "passed")]
 
 
+@pytest.mark.slow
 def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = trained(bench, 2)
     before = verdict(first)
@@ -80,6 +83,7 @@ def test_a_further_repeat_is_checked_alone(bench: Bench, monkeypatch: pytest.Mon
     assert found[1]["status"] == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["gone", "damaged"])
 def test_a_state_that_is_gone_or_damaged_is_not_checked(bench: Bench, what: str) -> None:
     (chain,) = trained(bench)
@@ -95,6 +99,7 @@ def test_a_state_that_is_gone_or_damaged_is_not_checked(bench: Bench, what: str)
     assert ("cannot be read" if what == "gone" else "checksum") in found["unchecked"][0]
 
 
+@pytest.mark.slow
 def test_a_run_whose_records_are_gone_is_not_checked(bench: Bench) -> None:
     (chain,) = trained(bench)
     shutil.rmtree(chain.work / "records")
@@ -103,6 +108,7 @@ def test_a_run_whose_records_are_gone_is_not_checked(bench: Bench) -> None:
     assert "is not recorded" in found["unchecked"][0]
 
 
+@pytest.mark.slow
 def test_the_verdict_says_what_it_cost(bench: Bench) -> None:
     (chain,) = trained(bench)
     (found,) = verdict(chain)

@@ -67,6 +67,7 @@ def found_of(chain: Chain) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_fault_that_shows_a_few_steps_after_each_save(bench: Bench) -> None:
     chain = begun(bench.chain("run", DIGITS, **LONG, **bench.strategy("later", LATER)), *SPOTS)
     found = found_of(chain)
@@ -76,6 +77,7 @@ def test_a_fault_that_shows_a_few_steps_after_each_save(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [of("ddp"), pytest.param(of("fsdp"), marks=pytest.mark.long)], ids=["ddp", "fsdp"])
 def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench, values: dict[str, Any]) -> None:
     found = found_of(begun(bench.chain("run", **LONG, **values), *SPOTS))
@@ -94,6 +96,7 @@ def test_a_loss_that_is_not_the_tasks_where_nothing_else_could_be_compared(bench
     assert "end, steps 7 to 8: 0 samples reached the task's loss in step 7; its batch has 8" in found["problems"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overflows", "told"),
     [
@@ -118,6 +121,7 @@ def test_statistics_of_a_further_replica_that_do_not_move(bench: Bench) -> None:
     assert {problem.split(": ")[1].split(" differ")[0] for problem in found["problems"]} == {"statistics of replicas"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

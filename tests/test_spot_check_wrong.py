@@ -47,6 +47,7 @@ def problems(bench: Bench, spec: TaskSpec = DIGITS, **values: Any) -> str:
     return "\n".join(found["problems"])
 
 
+@pytest.mark.slow
 def test_gradients_that_are_no_longer_averaged_from_a_random_step_on(bench: Bench) -> None:
     begins = random.SystemRandom().randint(3, 11)
     print(f"wrong from step {begins} on")
@@ -63,6 +64,7 @@ def test_torchs_powersgd_hook_which_begins_at_step_1000(bench: Bench) -> None:
     assert "bytes sent: 0." in told
 
 
+@pytest.mark.slow
 def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
     chain = bench.chain("run", DIGITS, **SHORT, **of_folder("unseen_forgets_momentum"))
     for first, last in ((0, 6), (6, 12)):
@@ -71,28 +73,33 @@ def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
     assert [problem for problem in found["problems"] if problem.startswith("hop, steps 6 to 7: update")]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_changes_the_model(bench: Bench) -> None:
     assert "end, steps 11 to 12: update differ" in problems(bench, **of_folder("unseen_evaluation_trains"))
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_averaged_parameters_which_begins_after_the_gate(bench: Bench) -> None:
     told = problems(bench, **of_folder("unseen_evaluation_averaged"), total_steps=30, evaluate_every_steps=30)
     assert "end, steps 29 to 30: test loss differs from one plain process's by " in told
     assert "update" not in told
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_fewer_bits_of_large_batches_alone(bench: Bench) -> None:
     assert problems(bench, **of_folder("unseen_evaluation_lowered")).startswith(
         "end, steps 11 to 12: test loss differs"
     )
 
 
+@pytest.mark.slow
 def test_a_diverged_training_whose_losses_are_told_as_finite(bench: Bench) -> None:
     diverging = replace(DIGITS, learning_rate=1e12)
     told = problems(bench, diverging, **of_folder("unseen_infinite_skipped"))
     assert "one plain process's loss is not finite there, the run recorded finite ones" in told
 
 
+@pytest.mark.slow
 def test_dropout_that_is_left_off(bench: Bench) -> None:
     off = "[setattr(module, 'p', 0.0) for module in self.model.modules() if hasattr(module, 'p')]"
     chain = bench.chain("run", **SHORT, **bench.strategy("off", off, base="ddp"), **TWO).train(forked=True)
@@ -116,17 +123,20 @@ def test_parts_of_a_slice_that_nothing_declares(bench: Bench) -> None:
     assert "declared are 1 (`whole_batches`)" in told
 
 
+@pytest.mark.slow
 def test_gradients_that_are_sent_as_fp16(bench: Bench) -> None:
     declared = {"strategy": "ddp", "options": {"compression": "fp16"}, **TWO}
     assert "update differ" in problems(bench, **declared)
 
 
+@pytest.mark.slow
 def test_a_declared_compression_is_only_bounded(bench: Bench) -> None:
     declared = {"strategy": "ddp", "options": {"compression": "fp16"}, "lossy": {"compression": 2e-3}, **TWO}
     (found,) = verdict(bench.chain("run", DIGITS, **SHORT, **declared).train(forked=True))
     assert found["status"] == "passed", found
 
 
+@pytest.mark.slow
 def test_code_that_was_edited_after_the_run_had_begun_is_told_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

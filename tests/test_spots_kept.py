@@ -36,6 +36,7 @@ def asked(chain: Chain, **values: Any) -> Chain:
     return chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [{}, {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}], ids=["cpu", "ddp"]
 )
@@ -52,6 +53,7 @@ def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench, values:
     assert known.seconds > 0
 
 
+@pytest.mark.slow
 def test_rolling_checkpoints_never_remove_them(bench: Bench) -> None:
     chain = planned(bench.chain("run", **SHORT), Spot("random step", 2, 4), Spot("end", 10, 12)).train(forked=True)
     assert states(chain.work) == [2, 4, 10, 12]
@@ -64,6 +66,7 @@ def test_the_last_state_is_the_jobs_own_last_checkpoint(bench: Bench) -> None:
     assert (chain.work / name).samefile(states_folder(chain.work) / name)
 
 
+@pytest.mark.slow
 def test_a_state_across_a_hop_is_kept_by_two_jobs(bench: Bench) -> None:
     chain = planned(bench.chain("run", **SHORT), Spot("hop", 5, 7), Spot("end", 10, 12))
     assert chain.forked(0, 6).status == 0
@@ -75,6 +78,7 @@ def test_a_state_across_a_hop_is_kept_by_two_jobs(bench: Bench) -> None:
     assert told["chain"]["generation"] == "first"  # of the chain whose file lies beside the rolling checkpoints
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
     mark = f"Path({str(bench.folder / 'died')!r})"
     kill = f"self.steps < 8 or {mark}.exists() or ({mark}.touch(), os.kill(os.getpid(), 9))"
@@ -88,6 +92,7 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
     assert states(chain.work) == [5, 7, 10, 12]
 
 
+@pytest.mark.slow
 def test_a_forced_new_start_draws_anew(bench: Bench) -> None:
     chain = planned(bench.chain("run", **SHORT), Spot("random step", 1, 2)).train(forked=True)
     chain.start_anew("second")
@@ -101,6 +106,7 @@ def test_nothing_is_kept_where_spot_checks_are_switched_off(bench: Bench) -> Non
     assert not (chain.work / FOLDER).exists()
 
 
+@pytest.mark.slow
 def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
     with_spots = bench.chain("with", **SHORT).train(forked=True)
     without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)

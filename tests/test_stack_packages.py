@@ -103,6 +103,7 @@ def of_a_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, **wheels: str) -
     return plan(config, site=load_site(str(folder / "mine.yaml"), ROOT), speeds=Path("none"), record=True)
 
 
+@pytest.mark.slow
 def test_another_deepspeed_of_the_clusters_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.13.1+site", pytorch_lightning="2.5.1")
     told = {each.setting.strategy.name: "; ".join(each.reasons) for each in made.skipped}
@@ -115,6 +116,7 @@ def test_another_deepspeed_of_the_clusters_is_skipped(tmp_path: Path, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_a_framework_that_the_site_does_not_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = of_a_cluster(tmp_path, monkeypatch, deepspeed="0.17.6+site")
     (skipped,) = made.skipped

@@ -69,6 +69,7 @@ def asked(lock: Path) -> dict[str, object]:
     return login_node.asked(None, lock.stem, lock.parent.parent)
 
 
+@pytest.mark.slow
 def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: Path) -> None:
     lock = small_lock(tmp_path, "torch", "numpy", "einops", "hjson")
     record = login_node.prepare(asked(lock), lock)
@@ -82,6 +83,7 @@ def test_the_environment_has_its_own_packages_and_the_drivers_beneath(tmp_path: 
     assert not list(Path(prefix).glob("lib/*/site-packages/numpy*")), "what the driver has is not installed again"
 
 
+@pytest.mark.slow
 def test_it_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lock = small_lock(tmp_path, "einops")
     first = overlay.make(lock).resolve()
@@ -91,6 +93,7 @@ def test_it_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert "is there" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_environment_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     lock = small_lock(tmp_path, "einops")
     first = overlay.make(lock).resolve()
@@ -100,6 +103,7 @@ def test_an_environment_that_was_cut_short_is_made_again(tmp_path: Path) -> None
     assert overlay.make(lock).resolve() != first
 
 
+@pytest.mark.slow
 def test_an_environment_that_has_lost_a_file_is_made_again(tmp_path: Path) -> None:
     lock = small_lock(tmp_path, "einops")
     first = overlay.make(lock).resolve()
@@ -109,6 +113,7 @@ def test_an_environment_that_has_lost_a_file_is_made_again(tmp_path: Path) -> No
     assert (overlay.site_packages(second) / "einops" / "__init__.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["environments", "built"])
 def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path, kind: str) -> None:
     """A file stands where the folder has to be. (Root may write everywhere.)"""
@@ -121,6 +126,7 @@ def test_a_cache_that_takes_nothing_is_one_line(quick: Path, own_cache: Path, ki
     assert "XDG_CACHE_HOME" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_fetched_leaves_nothing(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +221,7 @@ def a_cuda(folder: Path, monkeypatch: pytest.MonkeyPatch, *, nvcc: str, torch: s
     )
 
 
+@pytest.mark.slow
 def test_a_cuda_build_is_for_the_gpus_that_are_named(
     quick: Path, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +289,7 @@ def test_without_a_compiler_a_header_is_not_said_to_be_missing(tmp_path: Path, m
     assert built.has_header("some_aio.h")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["source", "pattern", *(pytest.param(each, marks=pytest.mark.long) for each in ("compiler", "wrong"))]
 )

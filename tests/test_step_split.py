@@ -65,23 +65,27 @@ def seen(bench: Bench, planted: str, before: str = "pass", *, imports: str = "",
     return found
 
 
+@pytest.mark.slow
 def test_a_loader_that_sleeps_is_waiting_for_data(bench: Bench) -> None:
     (rank,) = seen(bench, "slow_loader", imports=SLOW_LOADER).ranks
     assert rank["data"] >= 0.02
     assert rank["communication"] == 0, "it is alone"
 
 
+@pytest.mark.slow
 def test_a_slow_optimizer_is_the_optimizer_also_where_it_sleeps(bench: Bench) -> None:
     ranks = seen(bench, "slow_optimizer", imports=SLOW_OPTIMIZER, **PAIR).ranks
     assert all(rank["optimizer"] >= 0.02 for rank in ranks)
 
 
+@pytest.mark.slow
 def test_a_large_all_reduce_is_exposed_communication(bench: Bench) -> None:
     """64 MB pass through each process: no machine does that in 3 ms."""
     ranks = seen(bench, "large", LARGE, **PAIR).ranks
     assert all(rank["communication"] >= 0.003 for rank in ranks)
 
 
+@pytest.mark.slow
 def test_who_is_quick_waits_for_who_computes(bench: Bench) -> None:
     quick, busy = seen(bench, "busy", BUSY, **PAIR).ranks
     assert quick["communication"] >= 0.015
@@ -93,6 +97,7 @@ def records(chain: Chain) -> list[float]:
     return [loss for line in attempts.read(chain.work, 1) for loss in line.get("losses", ())]
 
 
+@pytest.mark.slow
 def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench) -> None:
     observed = bench.chain("results", **SHORT).train(forked=True)
     plain = observed.planned("plain", **SHORT, observed_steps=0).train(forked=True)
@@ -106,6 +111,7 @@ def test_steps_that_are_observed_are_not_timed_and_compute_the_same(bench: Bench
     assert not (plain.work / FILE).exists()
 
 
+@pytest.mark.slow
 def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
     chain = bench.chain("results", **SHORT | {"total_steps": 130, "evaluate_every_steps": 130})
     for first, last in ((0, 65), (65, 130)):
@@ -116,6 +122,7 @@ def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
     assert summarise(chain.run, chain.work)["measured_steps"] == 130 - 6
 
 
+@pytest.mark.slow
 def test_too_short_a_job_is_not_observed_and_damage_is_no_error(bench: Bench) -> None:
     chain = bench.chain("results", **SHORT | {"total_steps": 49, "evaluate_every_steps": 49}).train(forked=True)
     assert StepSplit.read(chain.work) is None

@@ -83,6 +83,7 @@ def test_every_precision_has_its_limits() -> None:
     assert set(evaluated.LOSS_LIMITS) == set(evaluated.METRIC_LIMITS) == precisions
 
 
+@pytest.mark.slow
 def test_no_table_by_precision_knows_tf32_for_both_alone() -> None:
     """Whatever table is added: a run in tf32_matmul looks its limits up there, too."""
     for path in sorted((ROOT / "scripts" / "relay").rglob("*.py")):

@@ -83,6 +83,7 @@ def passed(stages: list[Stage], batch: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [(name, n) for name in MODELS for n in range(1, MODELS[name][2] + 1)])
 def test_stages_compute_what_the_model_does(name: str, count: int) -> None:
     """Outputs, gradients, statistics and the names of the state, in training; outputs in evaluation; other shapes."""

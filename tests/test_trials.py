@@ -170,6 +170,7 @@ def test_lossy_communication_is_asked_about_in_the_runs_own_precision() -> None:
     assert all(t.precision == "fp64" for t in trials(exact))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     # A deep network takes minutes; the two differ in their norm.
@@ -236,6 +237,7 @@ def _in_slices(asked: Trial, data: TrialData, count: int, sent: torch.dtype) -> 
     return {name: p.detach() for name, p in parameters.items()}
 
 
+@pytest.mark.slow
 def test_a_reference_with_dropout_is_deterministic(gates: Gates) -> None:
     trained = []
     for disturbance in (1, 2):

@@ -37,6 +37,7 @@ def folder(slurm_folder: Path) -> Iterator[Path]:
     virtual_cluster("down", "--folder", place)
 
 
+@pytest.mark.slow
 @pytest.mark.slurm
 def test_it_outlives_its_command_and_takes_jobs_until_it_is_taken_down(folder: Path) -> None:
     assert "c[1-2]" in virtual_cluster("status", "--folder", folder).stdout

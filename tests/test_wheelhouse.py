@@ -23,6 +23,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / fetched(project(folder), folder)
 
 
+@pytest.mark.slow
 def test_a_wheelhouse_is_whole_checked_and_made_once(tmp_path: Path) -> None:
     mine = project(tmp_path / "project")
     place = fetched(mine, tmp_path)
@@ -35,6 +36,7 @@ def test_a_wheelhouse_is_whole_checked_and_made_once(tmp_path: Path) -> None:
     assert sorted(os.listdir(place.parent)) == [".lock", place.name]  # noqa: PTH208
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["damaged", "missing", "requirements"])
 def test_only_what_is_damaged_is_fetched_anew(tmp_path: Path, tiny: Path, fault: str) -> None:
     mine = project(tmp_path / "project")
@@ -52,6 +54,7 @@ def test_only_what_is_damaged_is_fetched_anew(tmp_path: Path, tiny: Path, fault:
     assert good.stat().st_ino == kept
 
 
+@pytest.mark.slow
 def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     mine = project(tmp_path / "project", spoil=True)
     with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
@@ -59,6 +62,7 @@ def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / wheelhouse.FOLDER) == [".lock"]  # noqa: PTH208
 
 
+@pytest.mark.slow
 def test_pips_own_configuration_is_respected(tmp_path: Path, tiny: Path) -> None:
     mine = project(tmp_path / "project")
     with pytest.raises(UserError, match=r"No matching distribution found for \S+==[^(]*$"):
@@ -84,6 +88,7 @@ def test_a_build_that_is_not_there_is_known_by_pips_words(tmp_path: Path, constr
     assert not pip.lacks("torch", said)
 
 
+@pytest.mark.slow
 def test_a_stray_wheel_is_not_taken_up(tmp_path: Path, tiny: Path) -> None:
     mine = project(tmp_path / "project")
     place = fetched(mine, tmp_path, **offline(tiny))

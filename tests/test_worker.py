@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
@@ -24,6 +26,7 @@ except ModuleNotFoundError:
     assert done.stdout.split() == ["True", "True", "True"], done.stderr
 
 
+@pytest.mark.slow
 def test_what_torch_imports_with_the_first_optimizer_is_there_before_and_is_not_looked_through() -> None:
     """Otherwise the collector would go through the compiler's objects while training."""
     program = """

@@ -64,6 +64,7 @@ def in_report(report: Path) -> tuple[dict[str, list[str]], dict[str, dict]]:
     return categories, found["results"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_every_job_of_every_chain(tmp_path: Path) -> None:
     config = {"repeats": 2, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
     config["comparisons"][1]["segment"] = {"epochs": 5}
@@ -120,6 +121,7 @@ def test_a_result_whose_records_are_deleted_is_kept_where_its_rule_is_forced(tmp
     assert result.read_text() == told
 
 
+@pytest.mark.slow
 def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
     config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}]}
     run, state = trained(tmp_path, config)
@@ -153,6 +155,7 @@ def test_a_skipped_strategy_says_why(tmp_path: Path) -> None:
     assert reason.startswith("skipped: single_gpu: needs a GPU")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -168,6 +171,7 @@ def test_a_mistake_in_the_config_is_one_line(tmp_path: Path, config: dict, expec
     assert "Traceback" not in printed
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed_before_anything_runs(tmp_path: Path) -> None:
     status, printed = snakemake(tmp_path, {"runtime_minutes": 30}, "plan")
     assert status == 0, printed
@@ -175,6 +179,7 @@ def test_the_plan_is_printed_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "results" / "runs").exists()
 
 
+@pytest.mark.slow
 def test_jobs_in_minutes_need_a_measured_speed(tmp_path: Path) -> None:
     status, printed = snakemake(tmp_path, {"segment": {"minutes": 30}}, "--dry-run")
     assert status == 1
