@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from relay.base.errors import UserError
 from relay.card.look import Data, look
@@ -83,6 +84,7 @@ class Sam(torch.optim.SGD):
 
 class Task"""
 MORE = "    width = 8\n"  # what is put here belongs to the class
+METHOD = MORE + "\n    def {}:\n        return {}\n\n"
 METRICS = MORE + "\n    def metrics(self, outputs, batch):\n        return {}\n\n"
 
 
@@ -132,6 +134,26 @@ MISTAKES = {
         changed(MORE, MORE + "    learning_rate = '1e-3'\n"),
         "learning_rate is '1e-3'; allowed: a number above 0",
         "learning_rate =",
+    ),
+    "clipping at nothing": (
+        changed(MORE, MORE + "    clip_grad_norm = 0\n"),
+        "clip_grad_norm is 0; allowed: a number above 0",
+        "clip_grad_norm =",
+    ),
+    "an average of weights": (
+        changed(MODEL, "        return torch.optim.swa_utils.AveragedModel(Network())\n"),
+        "model() has an average of weights (the model itself), and steps update no other weights than those",
+        "def model",
+    ),
+    "boxes": (
+        changed(
+            MORE,
+            METHOD.format(
+                "collate_fn(self, samples)", "torch.zeros(len(samples), 4), [torch.zeros(3, 4)] * len(samples)"
+            ),
+        ),
+        "such as boxes, padded, with a mask",
+        "def collate_fn",
     ),
     "a schedule": (
         changed(MORE, MORE + "    schedule = {'kind': 'cosin'}\n"),
@@ -266,7 +288,8 @@ MISTAKES = {
     ),
     "two optimizers": (
         changed(OPTIMIZER, OPTIMIZER.rstrip() + ", None\n"),
-        "optimizer() returned tuple; allowed: one alone, with groups of parameters; a torch.optim.Optimizer",
+        "optimizer() returned tuple; a step has one loss and one backward pass; allowed: a torch.optim.Optimizer, with "
+        "groups of parameters",
         "def optimizer",
     ),
     "several losses in a step": (
@@ -515,6 +538,20 @@ OF_TOKENS = "return {'size': (outputs * told).sum() / told.sum()}"
 OF_SAMPLES = "return {'size': (outputs * told).sum() / len(told), 'count': told.sum() / len(told)}"
 
 
+def test_a_training_may_begin_from_weights_in_a_file_beside_it(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    torch.save({"bias": torch.full((8,), 0.5)}, tmp_path / "start.pt")
+    read = """        made = Network()
+        made.first.load_state_dict(torch.load(Path(__file__).with_name("start.pt")), strict=False)
+        return made
+"""
+    text = changed(MODEL, read).replace("import random\n", "import random\nfrom pathlib import Path\n", 1)
+    found = looked(tmp_path, text.replace(MORE, MORE + '    files = ("start.pt",)\n'))
+    assert found.warnings == ()
+    assert not [each for each in recwarn if "meta" in str(each.message)]
+
+
 def test_a_mean_over_tokens_is_told_and_not_refused(tmp_path: Path) -> None:
     found = looked(tmp_path, changed(MORE, MORE + TOKENS.format(OF_TOKENS)))
     assert found.task.metrics == ("size",)
@@ -523,7 +560,6 @@ def test_a_mean_over_tokens_is_told_and_not_refused(tmp_path: Path) -> None:
     assert looked(tmp_path, changed(MORE, MORE + TOKENS.format(OF_SAMPLES))).warnings == ()
 
 
-METHOD = MORE + "\n    def {}:\n        return {}\n\n"
 JOINS = METHOD.format("collate_fn(self, samples)", "{}")
 PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tensor(index % 3)\n").replace(
     MORE,

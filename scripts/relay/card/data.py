@@ -74,8 +74,8 @@ def _check_leaves(kind: Any, method: str, batch: Batch, count: int) -> None:
             raise mistake(
                 kind,
                 method,
-                f"{where} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, "
-                "as the first dimension",
+                f"{where} of {count} samples has the shape {list(leaf.shape)}; allowed: {count}, the samples, as the "
+                "first dimension; what has another number in each sample, such as boxes, padded, with a mask",
             )
         if leaf.device.type != "cpu":
             raise mistake(

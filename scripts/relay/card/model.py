@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,7 @@ def _on_meta(bound: BoundTask) -> nn.Module | None:
     apart = copy.copy(bound)
     apart.__dict__["own"] = copy.copy(bound.own)  # it may keep what it makes
     try:
-        with META, emptied():
+        with META, emptied(), warnings.catch_warnings(action="ignore"):  # weights that are read are not copied there
             model = batches.model_of_type(apart.built(), bound.dtype)
     except Exception:  # whatever it is, the CPU tells whether it is a mistake
         return None

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
 from relay.process.devices import is_gpu
@@ -134,6 +135,11 @@ class BoundTask:
         return model
 
     def _check(self, model: nn.Module) -> None:
+        if averages := [name for name, module in model.named_modules() if isinstance(module, AveragedModel)]:
+            raise UserError(
+                f"task {self.spec.name}: model() has an average of weights ({averages[0] or 'the model itself'}), and "
+                "steps update no other weights than those that are trained; allowed: the model without it"
+            )
         for name, parameter in model.named_parameters():
             if is_lazy(parameter):
                 raise UserError(
@@ -215,8 +221,10 @@ class BoundTask:
         made: Any = self.own.optimizer(list(parameters))
         if not isinstance(made, torch.optim.Optimizer):
             got = type(made).__name__
-            one = "one alone, with groups of parameters; " if isinstance(made, (tuple, list)) else ""
-            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; allowed: {one}a torch.optim.Optimizer")
+            why, one = "", "a torch.optim.Optimizer"
+            if isinstance(made, (tuple, list)):
+                why, one = "a step has one loss and one backward pass; ", f"{one}, with groups of parameters"
+            raise UserError(f"task {self.spec.name}: optimizer() returned {got}; {why}allowed: {one}")
         for group in made.param_groups:
             group |= self.spec.optimizer_options
             group["lr"] = float(group["lr"])  # a tensor of the user's would be changed in place
