@@ -43,7 +43,7 @@ REQUEUE_PAUSE_SECONDS = 10.0
 
 
 def snakemake(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "snakemake", *arguments]
+    return [sys.executable, "-P", "-m", "snakemake", *arguments]
 
 
 def here(arguments: Sequence[str]) -> int:

@@ -174,7 +174,7 @@ class Day:
 
     def _snakemake(self, folder: str) -> list[str | Path]:
         """The workflow, in a folder of its own."""
-        words = [self.python, "-m", "snakemake", "--snakefile", ROOT / "Snakefile"]
+        words = [self.python, "-P", "-m", "snakemake", "--snakefile", ROOT / "Snakefile"]
         return [*words, "--profile", ROOT / "profiles/local", "--directory", self.work / folder]
 
     def run(self, part: Part, until: float) -> None:

@@ -52,7 +52,7 @@ def main() -> int:
     held.release()
     if snakemake is not None:
         sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "snakemake", *snakemake])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "snakemake", *snakemake])
     print("The next call of snakemake trains them.")
     return 0
 

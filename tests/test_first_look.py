@@ -32,7 +32,7 @@ MISTAKES = {
     "--configfile open.yaml": "open.yaml: line 2, column 5: is no YAML: ",
     "--configfile dashes.yaml": "dashes.yaml: is empty; allowed: keys and values",
     "--configfile empty.yaml": "empty.yaml: is empty; allowed: keys and values",
-    "--configfile itself.yaml": "itself.yaml: is more than 1,000,000 characters with its aliases (*name) written out",
+    "--configfile itself.yaml": "itself.yaml: is no YAML: Circular reference detected",
     "--configfile mine.yaml ddp": "--configfile: there is no file 'ddp'; a target has to stand before --configfile",
     "--configfile no.yaml": "no.yaml: cannot be read: No such file or directory",
     "--configfile tab": "tab: cannot be read: Is a directory",

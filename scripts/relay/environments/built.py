@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relay.base.errors import UserError
-from relay.environments import nvcc, patience
+from relay.environments import nvcc, patience, pip
 from relay.environments.lock_text import ENTRY
 from relay.environments.recipes import RECIPES, Recipe
 from relay.spec import cuda
@@ -156,7 +155,6 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "UV_"))}
     environment |= {"MAX_JOBS": str(min(cpus, MOST_CPUS)), "MAKEFLAGS": f"-j{min(cpus, MOST_CPUS)}"}
     environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}", **variables}
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
     with tempfile.TemporaryDirectory(prefix="torch-relay-build-") as text, log.open("w", encoding="utf-8") as said:
         folder = Path(text)
         (folder / "tmp").mkdir()
@@ -164,7 +162,13 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
         (folder / "source.txt").write_text(entry, encoding="utf-8")
         plainly = ["--no-deps", "--no-build-isolation"]
         source = ["--no-binary=:all:", "--require-hashes", "--requirement", str(folder / "source.txt")]
-        _run([*pip, "download", *plainly, *source, "--dest", str(folder / "sdist")], environment, log, said, name)
+        _run(
+            [*pip.program(python), "download", *plainly, *source, "--dest", str(folder / "sdist")],
+            environment,
+            log,
+            said,
+            name,
+        )
         unpacked = _unpacked(next((folder / "sdist").glob("*.tar.gz")), folder / "source")
         try:
             recipe.patch(unpacked)
@@ -172,7 +176,7 @@ def _build(entry: str, recipe: Recipe, python: Path, variables: dict[str, str], 
             raise UserError(f"{name}: {error}") from None
         wheels = ["--wheel-dir", str(folder / "wheel"), str(unpacked)]
         with patience.told(f"building {name}"):
-            _run([*pip, "wheel", *plainly, *wheels], environment, log, said, name)
+            _run([*pip.program(python), "wheel", *plainly, *wheels], environment, log, said, name)
         _keep(next((folder / "wheel").glob("*.whl")), place)
     print(f"  built in {time.monotonic() - started:.0f} s, kept in {place}", flush=True)
 

@@ -165,8 +165,8 @@ def _from_wheelhouse(environment: Mapping[str, Any], place: Path, lock: int) -> 
 
 def _from_site(environment: Mapping[str, Any], place: Path, lock: int) -> None:
     """Install the site's own wheels by name. Its modules set PIP_CONFIG_FILE, so that pip finds them."""
-    installer.run([str(_python(environment)), "-m", "venv", str(place)], [lock], place=place)
-    pip = [str(place / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    installer.run([str(_python(environment)), "-I", "-m", "venv", str(place)], [lock], place=place)
+    pip = [str(place / "bin" / "python"), "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
     try:
         installer.run([*pip, "install", "--quiet", "--no-index", *environment["packages"]], [lock], place=place)
     except UserError as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, write_json
-from relay.environments import built, installer, patience
+from relay.environments import built, installer, patience, pip
 from relay.environments.lock_text import exactly, without
 from relay.environments.node_folder import clear, new_version, only_one, point, use
 from relay.environments.recipes import RECIPES
@@ -110,22 +110,23 @@ def site_packages(environment: Path) -> Path:
 def _install(lock: Path, folder: Path, held: int, arch_list: str | None) -> None:
     """Install what the driver's environment lacks: wheels with the lock's hashes, then what has to be built."""
     text = lock.read_text(encoding="utf-8")
-    installer.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
+    installer.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], [held], place=folder)
     drivers = Path(sysconfig.get_path("purelib")).resolve()  # not through a link, which may be gone later
     (site_packages(folder) / SEES_DRIVER).write_text(f"{drivers}\n", encoding="utf-8")
     python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(python)]
     wanted = folder / "wanted.txt"
     wanted.write_text(exactly(without(text, _not_fetched)), encoding="utf-8")
     checked = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     if wanted.stat().st_size:
         print(f"Fetching what stack {lock.stem} needs beside the driver's environment", flush=True)
         with patience.told(f"fetching for stack {lock.stem}"):
-            installer.run([*pip, "install", *checked, "--requirement", str(wanted)], [held], place=folder)
+            installer.run(
+                [*pip.program(python), "install", *checked, "--requirement", str(wanted)], [held], place=folder
+            )
     build = "cpu" if version("torch").endswith("+cpu") else "cuda"
     for entry in built.entries(text).values():
         wheel = built.wheel(entry, python, build, arch_list)
-        installer.run([*pip, "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
+        installer.run([*pip.program(python), "install", "--quiet", "--no-deps", str(wheel)], [held], place=folder)
     _check(lock, python)
 
 

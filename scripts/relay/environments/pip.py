@@ -36,9 +36,9 @@ class Taken:
 
 
 def program(python: Path | str) -> list[str]:
-    """The driver's pip, which selects wheels for a Python, its own or another one."""
+    """The driver's pip, for a Python, its own or another one. A `pip.py` in the working directory is not taken."""
     other = ["--python", str(python)] if str(python) != sys.executable else []  # which starts pip once more
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *other]
+    return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", *other]
 
 
 def complaint(said: Sequence[str]) -> str:

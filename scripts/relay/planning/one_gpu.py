@@ -57,7 +57,9 @@ def _decided() -> Sharing:
     preload = {"LD_PRELOAD": ":".join(filter(None, [_library(), os.environ.get("LD_PRELOAD")]))}
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     environment = os.environ | preload | {"PYTHONPATH": path}
-    asked = subprocess.run([sys.executable, "-c", _ASKED], env=environment, capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        [sys.executable, "-P", "-c", _ASKED], env=environment, capture_output=True, text=True, check=False
+    )
     if asked.returncode:
         last = (asked.stderr.strip().splitlines() or ["without a word"])[-1]
         return Sharing(why_not=f"torch could not be asked for its NCCL: {last}")

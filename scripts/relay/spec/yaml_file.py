@@ -65,9 +65,11 @@ def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
             raise _Refused(f"line {line}: a text of {len(node.value):,} characters; allowed: at most {LONGEST:,}")
         return 1 + len(node.value)
     if id(node) not in known:
-        known[id(node)] = MOST + 1  # until it is known: of itself, it has no end
+        known[id(node)] = 0  # until it is known
         parts = node.value if isinstance(node, yaml.SequenceNode) else [each for pair in node.value for each in pair]
         known[id(node)] = 1 + sum(_written_out(each, known) for each in parts)
+    elif not known[id(node)]:
+        raise ValueError("Circular reference detected")
     return known[id(node)]
 
 

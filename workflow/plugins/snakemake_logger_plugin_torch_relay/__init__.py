@@ -7,6 +7,7 @@ if this package were not there. `scripts/bootstrap.py` puts this folder on the p
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -33,7 +34,12 @@ def _root() -> Path | None:
         return None
     snakefile = None if given.mode else resolve_snakefile(given.snakefile, allow_missing=True)
     root = Path(snakefile).resolve().parent if snakefile else None
-    return root if root and (root / "workflow" / "plugins" / __name__).is_dir() else None
+    return root if root and (root / "workflow" / "plugins" / __name__).is_dir() and _is_trusted(root) else None
+
+
+def _is_trusted(root: Path) -> bool:
+    """Whether it is the checkout of this file, or one of this user's: in another's, looking would run their code."""
+    return Path(__file__).resolve().is_relative_to(root) or root.stat().st_uid == os.getuid()
 
 
 if _called() and (root := _root()):

@@ -1,0 +1,35 @@
+"""What lies in the folder from which one calls takes the place of no library, and is not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drive import snakemake
+from relay.environments import pip
+
+PLUGINS = Path(__file__).resolve().parents[1] / "workflow" / "plugins"
+PLANTED = "open('ran', 'w')\n"
+
+
+@pytest.mark.parametrize(("name", "program"), [("pip", pip.program(sys.executable)), ("random", snakemake([]))])
+def test_a_file_beside_the_config_shadows_no_module(tmp_path: Path, name: str, program: list[str]) -> None:
+    (tmp_path / f"{name}.py").write_text(PLANTED)
+    subprocess.run([*program, "--version"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_another_users_folder_is_not_looked_at_by_its_own_code(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").touch()
+    (tmp_path / "workflow" / "plugins" / "snakemake_logger_plugin_torch_relay").mkdir(parents=True)
+    (tmp_path / "scripts" / "relay" / "driver").mkdir(parents=True)
+    (tmp_path / "scripts" / "relay" / "driver" / "first_look.py").write_text(PLANTED + "check = print\n")
+    os.chown(tmp_path, 65534, -1)
+    program = [str(Path(sys.executable).with_name("snakemake")), "--version"]
+    subprocess.run(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PLUGINS)}, check=True)
+    assert not (tmp_path / "ran").exists()
