@@ -229,6 +229,7 @@ def test_a_large_file_is_not_copied_with_each_run() -> None:
             "the command starts 2 processes on a node (--nproc-per-node), and 1 are asked for",
         ),
         ({"command": COMMAND}, "placeholder {batch_per_process} has no value; give global_batch_size"),
+        ({"command": COMMAND, "devices_per_node": 2}, "placeholder {batch_per_process} has no value; give"),
         ({"command": "python train.py {momentum}"}, "placeholder {momentum} has no value; give momentum"),
     ],
 )

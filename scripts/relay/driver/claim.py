@@ -61,7 +61,7 @@ def claim(folder: Path) -> Claim:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         who = _holder(stream) or "one that just started"
-        remedy = "wait for its end or end it"
+        remedy = "`snakemake status` shows how far it is; wait for its end or end it"
         raise UserError(f"{folder}: another driver ({who}) works on these results; {remedy}") from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
