@@ -212,8 +212,8 @@ def test_a_script_of_ones_own_gets_the_launchers_line_the_threads_and_the_backen
     run = run_of(tree, identity)
     summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
     lines = own_script(run, request(run, [summary], None))
-    assert lines[:2] == ["export OMP_NUM_THREADS=3", "# in the script: torch.set_num_interop_threads(2)"]
-    backend = f'# in the script: torch.distributed.init_process_group("{shape.get("backend", "gloo")}")'
+    assert lines[:2] == ["export OMP_NUM_THREADS=3", "# in the script, first of all: torch.set_num_interop_threads(2)"]
+    backend = f'# in the script, first of all: torch.distributed.init_process_group("{shape.get("backend", "gloo")}")'
     assert (backend in lines) == bool(shape)
     assert [line[: len(told)] for line, told in zip(lines[-len(expected) :], expected, strict=True)] == expected
 
@@ -224,8 +224,9 @@ def test_a_script_of_ones_own_is_told_how_the_model_was_computed(tree: Tree) -> 
     run = run_of(tree, identity)
     summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
     assert own_script(run, request(run, [summary], None))[1:] == [
-        "# in the script: images = images.contiguous(memory_format=torch.channels_last)",
-        "# in the script: model.compile()",
+        "# Images were measured with the channels of each pixel side by side. The model stays as it is.",
+        "# in the script, in each step: images = images.contiguous(memory_format=torch.channels_last)",
+        "# in the script, before the first step: model.compile()",
         "python your_script.py",
     ]
 

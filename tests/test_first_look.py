@@ -11,7 +11,7 @@ import pytest
 
 import bootstrap
 from relay.base.errors import UserError
-from relay.driver.first_look import parsed
+from relay.driver.first_look import check, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
@@ -80,6 +80,15 @@ def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFi
 def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) -> None:
     given = parsed(["ddp", "-n", "--configfile", "mine.yaml", "--config", "gate={steps: 20}"])
     assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
+
+
+@pytest.mark.parametrize(("words", "more"), [("status", ["--cores", "1"]), ("status -j2", []), ("ddp", [])])
+def test_status_needs_no_number_of_cores(
+    folder: Path, words: str, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", given := ["snakemake", *words.split()])
+    check(given[1:])
+    assert sys.argv == ["snakemake", *words.split(), *more]
 
 
 def call(folder: Path, *arguments: str, python: str = sys.executable, **environment: str) -> tuple[int, str]:

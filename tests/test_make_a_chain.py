@@ -419,7 +419,16 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(
     ("limit", "seconds"),
-    [("30", 1800), ("2:30", 150), ("1:00:01", 3601), ("1-0", 86400), ("1-2:3", 93780), ("1-0:0:1", 86401), (5.5, 5.5)],
+    [
+        ("30", 1800),
+        ("0.5", 30),
+        ("2:30", 150),
+        ("1:00:01", 3601),
+        ("1-0", 86400),
+        ("1-2:3", 93780),
+        ("1-0:0:1", 86401),
+        (5.5, 5.5),
+    ],
 )
 def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -> None:
     assert time_limit.seconds_of(limit) == seconds

@@ -235,3 +235,9 @@ def test_a_large_file_is_not_copied_with_each_run() -> None:
 def test_what_cannot_run_is_skipped_with_its_reason(comparison: dict[str, Any], told: str) -> None:
     (reason,) = reasons({"command": "python train.py", **comparison})
     assert told in reason
+
+
+def test_a_batch_that_nobody_gave_is_not_called_indivisible() -> None:
+    (reason,) = reasons({"command": COMMAND, "devices_per_node": 2})
+    assert "has no value; give global_batch_size" in reason
+    assert "not divisible" not in reason

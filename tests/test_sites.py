@@ -239,6 +239,10 @@ def test_a_gpu_has_its_even_share_of_its_node_by_default(tmp_path: Path) -> None
     assert "partition gpus, 512,000 MB a node" in " ".join(render(found).split())
 
 
+def test_a_site_of_ones_own_need_not_say_where_it_was_tried(tmp_path: Path) -> None:
+    assert site(tmp_path, base=SMALL.replace("verified: in a test\n", "")).verified == "not stated"
+
+
 def test_memory_is_the_gpus_share_and_never_more_than_a_node_has() -> None:
     graham = load_site("graham", ROOT)
     gpus = graham.partition_for("cuda", 2, 1, 60)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from relay.base import lock
 from relay.base.clock import clock, duration
+from relay.driver import claim
 from relay.run_folder import attempts, chain
 from relay.slurm.commands import QueuedJob
 from relay.spec.looked import Looked
@@ -68,6 +70,29 @@ class Folder:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "results")
+
+
+def test_a_run_whose_last_job_has_ended_is_trained(folder: Folder) -> None:
+    """It was called begun, with 100 % of it."""
+    run = a_run()
+    chain.note_begun(folder.results / "runs" / run.id, "a-start")
+    for end in ENDS:
+        folder.write(f"runs/{run.id}/step-{end}.json", {"run": run.id, "step": end})
+    found = standing(run, "cpu", ENDS, folder.results, None)
+    assert (found.state, found.step, found.jobs_done, found.seconds_left) == ("trained", 300, 3, None)
+
+
+def test_a_driver_on_another_version_is_told(folder: Folder) -> None:
+    (folder.results / "here").mkdir(parents=True)
+    driver = claim.claim(folder.results / "here")
+    who = claim.working(folder.results / "here")
+    assert who.startswith(f"pid {os.getpid()} on ")
+    folder.write("code/planned.json", {"run cpu-1": {}, "gate cpu-3": {}})
+    (same,), (other,) = (page.driver(who, [a_run(n)], folder.results) for n in (1, 2))
+    assert same == f"driver: {who} works on these results"
+    assert other == f"{same}, on an earlier version of this plan: 1 other runs"
+    driver.release()
+    assert [*page.driver(claim.working(folder.results / "here"), [a_run()], folder.results)] == []
 
 
 def test_a_run_that_nobody_has_begun_is_to_do(folder: Folder) -> None:

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from relay.base.entry import print_anywhere
 from relay.base.files import write_json
 from relay.comparison import libtorch as libtorch_page
-from relay.driver import signals
+from relay.driver import claim, signals
 from relay.environments import locks, login_node
 from relay.equivalence.verdict import of_scripts
 from relay.planning import one_alone, shapes
@@ -228,6 +228,8 @@ def show_status():
         end="",
         flush=True,
     )
+    for line in status_page.driver(claim.working(Path.cwd()), PLAN.runs, RESULTS):
+        print(line, flush=True)
 
 
 def show_measured():

@@ -82,8 +82,13 @@ def wait_until_free(work: Path, seconds: float | None = None) -> None:
 
 def held(work: Path) -> bool:
     """Whether a process holds the directory just now. False where that cannot be seen."""
+    return locked(work / "lock")
+
+
+def locked(path: Path) -> bool:
+    """The same of a lock's own file."""
     try:
-        with (work / "lock").open("rb") as stream:
+        with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

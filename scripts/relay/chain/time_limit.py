@@ -23,6 +23,8 @@ def seconds_of(limit: float | str) -> float:
     Raises ChainError for any other.
     """
     if isinstance(limit, str):
+        if re.fullmatch(r"\d*\.\d+", limit.strip()):
+            return seconds_of(60 * float(limit))
         found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
         if not found:
             raise ChainError(f"time limit: '{limit}' is not allowed; allowed: {_FORMS}")

@@ -74,7 +74,7 @@ def noisy_node(each: SettingResult) -> Iterator[Warned]:
         return
     record = timed[odd.place]
     hosts = ", ".join(record.summary["hosts"]) if record.summary else ""
-    quicker = "it counts in the mean as the others do, which something else may have slowed down; measure again"
+    quicker = "it counts in the mean as the others do; perhaps something slowed those down: measure again"
     slower = "it counts in the mean as the others do; look at what else ran on that node then, or measure more repeats"
     yield Warned(
         "noisy node",

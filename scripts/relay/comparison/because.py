@@ -13,7 +13,7 @@ WORDS = {
     "compute": "computing",
     "communication": "communication that no computing hides",
     "optimizer": "updating the parameters",
-    "no_cpu": "being ready while no CPU is free",
+    "no_cpu": "waiting for a free CPU",
     "idle": "GPUs that wait for work",
 }
 

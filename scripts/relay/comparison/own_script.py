@@ -75,13 +75,14 @@ def _of_strategy(run: Run, asked: Request) -> Iterator[str]:
     shape = run.shape
     yield f"export OMP_NUM_THREADS={shape.threads}"
     if shape.interop_threads > 1:
-        yield f"# in the script: torch.set_num_interop_threads({shape.interop_threads})"
+        yield f"# in the script, first of all: torch.set_num_interop_threads({shape.interop_threads})"
     if run.computation.channels_last:
-        yield "# in the script: images = images.contiguous(memory_format=torch.channels_last)"
+        yield "# Images were measured with the channels of each pixel side by side. The model stays as it is."
+        yield "# in the script, in each step: images = images.contiguous(memory_format=torch.channels_last)"
     if run.computation.compile:
-        yield "# in the script: model.compile()"
+        yield "# in the script, before the first step: model.compile()"
     if shape.world_size > 1:
-        yield f'# in the script: torch.distributed.init_process_group("{shape.backend}")'
+        yield f'# in the script, first of all: torch.distributed.init_process_group("{shape.backend}")'
     step = f"srun --cpus-per-task={asked.cpus_per_task}"
     if shape.launcher == "srun":
         yield "# in the script: RANK is SLURM_PROCID, WORLD_SIZE is SLURM_NTASKS, LOCAL_RANK is SLURM_LOCALID"

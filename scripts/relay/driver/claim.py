@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from relay.base.errors import UserError
-from relay.base.lock import NO_LOCKS
+from relay.base.lock import NO_LOCKS, locked
 
 LOCK = Path(".snakemake/relay-driver.lock")
 
@@ -61,7 +61,7 @@ def claim(folder: Path) -> Claim:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         who = _holder(stream) or "one that just started"
-        remedy = "wait for its end or end it"
+        remedy = "`snakemake status` shows how far it is; wait for its end or end it"
         raise UserError(f"{folder}: another driver ({who}) works on these results; {remedy}") from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
@@ -75,6 +75,14 @@ def claim(folder: Path) -> Claim:
     # After the end of Snakemake's threads: local rules write results until then.
     atexit.register(held.release)
     return held
+
+
+def working(folder: Path) -> str:
+    """The driver that works on a folder's results, as it names itself; '' where there is none."""
+    if not locked(folder / LOCK):
+        return ""
+    with (folder / LOCK).open(encoding="utf-8", errors="replace") as stream:
+        return _holder(stream) or "one that just started"
 
 
 def _holder(stream: TextIO) -> str:

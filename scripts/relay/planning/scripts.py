@@ -225,15 +225,14 @@ def _problems(asked: Asked, setting: Setting, command: Command, here: Here) -> I
             f"the command starts {started} processes on a node (--nproc-per-node), and {shape.processes_per_node} are "
             "asked for; leave that option out, or write {processes_per_node}"
         )
-    used = {*placeholders(command.words)}
+    used, missing = {*placeholders(command.words)}, {*placeholders(script.command)}
     batch, given = setting.batch.global_batch_size, {*BATCHES} & used
     for parts, what, name in ((shape.devices, "devices", BATCHES[1]), (shape.world_size, "processes", BATCHES[2])):
-        if name in used and batch % parts:
+        if name in used - missing and batch % parts:
             yield f"global_batch_size {batch} is not divisible by {parts} {what}"
-    missing = placeholders(script.command)
     if given and any(name in missing for name in given):
         yield f"placeholder {{{min(given)}}} has no value; give global_batch_size or batch_per_device"
-    for name in missing:
+    for name in sorted(missing):
         if name not in (*OF_A_JOB, *BATCHES):
             yield f"placeholder {{{name}}} has no value; give {name} in the comparison"
 

@@ -52,7 +52,9 @@ class Site(Block):
 
     name: Text = Field(description="the cluster's name, which is also the name of this file")
     description: Text = Field(description="which cluster this is")
-    verified: Text = Field(description="where this file was tried, and where its values come from")
+    verified: Text = Field(
+        default="not stated", description="where this file was tried, and where its values come from"
+    )
     account: Text | None = Field(default=None, description="account that the cluster charges (sbatch --account)")
     account_required: bool = Field(default=False, description="whether the cluster refuses jobs without an account")
     qos: Text | None = Field(default=None, description="quality of service (sbatch --qos)")

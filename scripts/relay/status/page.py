@@ -14,11 +14,13 @@ from rich.text import Text
 from relay.base.clock import clock, duration
 from relay.base.files import read_json_or
 from relay.base.plain_text import plain_text
+from relay.run_folder.snapshot import PLANNED
+from relay.spec.run import Run
 from relay.status.runs import Standing, State
 
 COLUMNS = ("state", "trained", "jobs", "samples/s", "training left")
 LIVE = ("state", "step", "jobs", "samples/s", "ends about")
-ORDER: tuple[State, ...] = ("running", "queued", "begun", "failed", "to do", "done")
+ORDER: tuple[State, ...] = ("running", "queued", "begun", "trained", "failed", "to do", "done")
 GATES, SPOT_CHECKS = "equivalence/gates", "equivalence/spot_checks"
 
 
@@ -83,6 +85,15 @@ def verdicts(proofs: Mapping[str, Sequence[str]], results: Path) -> Iterator[str
         name = folder.rpartition("/")[2].replace("_", " ")
         told = f"{name}: {sum(verdict is not None for verdict in verdicts)} of {len(ids)} done"
         yield f"{told}, {against} against a setting (the report says why)" if against else told
+
+
+def driver(who: str, runs: Iterable[Run], results: Path) -> Iterator[str]:
+    """That a driver works meanwhile, and whether on these runs; nothing where there is none (`who` is '')."""
+    planned = read_json_or(results / "code" / PLANNED, {})
+    its = {name.removeprefix("run ") for name in planned if name.startswith("run ")}
+    others = "" if its & {run.id for run in runs} else f", on an earlier version of this plan: {len(its)} other runs"
+    if who:
+        yield f"driver: {who} works on these results{others}"
 
 
 def _passed(verdict: Mapping[str, object]) -> bool:

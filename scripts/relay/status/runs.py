@@ -1,4 +1,4 @@
-"""How each run of a plan stands: done, failed, running, queued, begun, or still to do."""
+"""How each run of a plan stands: done, failed, running, queued, begun, trained, or still to do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from relay.run_folder.places import Places
 from relay.slurm.commands import QueuedJob, waits
 from relay.spec.run import Run
 
-# "begun": no job of it runs or waits just now.
-State = Literal["done", "failed", "running", "queued", "begun", "to do"]
+# "begun": no job of it runs or waits just now. "trained": so is all of it, and its summary comes next.
+State = Literal["done", "failed", "running", "queued", "begun", "trained", "to do"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ def standing(
     done = [end for end in ends or () if places.state(end).exists()]
     known = None if run.strategy.script else _pace(places)  # nobody knows how many steps a script has
     state, why = _state(places, run, queue)
+    if state == "begun" and run.length.total_steps in done:
+        state = "trained"
     left = max(0.0, known.seconds_to(run.length.total_steps)) if known else None
     if left is not None and known is not None and state == "running":
         left = max(0.0, left - (time.time() - known.reached))
@@ -64,7 +66,7 @@ def standing(
         jobs_done=len(done),
         jobs=len(ends) if ends is not None else None,
         samples_per_second=known.steps_per_second * run.batch.global_batch_size if known else None,
-        seconds_left=None if state in ("done", "failed") else left,
+        seconds_left=None if state in ("done", "trained", "failed") else left,
         why=why,
     )
 
