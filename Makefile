@@ -78,7 +78,7 @@ stacks: install-dev  ## Make the environments of the stacks that tests use (buil
 test: lint stacks  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
 	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
-test-quick: install-dev  ## Run the quick tests: the inner loop, at most 3 minutes
+test-quick: install-dev  ## Run the quick tests: the inner loop, about 5 minutes on 2 cores
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
 
 test-long: install-dev  ## Run the long campaigns alone, and the combinations that make test leaves out

@@ -89,7 +89,7 @@ def test_a_file_in_the_place_of_a_folder_that_snakemake_looks_at_is_named(tmp_pa
     finally:
         driver.end()
     assert (status, "Traceback" in printed) == (1, False)
-    told = f"error: {prepared}/manifest.json: Not a directory; look at what is there, and move it away"
+    told = f"error: {prepared}: Not a directory; look at what is there, and move it away"
     assert printed.splitlines()[-1] == told
 
 
