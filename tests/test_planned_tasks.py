@@ -107,7 +107,7 @@ def test_a_module_beside_the_file_changes_the_run_and_is_frozen_with_it(own: Pat
     seen(config)
     (before,) = planned(config).runs
     frozen = freeze(None, before.task.file, folder=own / "code")
-    assert sorted(path.name for path in (frozen / "relay/own_task").iterdir()) == ["helper.py", "my_task.py"]
+    assert sorted(path.name for path in (frozen / "relay/own_task").glob("*.*")) == ["helper.py", "my_task.py"]
     (own / "helper.py").write_text("FEATURES = 12\n")
     seen(config)
     (after,) = planned(config).runs

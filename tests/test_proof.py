@@ -19,8 +19,8 @@ from relay.proof.campaign import ended_after, markdown, row
 ROOT = Path(__file__).resolve().parents[1]
 SAID = {
     "parts": [
-        {"trial": "algorithm", "compared": "losses", "figure": 2e-15},
-        {"trial": "algorithm", "compared": "outputs", "figure": 0.0},
+        {"trial": "algorithm", "compared": "losses", "figure": 2e-15, "passed": True},
+        {"trial": "algorithm", "compared": "outputs", "figure": 0.0, "passed": True},
     ],
     "problems": [],
     "equivalent": True,
