@@ -145,7 +145,7 @@ def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:
     """For which longer trainings another setting would end first: the one for which that is so soonest."""
     others = [each.other for each in answer.others]
     turns = [(epochs, each) for each in others if (epochs := ends_first_from(each, best, answer.rules.margin))]
-    longer = [(epochs, each.name, each) for epochs, each in turns if epochs > best.times * best.run.length.epochs]
+    longer = [(epochs, each.name, each) for epochs, each in turns if epochs > best.run.length.epochs]
     if longer:
         epochs, name, other = min(longer)
         once, its = (seconds(each.start_and_epoch[0]) for each in (best, other))

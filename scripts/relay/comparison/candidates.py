@@ -38,13 +38,9 @@ class Rules:
 
 @dataclass(frozen=True)
 class Candidate(SettingResult):
-    """A setting that may be recommended, and what it occupies, in CPU cores.
-
-    `times`: how many times as long as its runs the training is for which it may be.
-    """
+    """A setting that may be recommended, and what it occupies, in CPU cores."""
 
     cost: float
-    times: float = 1.0
 
     @property
     def rates(self) -> list[float]:
@@ -52,7 +48,7 @@ class Candidate(SettingResult):
         if self.run.strategy.script:
             return self.speeds
         timed = [record for record in self.records if record.summary and record.speed]
-        return [1 / whole_seconds(record.run, record.summary or {}, self.times) for record in timed]
+        return [1 / whole_seconds(record.run, record.summary or {}) for record in timed]
 
     @property
     def rate(self) -> float:
@@ -69,8 +65,7 @@ class Candidate(SettingResult):
     def start_and_epoch(self) -> tuple[float, float]:
         """Seconds that a training takes once, and for each epoch with its evaluations and saves: the repeats' means."""
         once = fmean(once_seconds(summary) for summary in self.summaries)
-        epochs = self.times * self.run.length.epochs
-        return once, (1 / self.rate - once) / epochs
+        return once, (1 / self.rate - once) / self.run.length.epochs
 
     @property
     def on_gpus(self) -> bool:
