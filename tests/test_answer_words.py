@@ -11,7 +11,7 @@ from relay.comparison import answer_words as words
 from relay.comparison.page_words import how_long
 from relay.comparison.wording import headlines
 from results_tree import Tree
-from test_answer import LARGE, ON_GPU, answer_of, told
+from test_answer import ON_GPU, answer_of, told
 
 pytest_plugins = ["results_tree"]
 STEADY = [1000.0, 1002.0, 998.0]
@@ -40,7 +40,7 @@ def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
 
 def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
     for number in range(40):
-        tree.setting("cpu", STEADY, name=f"s{number}", warmup_steps=number)
+        tree.setting("cpu", [1000.0, 1002.0, 998.0, 1001.0, 999.0], name=f"s{number}", warmup_steps=number)
     found = answer_of(tree)
     assert words.certainty(found).count("cpu (") == 3
     assert "and 36 more train equally fast" in words.certainty(found)
@@ -51,20 +51,20 @@ def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
 
 def test_doubts_are_told_apart(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1010.0, 990.0])
-    tree.setting("cpu", [1350.0, 1400.0, 1430.0], cpus_per_task=2, threads=2)
-    tree.setting("ddp", [1350.0, 1400.0, 1430.0], devices_per_node=2)
+    tree.setting("cpu", [1350.0, 1415.0, 1415.0], cpus_per_task=2, threads=2)
+    tree.setting("ddp", [1350.0, 1415.0, 1415.0], devices_per_node=2)
     found = words.certainty(answer_of(tree))
     assert found.startswith(
-        "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.31 and 1.49) and ddp (2 "
-        "procs, 1 thread, resident) 1.39 times (between 1.31 and 1.49). Because they cost twice as much, I recommend "
+        "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.26 and 1.55) and ddp (2 "
+        "procs, 1 thread, resident) 1.39 times (between 1.26 and 1.55). Because they cost twice as much, I recommend "
         "them only if they are at least 1.40 times as fast. "
     )
 
 
 def test_many_doubts_of_many_costs_make_no_endless_answer_whatever_their_names(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1600.0, 1200.0])
+    tree.setting("cpu", [1300.0, 1000.0, 1150.0])
     for cores in range(2, 12):
-        speeds = [0.7 * cores * speed for speed in (1000.0, 1600.0, 1200.0)]
+        speeds = [0.68 * cores * speed for speed in (1000.0, 1300.0, 1100.0)]
         tree.setting("ddp", speeds, name=f"s{cores}", devices_per_node=cores, options={"hook": "{0} {x}"})
     found = words.certainty(answer_of(tree))
     assert found.startswith("Not certain. ")
@@ -77,8 +77,7 @@ def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
     found = answer_of(tree)
     assert found.certainty == "unclear"
-    assert "A GPU may not pay. " in told(found)
-    assert "Do not ask for a GPU" not in told(found)
+    assert "A GPU is worth it where an hour of it costs less than 11 hours of a CPU core" in told(found)
 
 
 def test_an_idle_gpu_is_evidence_against_it(tree: Tree) -> None:
@@ -88,10 +87,10 @@ def test_an_idle_gpu_is_evidence_against_it(tree: Tree) -> None:
 
 
 def test_a_gpu_that_costs_less_than_the_cpus_is_held_against_what_it_would_have_to_do(tree: Tree) -> None:
-    """48 cores count as four GPUs: they have to be 2.8 times as fast, and a GPU would do from 1 / 2.8 on."""
+    """48 cores that are five times as fast pay from 0.7 × 48 / 5 cores for a GPU on."""
     tree.setting("cpu", STEADY, cpus_per_task=48)
     tree.setting("single_gpu", times(0.2), **ON_GPU)
-    assert "It would have to be 0.36 times as fast." in told(answer_of(tree))
+    assert "A GPU is worth it where an hour of it costs less than 6.7 hours of a CPU core" in told(answer_of(tree))
 
 
 def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree: Tree) -> None:
@@ -100,18 +99,14 @@ def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree
     found = answer_of(tree)
     assert found.best
     assert found.best.on_gpus
-    assert "Do not ask for a GPU" not in told(found)
-    assert "A GPU pays" not in told(found)
-    assert (
-        "is the fastest: it trains 2.50 times as fast (between 2.49 and 2.51). But it takes "
-        "4.0 times the CPU cores, where a GPU counts as 12. It would have to be 2.8 times as fast."
-    ) in told(found)
+    assert told(found).count("The best setting on CPUs, cpu (1 proc, 1 thread, resident), is 2.50 times as fast") == 1
+    assert "A GPU is worth it where an hour of it costs less than 13 hours of a CPU core; here" in told(found)
 
 
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree, losses: tuple[float, float], warned: bool) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}
-    tree.setting("cpu", times(3), **LARGE, summary={"test_loss": losses[0]}, **nothing)
+    tree.setting("cpu", times(3), loader="dataloader", summary={"test_loss": losses[0]}, **nothing)
     tree.setting("cpu", STEADY, summary={"test_loss": losses[1]}, **nothing)
     assert ("It learns less in these epochs: " in told(answer_of(tree))) is warned
 
@@ -141,8 +136,8 @@ def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> Non
 
 def test_a_useless_interval_is_told_in_numbers(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 2000.0], cpus_per_task=2, threads=2)
-    tree.setting("cpu", [700.0, 1600.0])
+    tree.setting("cpu", [1600.0, 700.0])
     said = words.certainty(answer_of(tree))
-    assert re.search(r"looks 1\.34 times as fast \(between 0\.\d+ and \d+\.\d+\)", said), said
+    assert re.search(r"looks 1\.34 times as fast \(between under 0\.001 and over 1,000\)", said), said
     assert "Two repeats tell nothing here: their speeds are too far apart." in said
     assert "perhaps a tenth" not in said

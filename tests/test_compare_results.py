@@ -52,7 +52,7 @@ def test_settings_that_differ_in_what_changes_no_result_are_the_same(two: tuple[
 
 def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tree, Tree]) -> None:
     noisy = [1000.0, 1300.0, 1150.0]
-    for tree, factor in zip(two, (1.0, 1.1), strict=True):
+    for tree, factor in zip(two, (1.0, 1.2), strict=True):
         tree.setting("cpu", times(factor), loader="resident")
         tree.setting("cpu", times(factor, noisy), loader="dataloader")
     changes = found(two)

@@ -206,7 +206,7 @@ def test_every_key_of_a_comparison_refuses_nonsense_by_its_name(key: str) -> Non
 def test_a_misspelt_key_is_guessed_and_a_strange_one_is_not() -> None:
     (close,), (strange,) = refusal("epoch: 3"), refusal("zzz: 3")
     assert close.startswith("config: epoch: 3 has an unknown key; did you mean 'epochs'? allowed: ")
-    assert strange.startswith("config: zzz: 3 has an unknown key; allowed: checkpoint_every_epochs, ")
+    assert strange.startswith("config: zzz: 3 has an unknown key; allowed: answer, checkpoint_every_epochs, ")
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -67,8 +67,11 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     assert told.startswith("Not certain. ")
     assert told.endswith(
         "More repeats will hardly help. The fastest repeat of cpu (1 proc, 2 threads, resident) was 2.6 times as fast "
-        "as its slowest. A likely reason: other programs used up to 0.83 CPUs meanwhile. "
-        "Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs."
+        "as its slowest. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs. "
+        "Even then it is not certain, because other programs used up to 0.83 CPUs meanwhile; one repeat decides it. "
+        "Without repeat 2 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 2 threads, "
+        "resident) would be recommended. Measure it again: `rm -r results/runs/cpu-0-r1`, and give the same command "
+        "again."
     )
 
 
@@ -123,8 +126,12 @@ PLACES: list[tuple[dict[str, list[Any]], str]] = [
     ({"hosts": [["n2"]] * 3}, "all repeats of {slow} ran on n2, and none of {fast} did"),
     ({"hosts": [["n2"], ["n3"], ["n4"]]}, ""),  # the spread between nodes is in its interval
     ({"hosts": [["n1"], ["n2"], ["n2"]]}, ""),
+    ({"hosts": [["n5"], ["n5", "n1"], ["n5"]]}, "all repeats of {slow} ran on n5, and none of {fast} did"),
     ({"device_name": ["Intel Xeon"] * 3}, "{fast} ran on AMD EPYC, and {slow} on Intel Xeon"),
-    ({"device_name": ["Intel Xeon", "AMD EPYC", "AMD EPYC"]}, ""),
+    (
+        {"device_name": ["Intel Xeon", "AMD EPYC", "AMD EPYC"]},
+        "{fast} ran on AMD EPYC, and {slow} on AMD EPYC and Intel Xeon",
+    ),
     (
         {"started_at": [f"2026-06-0{day}T03:04:05+00:00" for day in (1, 2, 3)]},
         "{fast} was measured on 2026-01-03, and {slow} on 2026-06-01",

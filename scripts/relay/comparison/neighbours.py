@@ -60,17 +60,18 @@ def places(settings: Sequence[SettingResult]) -> list[str]:
 
 def _hardware(one: SettingResult, other: SettingResult) -> str:
     names = [{each["device_name"] for each in setting.summaries if each.get("device_name")} for setting in (one, other)]
-    if not all(names) or names[0] & names[1]:
+    if not all(names) or names[0] == names[1]:
         return ""
     return f"{one.name} ran on {listing(sorted(names[0]))}, and {other.name} on {listing(sorted(names[1]))}"
 
 
 def _nodes(one: SettingResult, other: SettingResult) -> str:
-    """All repeats of one setting on the same nodes, and none of the other's there."""
+    """All repeats of one setting on a node, and fewer than half of the other's there."""
     for setting, beside in ((one, other), (other, one)):
         its, others = ([frozenset(each["hosts"]) for each in some.summaries] for some in (setting, beside))
-        if its and others and len({*its}) == 1 and not frozenset.union(*others) & its[0]:
-            return f"all repeats of {setting.name} ran on {listing(sorted(its[0]))}, and none of {beside.name} did"
+        for node in sorted(frozenset.intersection(*its)) if its and others else ():
+            if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
+                return f"all repeats of {setting.name} ran on {node}, and {there or 'none'} of {beside.name} did"
     return ""
 
 
