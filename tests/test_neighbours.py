@@ -182,3 +182,15 @@ def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree, steps: list[int]
     assert found.short == reason.format(slow=found.candidates[1].name)
     assert found.certainty == ("likely" if reason else "winner")
     assert words.certainty(found).endswith("Train longer, with more `epochs`.") is bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "certain"), [([1.2, 1.15, 1.1], False), ([0.8, 0.85, 0.9], False), ([1.2, 0.9, 1.0], True)]
+)
+def test_what_is_faster_in_the_second_half_is_no_steady_state(tree: Tree, ratios: list[float], certain: bool) -> None:
+    tree.setting("cpu", STEADY, summary=ALONE)
+    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+    tree.record(slow, second_half_ratio=ratios)
+    found = answer_of(tree)
+    assert found.certainty == ("winner" if certain else "likely")
+    assert ("in the second half of its timed steps" in found.short) is not certain

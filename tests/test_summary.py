@@ -218,6 +218,16 @@ def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: 
     assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
 
 
+def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Written, run: Run) -> None:
+    """The steps that are timed are twice as fast in their second half."""
+    line = {"blocks": [[0, 1, 0.1, 0.0, 1], [1, 2, 1.0, 0.0], [2, 3, 0.1, 0.0, 1], [3, 4, 0.5, 0.0]]}
+    written.attempt(begin(), line | {"losses": [1, 2, 3, 4]}, {"end": 4} | END, started=0, ended=4)
+    found = written.summary(changed(run, warmup_steps=0))
+    assert (found["measured_steps"], found["train_seconds"]) == (2, pytest.approx(1.7))
+    assert found["samples_per_second"] == pytest.approx(2 * run.batch.global_batch_size / 1.5)
+    assert found["second_half_ratio"] == pytest.approx(2)
+
+
 @pytest.mark.parametrize("count", [1, 199, 200, 201, 399, 400, 1234])
 def test_the_loss_curve_is_thinned_and_keeps_its_last_point(written: Written, run: Run, count: int) -> None:
     written.attempt(begin(), steps(0, count, each=50), {"end": count} | END, started=0, ended=2)

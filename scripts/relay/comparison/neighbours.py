@@ -12,10 +12,12 @@ from itertools import combinations
 from typing import Any
 
 from relay.comparison.measured import SettingResult
+from relay.comparison.statistics import geometric_mean
 from relay.comparison.wording import listing, number, seconds
 from relay.spec.labels import counted
 
 APART = timedelta(hours=12)  # between the last start of one setting and the first of another: other days
+STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
@@ -87,7 +89,7 @@ def _days(one: SettingResult, other: SettingResult) -> str:
 
 
 def hardly_timed(settings: Sequence[SettingResult]) -> str:
-    """Which setting has the repeat that was timed for the shortest time, if that is too short; else ''.
+    """Which setting's repeat was timed for the shortest time, if that is too short, or has no steady state; else ''.
 
     Commands of the user's are left out: what they count are not always steps.
     """
@@ -100,6 +102,15 @@ def hardly_timed(settings: Sequence[SettingResult]) -> str:
     ]
     short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
     if not short:
-        return ""
+        return _unsteady(settings)
     time, steps, name = min(short)
     return f"{name} was timed for {seconds(time)} ({counted(steps, 'step')}), which is too short"
+
+
+def _unsteady(settings: Sequence[SettingResult]) -> str:
+    """Which setting was faster or slower in the second half of its timed steps, in the mean of its repeats; else ''."""
+    for each in settings:
+        ratios = [found for summary in each.summaries if (found := summary.get("second_half_ratio"))]
+        if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
+            return f"{each.name} was {number(ratio, 2)} times as fast in the second half of its timed steps"
+    return ""
