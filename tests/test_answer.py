@@ -53,10 +53,10 @@ def test_a_known_winner_is_found_and_its_runner_up(tree: Tree) -> None:
     assert found.runner_up.other.row["setting"] == "second"
     assert found.runner_up.ratio.value == pytest.approx(0.9, rel=1e-3)
     assert {each.relation for each in found.others} == {"slower"}
-    slow = next(each for each in found.wrong if "dataloader" in each.name)
-    assert slow.times_as_long == pytest.approx(2, rel=1e-2)
+    assert found.best
     hours = 44 * 64 / 1000 / 3600  # of the recommended training, on two cores
-    assert (slow.more_gpu_hours, slow.more_core_hours) == (0, pytest.approx(2 * hours, rel=1e-2))
+    assert (found.best.training_hours, found.best.spent) == pytest.approx((hours, 2 * hours), rel=1e-2)
+    assert of(found, "third").other.spent == pytest.approx(4 * hours, rel=1e-2)
     assert words.certainty(found) == (
         "Certain for these measurements: even at the edges of the 95 % intervals the recommendation stays the same."
     )
@@ -331,8 +331,6 @@ def test_who_ends_the_whole_training_first_is_recommended_and_beyond_which_lengt
     assert answer.best.run.setting_id == "quick"
     (other,) = answer.others
     assert other.ratio.value == pytest.approx((28.16 + 9) / (25.6 + 600), rel=0.01)
-    (wrong,) = answer.wrong
-    assert wrong.times_as_long == pytest.approx((25.6 + 600) / (28.16 + 9), rel=0.01)
     (line,) = [each for each in words.reasons(answer) if "would end first" in each]
     assert line.startswith("For more than 460 epochs, ")  # 591 s, by the 1.28 s that each takes less
     assert line.endswith("But its start takes 10 min, beside 9.0 s.")

@@ -139,5 +139,4 @@ def test_a_useless_interval_is_told_in_numbers(tree: Tree) -> None:
     tree.setting("cpu", [1600.0, 700.0])
     said = words.certainty(answer_of(tree))
     assert re.search(r"looks 1\.34 times as fast \(between under 0\.001 and over 1,000\)", said), said
-    assert "Two repeats tell nothing here: their speeds are too far apart." in said
     assert "perhaps a tenth" not in said

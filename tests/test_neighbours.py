@@ -67,7 +67,7 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     assert told.startswith("Not certain. ")
     assert told.endswith(
         "More repeats will hardly help. The fastest repeat of cpu (1 proc, 2 threads, resident) was 2.6 times as fast "
-        "as its slowest. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs. "
+        "as its slowest. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it costs least an hour. "
         "Even then it is not certain, because other programs used up to 0.83 CPUs meanwhile; one repeat decides it. "
         "Without repeat 2 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 2 threads, "
         "resident) would be recommended. Measure it again: `rm -r results/runs/cpu-0-r1`, and give the same command "

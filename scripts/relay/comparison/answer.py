@@ -20,8 +20,6 @@ from relay.comparison.candidates import (
     Rules,
     chosen,
     compared,
-    cores,
-    gpus,
     least_speed_up,
     rules_of,
 )
@@ -51,16 +49,6 @@ class LeftOut:
     name: str
     category: str
     reason: str
-
-
-@dataclass(frozen=True)
-class WrongChoice:
-    """A training with another setting: its time over the recommended one's, and the hours of devices that it adds."""
-
-    name: str
-    times_as_long: float
-    more_gpu_hours: float
-    more_core_hours: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +81,6 @@ class Answer:
     script: str = SCRIPT
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
-    wrong: Sequence[WrongChoice] = ()
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
     neighbours: Sequence[str] = ()
@@ -247,7 +234,6 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
-        wrong=[_wrong(best, each.other) for each in others],
         **told,
     )
     return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
@@ -325,16 +311,6 @@ def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
             what = "not timed" if category(each.row) == "done" else category(each.row)
             found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
     return found
-
-
-def _wrong(best: Candidate, other: Candidate) -> WrongChoice:
-    hours, better = other.training_hours, best.training_hours
-    return WrongChoice(
-        other.name,
-        hours / better,
-        hours * gpus(other.run) - better * gpus(best.run),
-        hours * cores(other.run) - better * cores(best.run),
-    )
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

@@ -156,7 +156,6 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "reasons": words.reasons(answer),
         "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
         "others": [_compared(each) for each in answer.others],
-        "wrong_choices": [asdict(each) for each in answer.wrong],
         "left_out": [asdict(each) for each in answer.left_out],
         "not_measured": words.not_measured(answer),
         "compared_by": f"the time to {answer.goal}" if answer.goal else "the time of the whole training",

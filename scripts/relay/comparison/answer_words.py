@@ -5,7 +5,6 @@ A sentence has one thought. Where one figure stands in parentheses as "between a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
@@ -16,9 +15,7 @@ from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.statistics import band
 from relay.comparison.wording import (
-    LEAST_HOURS,
     as_fast,
-    held,
     listing,
     minutes,
     number,
@@ -27,8 +24,6 @@ from relay.comparison.wording import (
     some,
 )
 from relay.spec.labels import counted
-
-ALIKE = 0.005  # of the time: less is told as no difference
 
 
 def sentence(answer: Answer) -> str:
@@ -92,8 +87,9 @@ def why_not_the_fastest(answer: Answer) -> str:
     if found is answer.other_kind:
         return _kind(answer, best)
     return (
-        f"{found.other.name} is the fastest: it trains {as_fast(found.ratio)}. But it takes "
-        f"{more(found.other, best)}. It would have to be {number(answer.turns_at(found), 2)} times as "
+        f"{found.other.name} is the fastest: it trains {as_fast(found.ratio)}. But it costs "
+        f"{number(found.other.cost / best.cost, 2)} times as much an hour. "
+        f"It would have to be {number(answer.turns_at(found), 2)} times as "
         f"fast{_to_pay(found, best)}."
     )
 
@@ -116,7 +112,7 @@ def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
             yield f"The cheapest is {cheapest.name}: it {longer}, and costs {percent(share, 0)} of that."
     if runner_up := answer.runner_up:
         why = because.difference(best, runner_up.other) if runner_up.relation not in ("tie", "unclear") else ""
-        yield f"The next best is {runner_up.other.name}. {_another_choice(answer, runner_up)} {why}".rstrip()
+        yield f"The next best is {runner_up.other.name}: {_time_and_cost(answer, runner_up.other)}. {why}".rstrip()
 
 
 def _speed(answer: Answer, best: Candidate) -> str:
@@ -248,37 +244,15 @@ def _to_pay(found: Compared, best: Candidate) -> str:
 def not_recommended(answer: Answer, found: Compared) -> str:
     """Why another setting is not recommended, in a few words."""
     assert answer.best is not None
-    ratio = found.other.cost / answer.best.cost
-    if found.relation == "tie":
-        return "as fast, at the same cost" if ratio == 1 else "as fast, but it costs more"
-    if found.relation == "unclear":
-        from_there = f"not certain: recommended from {answer.turns_at(found):.2f} times the speed on"
-        return "not certain: perhaps as fast" if ratio == 1 else from_there
-    if found.relation == "does not pay":
-        return f"faster, but dearer: it pays from {answer.turns_at(found):.2f} times the speed on"
-    if found.relation == "cheaper, too slow":
-        return f"cheaper, but too slow: it would do from {answer.turns_at(found):.2f} times the speed on"
-    return f"slower{'' if not (why := because.slower(answer.best, found.other)) else f': {why}'}"
-
-
-def _another_choice(answer: Answer, found: Compared) -> str:
-    """What a training with another setting takes."""
-    wrong = next(each for each in answer.wrong if each.name == found.other.name)
-    apart = wrong.times_as_long - 1
-    longer, factor = apart > -ALIKE, number(wrong.times_as_long)
-    time = f"only {factor} of the time" if not longer else f"{factor} times as long" if apart > ALIKE else "as long"
-    more_held = [(wrong.more_gpu_hours, "GPU"), (wrong.more_core_hours, "CPU-core")]
-    told = [held(hours, thing) for hours, thing in more_held if abs(hours) >= LEAST_HOURS]
-    dearer = max(hours for hours, _ in more_held) > LEAST_HOURS
-    held_too = f", {'and' if longer == dearer else 'but'} {listing(told)}" if told else ""
-    return f"A training with it takes {time}{held_too}."
-
-
-def more(other: Candidate, best: Candidate) -> str:
-    """How much more another candidate takes, such as '2 times the GPUs' or '6 times the CPU cores'."""
-    by_gpus = math.isclose(other.cost / best.cost, other.size / best.size)  # else cores beside them cost more
-    kind = "GPUs" if other.on_gpus and best.on_gpus and by_gpus else "CPU cores"
-    return f"{number(other.cost / best.cost, 2)} times the {kind}"
+    at = f"{answer.turns_at(found):.2f} times the speed on"
+    why = because.slower(answer.best, found.other)
+    return {
+        "tie": "as fast" if found.other.cost == answer.best.cost else "as fast, but it costs more",
+        "unclear": f"not certain: recommended from {at}",
+        "does not pay": f"faster, but dearer: it pays from {at}",
+        "cheaper, too slow": f"cheaper, but too slow: it would do from {at}",
+        "slower": f"slower: {why}" if why else "slower",
+    }[found.relation]
 
 
 def _nothing(left_out: Sequence[LeftOut]) -> str:

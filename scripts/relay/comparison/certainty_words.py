@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.statistics import MOST_REPEATS
-from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times, useless
+from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, some, times
 
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 SAME = "even at the edges of the 95 % intervals the recommendation stays the same"
@@ -105,8 +105,6 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     yield "Not certain."
     if any(each.ratio.low is None for each in answer.unclear):
         yield "With one repeat, nobody knows how much the speed varies."
-    elif any(useless(each.ratio) and 2 in map(len, (each.other.speeds, best.speeds)) for each in answer.unclear):
-        yield "Two repeats tell nothing here: their speeds are too far apart."
     alike: dict[tuple[float, float], list[Compared]] = {}
     for each in answer.unclear:
         alike.setdefault((each.other.cost, answer.turns_at(each)), []).append(each)
@@ -167,14 +165,4 @@ def _repeats_will_hardly_help(answer: Answer, among: Sequence[Candidate], widest
         yield f"More repeats will hardly help: even {MOST_REPEATS} of each would not tell."
     if answer.goal:
         yield "Evaluations are far apart beside the difference: lower `evaluate_every_epochs`."
-    yield f"Use a quieter node, or {_choice(among)}."
-
-
-def _choice(among: Sequence[Candidate]) -> str:
-    """What to take where nothing tells."""
-    cheapest = min(among, key=lambda each: each.cost)
-    if all(each.cost == cheapest.cost for each in among):
-        return "take any of them: they cost the same"
-    if not cheapest.on_gpus and any(each.on_gpus for each in among):
-        return f"take {cheapest.name}: it uses no GPU"
-    return f"take {cheapest.name}: it uses the fewest {'GPUs' if cheapest.on_gpus else 'CPUs'}"
+    yield f"Use a quieter node, or take {min(among, key=lambda each: each.cost).name}: it costs least an hour."
