@@ -333,7 +333,10 @@ def test_who_ends_the_whole_training_first_is_recommended_and_beyond_which_lengt
     assert other.ratio.value == pytest.approx((28.16 + 9) / (25.6 + 600), rel=0.01)
     (line,) = [each for each in words.reasons(answer) if "would end first" in each]
     assert line.startswith("For more than 460 epochs, ")  # 591 s, by the 1.28 s that each takes less
-    assert line.endswith("But its start takes 10 min, beside 9.0 s.")
+    assert line.endswith("its start takes 10 min, beside 9.0 s, and an epoch less time.")
+    tree.rules = {"epochs": 600}
+    (line,) = [each for each in words.reasons(answer_of(tree)) if "would end first" in each]
+    assert line.startswith("For fewer than 460 epochs, ")
 
 
 def test_of_a_long_training_the_start_decides_nothing(tree: Tree) -> None:

@@ -159,17 +159,22 @@ def _learns_less(answer: Answer) -> Iterator[str]:
 
 
 def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:
-    """For which longer trainings another setting would end first: the one for which that is so soonest."""
-    others = [each.other for each in answer.others]
-    turns = [(epochs, each) for each in others if (epochs := ends_first_from(each, best, answer.rules.margin))]
-    longer = [(epochs, each.name, each) for epochs, each in turns if epochs > best.epochs]
-    if longer:
-        epochs, name, other = min(longer)
-        once, its = (seconds(each.start_and_epoch[0]) for each in (best, other))
-        yield (
-            f"For more than {number(epochs, 2)} epochs, {name} would end first: an epoch takes it less time. But its "
-            f"start takes {its}, beside {once}."
-        )
+    """For which longer and shorter trainings another setting would end first: those nearest to the one asked for."""
+    found = []
+    for other in (each.other for each in answer.others):
+        for slow_to_start, quick in ((other, best), (best, other)):
+            epochs = ends_first_from(slow_to_start, quick, answer.rules.margin)
+            if epochs and epochs > 1 and (epochs > best.epochs) is (quick is best):
+                found.append((abs(epochs - best.epochs), epochs, other))
+    for more in (True, False):
+        if nearest := min(
+            (each for each in found if (each[1] > best.epochs) is more), default=None, key=lambda x: x[0]
+        ):
+            once, its = (seconds(each.start_and_epoch[0]) for each in (best, nearest[2]))
+            yield (
+                f"For {'more' if more else 'fewer'} than {number(nearest[1], 2)} epochs, {nearest[2].name} would end "
+                f"first: its start takes {its}, beside {once}, and an epoch {'less' if more else 'more'} time."
+            )
 
 
 def _devices(answer: Answer, best: Candidate) -> str:

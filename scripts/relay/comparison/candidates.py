@@ -2,10 +2,10 @@
 
 A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
 out, failed, skipped or too short to be timed is no candidate, whatever its speed. Candidates are ranked by the time of
-the whole training, starts and evaluations included.
+the whole training, starts and evaluations included; trainings of several kinds by the time to a goal.
 
 Cost is counted in CPU cores, for an hour of a GPU and of a CPU core cannot be added up otherwise. A GPU counts as the
-cores that the site shares out with it.
+cores that cost as much, by the site's prices, or else as those that the site shares out with it.
 """
 
 from __future__ import annotations
