@@ -161,7 +161,7 @@ def test_plan_json_is_what_the_comparison_reads() -> None:
     assert written["margin"] == 0.05
     assert written["runs"] == [
         {"id": run.id, "setting": run.setting_id, "gate": found.gate(run), "segments": [220, 440]}
-        | {"reference": found.reference_of[found.gate(run)], "preflight": None}
+        | {"reference": found.reference_of[found.gate(run)], "preflight": None, "taken": {"cpus": 2, "gpus": 0}}
     ]
     skipped = built(Setting, written["skipped"][0]["setting"])
     assert (skipped, tuple(written["skipped"][0]["reasons"])) == (found.skipped[0].setting, found.skipped[0].reasons)

@@ -21,7 +21,7 @@ from relay.spec.declare import bearing
 from relay.spec.run import GROUPS, Run
 
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
-OF_A_DAY = 0.15  # of the speed: so much may a day bring that no other was measured beside
+OF_A_DAY = 0.2  # of the speed: so much may a day bring that no other was measured beside
 PLACE = "place"  # the group of fields that says where a run was made: it may differ
 COLUMNS: dict[str, type] = {
     "task": str,

@@ -88,7 +88,9 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) ->
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
     """The settings whose first repeats have finished and were timed."""
-    rules = rules_of(plan.config.margin, {"cores_per_gpu": plan.site.cores_per_gpu if plan.site else None})
+    site = plan.site
+    of_site = {"cores_per_gpu": site.cores_per_gpu, "price": site.price.model_dump()} if site else {}
+    rules = rules_of(plan.config.margin, of_site)
     speeds: dict[str, list[float]] = {}
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
