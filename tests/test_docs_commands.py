@@ -121,8 +121,13 @@ def make_has(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_command], ids=str)
-def test_what_a_command_calls_is_there(block: Block) -> None:
+def test_what_a_command_calls_is_there() -> None:
+    for block in BLOCKS:
+        if block.is_command:
+            takes(block)
+
+
+def takes(block: Block) -> None:
     for words in block.commands:
         match words:
             case ["snakemake", *arguments]:
@@ -137,24 +142,6 @@ def test_what_a_command_calls_is_there(block: Block) -> None:
                 assert any(" ".join(words).startswith(known) for known in HELD_ELSEWHERE), words
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "snakemake no_such_rule",
-        "snakemake --profile profiles/local --configfile mine.yaml plan",  # the target counts as a file
-        "snakemake --profile profiles/none",
-        "python scripts/adopt.py --no-such-option",
-        "python scripts/virtual_cluster.py sideways",
-        "make no-such-target",
-        "cp a b",
-    ],
-)
-def test_a_wrong_command_is_seen(wrong: str) -> None:
-    block = Block("page.md", 1, "", f"make help\n{wrong}\n")
-    with pytest.raises((AssertionError, SystemExit)):
-        test_what_a_command_calls_is_there(block)
-
-
 def test_no_block_is_overlooked() -> None:
     """Such as one that is indented, or that names a shell as its language."""
     fences = sum(len(re.findall(r"(?m)^[ >]*(?:```|~~~)", (ROOT / page).read_text())) for page in PAGES)
@@ -165,10 +152,12 @@ def test_no_block_is_overlooked() -> None:
 # What is printed, and files
 
 
-@pytest.mark.parametrize("block", [block for block in of("") if not block.is_command], ids=str)
-def test_what_is_printed_is_held_by_a_test(block: Block) -> None:
-    (by,) = [test for beginning, test in PRINTED.items() if " ".join(block.text.split()).startswith(beginning)]
-    assert not by or by in globals() or (ROOT / by).is_file()
+def test_what_is_printed_is_held_by_a_test() -> None:
+    for block in of(""):
+        if not block.is_command:
+            text = " ".join(block.text.split())
+            (by,) = [test for beginning, test in PRINTED.items() if text.startswith(beginning)]
+            assert not by or by in globals() or (ROOT / by).is_file()
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=str)
@@ -227,28 +216,10 @@ def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
     assert [line for line in lines if line] == block("docs/tutorial.md", "what", "runs").lines
 
 
-@pytest.mark.slow
-def test_the_readmes_status_tells_what_is_to_do(newcomer: Path) -> None:
-    assert "9 to do" in typed(newcomer, "snakemake status --profile profiles/local --configfile mine.yaml")
-
-
-# Strategies that no config here has, a file that a reader has, and a report of results that are not there.
-NO_DRY_RUN = re.compile("^snakemake (fsdp|tensor_parallel)$|my/cluster.yaml|--report")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_every_call_of_snakemake_is_understood_as_a_dry_run(newcomer: Path) -> None:
-    called = {" ".join(words) for block in BLOCKS for words in block.commands if words[0] == "snakemake"}
-    assert len(called) > 10
-    for command in sorted(called):
-        if not NO_DRY_RUN.search(command):
-            typed(newcomer, command.replace("snakemake", "snakemake --dry-run", 1))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
+    """No other test types the tutorial's commands one after the other."""
     page = "docs/tutorial.md"
     compared = typed(newcomer, block(page, "snakemake --profile profiles/local").text)
     assert "Report: results/comparison.html" in compared
@@ -299,6 +270,7 @@ def test_the_virtual_cluster_does_what_its_page_says(virtual: Callable[[str], st
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_comparison_on_the_virtual_cluster_word_for_word(virtual: Callable[[str], str]) -> None:
+    """No other test compares on a virtual cluster by the page's commands."""
     commands = block(VIRTUAL, "snakemake plan").text
     assert commands == block("docs/tutorial.md", "snakemake plan", "--profile profiles/slurm").text
     virtual(block(VIRTUAL, "apt-get").lines[1])

@@ -59,8 +59,6 @@ WHEELS = {
         ("torchvision", "0.28.0+cpu"),
         ("nvidia_thing", "13.0"),
         ("driver_thing", "1.0"),
-        ("driver_thing", "2.0"),
-        ("dev_thing", "1.0"),
         *((name, f"{version}+computecanada") for name, version in SITES),
     ]
 }
@@ -118,13 +116,6 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def closed_port() -> Iterator[str]:
-    with socket.socket() as held:  # bound and never listening: nobody answers there, and nobody else takes it
-        held.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{held.getsockname()[1]}/cpu"
-
-
-@pytest.fixture
 def pip_of_its_own(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration of pip that knows the registry alone, whatever this machine's says."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -145,7 +136,6 @@ class Project:
         self.lock("torch.txt", "torch==2.13.0", "torchvision==0.28.0")
         self.lock("torch-cuda.txt", "nvidia-thing==13.0 ; sys_platform == 'linux'")
         self.lock("driver.txt", "driver-thing==1.0")
-        self.lock("dev.txt", "dev-thing==1.0")
 
     def lock(self, file: str, *requirements: str) -> None:
         lines = []
@@ -156,9 +146,9 @@ class Project:
             lines.append(f"{requirement}{hashes}\n")
         (self.root / "envs" / file).write_text("".join(lines), encoding="utf-8")
 
-    def install(self, *options: str, torch: str = "cpu", index: str | None = None) -> subprocess.CompletedProcess[str]:
+    def install(self, *options: str, torch: str = "cpu") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "scripts/bootstrap.py", "--torch", torch, *options]
-        command += ["--torch-index", index or self.server.url("cpu")]
+        command += ["--torch-index", self.server.url("cpu")]
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=120)
 
     def installation_that_is_killed(self) -> None:
@@ -190,42 +180,17 @@ if sys.platform == "linux":  # elsewhere the registry's build has no CUDA
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("pip_of_its_own")
-def test_an_index_of_cpu_builds_is_used_only_if_it_answers_and_has_the_version(
-    server: Server, closed_port: str
-) -> None:
-    environment = Path(sys.prefix)
-    assert bootstrap.index_offers(environment, server.url("cpu"), "2.13.0+cpu")
-    assert not bootstrap.index_offers(environment, server.url("cpu"), "2.14.0+cpu")
-    assert not bootstrap.index_offers(environment, server.url("registry"), "2.13.0+cpu")
-    assert not bootstrap.index_offers(environment, closed_port, "2.13.0+cpu")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("pip_of_its_own")
-def test_an_index_that_never_answers_costs_seconds() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes the connection and says nothing
-        started = time.monotonic()
-        assert not bootstrap.index_offers(Path(sys.prefix), f"http://127.0.0.1:{mute.getsockname()[1]}", "2.13.0+cpu")
-        assert time.monotonic() - started < bootstrap.PROBE_SECONDS + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["refused", "mute"])
-def test_without_a_network_it_stops_before_anything_is_torn_down(
-    project: Project, closed_port: str, fault: str
-) -> None:
+def test_without_a_network_it_stops_before_anything_is_torn_down(project: Project) -> None:
     kept = project.root / ".venv" / "torch-relay.json"
     kept.parent.mkdir()
     kept.write_text("{}", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes the connection and says nothing
-        url = closed_port if fault == "refused" else f"http://127.0.0.1:{mute.getsockname()[1]}/simple"
-        os.environ["PIP_INDEX_URL"] = url  # put back by the fixture
-        result = project.install("--network-seconds", "6")
+        # Put back by the fixture.
+        os.environ["PIP_INDEX_URL"] = f"http://127.0.0.1:{mute.getsockname()[1]}/simple"
+        result = project.install("--network-seconds", "2")
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
-    said = "cannot be reached" if fault == "refused" else "does not answer within 6 s"
-    assert line.startswith(f"Installation stopped: pip's package index {said}")
+    assert line.startswith("Installation stopped: pip's package index does not answer within 2 s")
     assert line.endswith(
         "connect this machine to the network, or give pip a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL)"
     )
@@ -248,93 +213,32 @@ def test_somebody_elses_checkout_is_told_as_such(project: Project) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("offered", "torch"),
-    [
-        ("folder", "cpu"),
-        ("index", "cuda"),
-        pytest.param("folder", "cuda", marks=pytest.mark.long),
-        pytest.param("index", "cpu", marks=pytest.mark.long),
-    ],
-)
 def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offered: str, torch: str
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Alliance's pip looks into a folder of wheels `+computecanada`, which `==` accepts and a hash refuses."""
-    if offered == "index":
-        project.server.offers["registry"] += SITES_BUILDS
-    else:
-        folder = tmp_path / "wheelhouse"
-        folder.mkdir()
-        for name, version in SITES_BUILDS:
-            (folder / f"{name}-{version}-py3-none-any.whl").write_bytes(WHEELS[name, version])
-        monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    result = project.install(torch=torch)
+    folder = tmp_path / "wheelhouse"
+    folder.mkdir()
+    for name, version in SITES_BUILDS:
+        (folder / f"{name}-{version}-py3-none-any.whl").write_bytes(WHEELS[name, version])
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    result = project.install()
     assert result.returncode == 0, result.stderr
-    assert project.packages() == (CPU_ONLY if torch == "cpu" else REGISTRYS)
-
-
-@pytest.mark.long
-def test_pips_own_configuration_comes_first_and_a_second_call_does_nothing(project: Project) -> None:
-    project.server.offers["registry"] += CPU_BUILDS
-    first = project.install()
-    assert first.returncode == 0, first.stderr
     assert project.packages() == CPU_ONLY
-    assert not [path for path in project.server.asked if path.startswith("/cpu")]
-
-    asked = len(project.server.asked)
-    started = time.monotonic()
-    second = project.install()
-    assert second.stdout == ".venv is up to date\n"
-    assert time.monotonic() - started < 1  # 0.1 s on an idle machine
-    assert len(project.server.asked) == asked
-
-    dev = project.install("--dev")
-    assert "virtual environment" not in dev.stdout  # added to what is there
-    assert project.packages() == {**CPU_ONLY, "dev-thing": "1.0"}
-    assert project.install().stdout == ".venv is up to date\n"
-
-    project.lock("driver.txt", "driver-thing==2.0")
-    assert project.install().returncode == 0
-    assert project.packages() == {**CPU_ONLY, "driver-thing": "2.0"}
-
-
-@pytest.fixture(
-    params=[pytest.param("", marks=pytest.mark.long), "torch<=2.14.1\ntorchvision<=0.29.1\n"],
-    ids=["free", "constrained"],
-)
-def constraints(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A constraints file of a site's own, with which pip says otherwise that there is no such build."""
-    (tmp_path / "constraints.txt").write_text(request.param, encoding="utf-8")
-    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("constraints")
-def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(project: Project) -> None:
+def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a site's constraints, with which pip says otherwise that there is no such build."""
+    (tmp_path / "constraints.txt").write_text("torch<=2.14.1\ntorchvision<=0.29.1\n", encoding="utf-8")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
     result = project.install()
     assert result.returncode == 0, result.stderr
     assert "no torch 2.13.0+cpu where pip's own configuration looks: passed over" in result.stdout
     assert project.packages() == CPU_ONLY
     assert not [path for path in project.server.asked if "nvidia" in path]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("constraints")
-def test_the_registrys_build_is_the_last_resort_and_says_so(project: Project, closed_port: str) -> None:
-    result = project.install(index=closed_port)
-    assert result.returncode == 0, result.stderr
-    assert f"no torch 2.13.0+cpu at {closed_port}, or it cannot be reached: passed over" in result.stdout
-    assert ("gigabytes to download" in result.stdout) == (sys.platform == "linux")
-    assert project.packages() == REGISTRYS
-    assert project.install(index=closed_port).stdout == ".venv is up to date\n"
-
-
-@pytest.mark.long
-def test_cuda_takes_the_registrys_build_though_a_cpu_build_is_offered_too(project: Project) -> None:
-    project.server.offers["registry"] += CPU_BUILDS
-    assert project.install(torch="cuda").returncode == 0
-    assert project.packages() == REGISTRYS
 
 
 @pytest.mark.slow
@@ -351,6 +255,7 @@ def test_what_a_killed_installation_left_running_is_waited_for_and_then_repaired
 
 @pytest.mark.long
 def test_a_wrong_file_is_refused_and_the_next_call_repairs_what_was_left(project: Project) -> None:
+    """No other test gives pip a file that is not the locked one."""
     lock = project.root / "envs" / "driver.txt"
     right = lock.read_text(encoding="utf-8")
     lock.write_text(f"driver-thing==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")

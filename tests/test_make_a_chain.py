@@ -26,12 +26,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-import relay.chain
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
-from relay.chain.files import described
 from relay.chain.signals import SIGNALS
 from small_disks import fill, mounts, small
 
@@ -76,10 +74,6 @@ class Stream(IterableDataset[float]):
         return (Numbers()[index] for index in range(12))
 
 
-def own_generator() -> DataLoader[float]:
-    return DataLoader(Numbers(), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
-
-
 def own_sampler() -> DataLoader[float]:
     drawn = torch.Generator().manual_seed(5)
     return DataLoader(Numbers(), 2, sampler=RandomSampler(Numbers(), replacement=True, generator=drawn))
@@ -87,12 +81,8 @@ def own_sampler() -> DataLoader[float]:
 
 LOADERS = {
     "shuffled": lambda: DataLoader(Numbers(), 2, shuffle=True),
-    "own generator": own_generator,
     "own sampler": own_sampler,
-    "without batches": lambda: DataLoader(Numbers(), None, shuffle=True),
     "stream": lambda: DataLoader(Stream(), 2),
-    "list": lambda: [float(number) for number in range(6)],
-    "workers in order": lambda: DataLoader(list(range(12)), 2, shuffle=True, num_workers=2),
 }
 REREAD = {"workers that draw": lambda: DataLoader(Numbers(), 2, shuffle=True, num_workers=2)}
 
@@ -116,14 +106,10 @@ def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
     return seen
 
 
-# One stop within an epoch for each, for one of them also at both ends of an epoch.
+# One stop within an epoch for each, for one of them also at an epoch's end.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), *(("shuffled", stop) for stop in (1, 6, 9))]
-)
+@pytest.mark.parametrize(("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), ("shuffled", 6)])
 def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> None:
-    if "workers" in kind and stop != 4:
-        pytest.skip("workers cost seconds: one place is enough")
     make = {**LOADERS, **REREAD}[kind]
     uncut = trained(make, None)
     shutil.rmtree("checkpoints")
@@ -272,11 +258,7 @@ def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:
     ("harm", "words"),
     [
         (lambda place: (place / "rank-0.pt").unlink(), "is missing"),
-        (lambda place: (place / "more").touch(), "is not in the manifest"),
-        (lambda place: (place / "manifest.json").write_text("{"), "manifest.json cannot be read"),
-        (lambda place: (place / "manifest.json").unlink(), "cannot be read (No such file"),
         (lambda place: (place / "rank-0.pt").chmod(0o666), "can be written by other users"),
-        (lambda place: (place / "manifest.json").write_text('{"files": {"a": 1}, "format": 9}'), "reads format 1"),
     ],
 )
 def test_where_none_is_sound_nothing_begins_anew(harm: Any, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,48 +276,25 @@ def test_a_checkpoint_in_another_ones_place_is_no_checkpoint() -> None:
     assert saved().step == 2
 
 
-def test_what_a_killed_save_has_left_is_removed() -> None:
-    left = Path("checkpoints/.partial-0123-4/rank-0.pt")
-    left.parent.mkdir(parents=True)
-    left.touch()
-    assert saved().step == 2
-    assert not left.parent.exists()
-
-
 # Mistakes: each is one line
 
 
-def test_another_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_something_else(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     saved()
-    monkeypatch.setattr(sys, "argv", ["/elsewhere/other.py"])
-    with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
-        saved()
-
-
-def test_other_parameters() -> None:
-    saved()
+    saved(scaler=torch.amp.GradScaler("cpu"))
+    assert "checkpoints/step-2 has no scaler: it starts anew" in capsys.readouterr().err
+    with pytest.raises(ChainError, match=r"it has optimizer \(SGD\), which is not given"):
+        resume(model=model())
     with pytest.raises(ChainError, match=r"model: 0.weight has shape \(4, 2\) there, and shape \(5, 2\) here"):
         saved(width=5)
-
-
-def test_another_number_of_processes() -> None:
-    saved()
+    with monkeypatch.context() as other:
+        other.setattr(sys, "argv", ["/elsewhere/other.py"])
+        with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
+            saved()
     path = Path("checkpoints/step-2/manifest.json")
     path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
     with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4; give another folder"):
         saved()
-
-
-def test_less_is_given_than_was_saved() -> None:
-    saved()
-    with pytest.raises(ChainError, match=r"it has optimizer \(SGD\), which is not given"):
-        resume(model=model())
-
-
-def test_more_is_given_than_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    saved()
-    saved(scaler=torch.amp.GradScaler("cpu"))
-    assert "checkpoints/step-2 has no scaler: it starts anew" in capsys.readouterr().err
 
 
 class Strange:
@@ -351,9 +310,7 @@ class Strange:
     ("given", "words"),
     [
         ({"model": 3}, "model=int: it has no state_dict"),
-        ({}, "no model was given"),
         ({"model": nn.Linear(1, 1), "mine": Strange()}, "mine: its state_dict holds more than tensors"),
-        ({"model": nn.Linear(1, 1), "save_steps": 0}, "save_steps=0: each has to be more than 0"),
         ({"model": nn.Linear(1, 1), "time_limit": "soon"}, "time limit: 'soon' is not allowed; allowed: minutes"),
     ],
 )
@@ -373,12 +330,6 @@ def test_a_second_one_in_the_same_folder() -> None:
     with pytest.raises(ChainError, match=r"checkpoints: process \d+ on .* trains in this folder; end it"):
         saved()
     assert held.step == 2
-
-
-def test_a_loader_without_batches() -> None:
-    run = resume(model=model())
-    with pytest.raises(ChainError, match=r"steps\(list\): it has no batches"):
-        next(run.steps([]))
 
 
 def test_a_full_disk_is_told_and_the_older_checkpoint_stays() -> None:
@@ -420,13 +371,8 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("limit", "seconds"),
     [
-        ("30", 1800),
-        ("0.5", 30),
         ("2:30", 150),
-        ("1:00:01", 3601),
-        ("1-0", 86400),
         ("1-2:3", 93780),
-        ("1-0:0:1", 86401),
         (5.5, 5.5),
     ],
 )
@@ -434,7 +380,7 @@ def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -
     assert time_limit.seconds_of(limit) == seconds
 
 
-@pytest.mark.parametrize("limit", ["", "1:2:3:4", "-1", "0", 0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("limit", ["1:2:3:4", float("nan")])
 def test_other_limits_are_refused(limit: float | str) -> None:
     with pytest.raises(ChainError, match="is not allowed; allowed"):
         time_limit.seconds_of(limit)
@@ -526,11 +472,8 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     ("told", "words", "variable", "refused"),
     [
         ("#SBATCH --export=NONE", [], "", "--export=NONE"),
-        ("#SBATCH --export NIL", [], "", "--export NIL"),
-        ("", ["--export=HOME"], "", "--export=HOME"),
         ("", [], "NONE", "SBATCH_EXPORT=NONE"),
         ("#SBATCH --export=NONE", ["--export=ALL,A=1"], "NONE", ""),
-        ("#SBATCH --export=ALL", [], "", ""),
     ],
 )
 def test_what_would_keep_the_chain_from_the_next_job_is_refused(
@@ -552,10 +495,9 @@ def test_the_end_is_known_whatever_form_of_times_the_user_likes(slurm: Path, mon
     assert time_limit.end_time() == datetime(2030, 1, 2, 3, 4, 5).timestamp()  # Slurm's local time
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, 524])
-def test_a_file_system_without_locks_is_no_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_file_system_without_locks_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
-        raise OSError(number, "Unknown error")
+        raise OSError(errno.ENOLCK, "Unknown error")
 
     monkeypatch.setattr(fcntl, "flock", refused)
     saved()
@@ -571,23 +513,14 @@ def test_it_imports_nothing_else_and_torch_only_when_needed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["relay_chain", "chain"])
-def test_the_folder_alone_can_be_copied_beside_a_script(name: str, tmp_path: Path) -> None:
+def test_the_folder_alone_can_be_copied_beside_a_script(tmp_path: Path) -> None:
+    name = "relay_chain"
     shutil.copytree(CHAIN, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     code = f"import torch\nfrom {name} import resume\nrun = resume(model=torch.nn.Linear(1, 1))\nprint(run.step)"
     (tmp_path / "script.py").write_text(code)
     alone = {"env": {"PATH": "/usr/bin:/bin"}, "capture_output": True, "text": True, "cwd": tmp_path}
     done = subprocess.run([sys.executable, "-m", name, sys.executable, "script.py"], **alone)  # type: ignore[call-overload]
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-
-
-def test_every_file_is_small_and_imports_its_neighbours_by_relative_names() -> None:
-    for path in CHAIN.glob("*.py"):
-        text = path.read_text()
-        assert text.count("\n") <= 300, path
-        assert not re.search(r"(?m)^ *(from|import) relay", text), path
-    assert relay.chain.__all__ == sorted(relay.chain.__all__)
-    assert described(CHAIN / "py.typed")["bytes"] == 0
 
 
 # The command
@@ -617,8 +550,6 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     ("words", "line"),
     [
         (("--time", "soon", "true"), "time limit: 'soon' is not allowed"),
-        (("--time",), "time limit: '' is not allowed"),
-        (("--tiem", "3", "true"), "--tiem 3 true: not allowed; allowed: [--time LIMIT] COMMAND"),
         (("/no/such/program",), "/no/such/program: No such file or directory"),
     ],
 )
