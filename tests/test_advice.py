@@ -113,12 +113,6 @@ def test_oversubscribed_cpus(tree: Tree) -> None:
     assert (found.kind, found.figure) == ("oversubscribed CPUs", "4 threads on 2 CPUs (4 cores declared)")
 
 
-def test_an_idle_gpu_where_utilisation_is_recorded(tree: Tree) -> None:
-    tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl", summary={"gpu_utilisation": 0.06})
-    found = only(tree, "x")
-    assert (found.kind, found.figure) == ("idle GPU", "the GPUs were busy 6 % of the time")
-
-
 def test_a_gpu_of_which_nothing_was_recorded(tree: Tree) -> None:
     tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl")
     found = only(tree, "x")

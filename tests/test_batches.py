@@ -29,7 +29,7 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize("batch", STRUCTURES.values(), ids=STRUCTURES)
-@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 7, 9])
+@pytest.mark.parametrize("pieces", [2, 3, 9])
 def test_pieces_are_those_of_torch_and_join_to_the_batch(batch: Any, pieces: int) -> None:
     parts = batches.chunks(batch, pieces)
     assert [batches.count(part) for part in parts] == [len(part) for part in torch.arange(7).chunk(pieces)]

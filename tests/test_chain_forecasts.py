@@ -67,11 +67,6 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
     assert (slowest.seconds_per_step, slowest.startup_seconds, slowest.saving_seconds) == (3.0, 40.0, 8.0)
 
 
-def test_nothing_measured_is_nothing_said(tmp_path: Path) -> None:
-    assert list(chains.forecasts(made(tmp_path))) == []
-    assert "chain of" not in render(made(tmp_path))
-
-
 def test_the_limits_are_the_configs_and_say_which_is_too_short(tmp_path: Path) -> None:
     found = made(tmp_path, time_limits=[60, 1, 5])
     leave(tmp_path, found.runs[0], [(45.0, 2.0, 5.0, 100)])  # 440 steps of 2.05 s
@@ -96,15 +91,6 @@ def test_the_sites_queues_are_the_limits_up_to_the_first_that_does_it_in_one_job
     leave(tmp_path, found.runs[0], [(35.0, 20.0, 5.0, 100)])
     (forecast,) = chains.forecasts(found)
     assert [each.limit_minutes for each in forecast.chains] == [10, 30, 480]
-
-
-def test_a_run_of_another_length_tells_as_well(tmp_path: Path) -> None:
-    short = made(tmp_path, epochs=1)
-    leave(tmp_path, short.runs[0], [(35.0, 2.0, 5.0, 22)])
-    (forecast,) = chains.forecasts(made(tmp_path, epochs=30))
-    assert forecast.told == "1 job of another length"
-    other = made(tmp_path, epochs=30, global_batch_size=32)
-    assert list(chains.forecasts(other)) == []
 
 
 def test_a_short_measurement_tells_where_no_run_has_trained(tmp_path: Path) -> None:

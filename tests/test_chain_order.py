@@ -6,7 +6,6 @@ import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, D
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
 from relay.chain.signals import SIGNALS
-from relay.chain.state import State
 
 STEPS, CUT = 32, 16
 Order = Callable[[list[nn.Parameter]], list[Any]]
@@ -36,12 +34,11 @@ def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         signal.signal(number, handler)
 
 
-def trained(order: Order, stop: int | None = None, adapt: Callable[[Any], None] = lambda _: None) -> list[torch.Tensor]:
+def trained(order: Order, stop: int | None = None) -> list[torch.Tensor]:
     """The weights after a job of the training of six layers of one shape, whose optimizer has them in this order."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(6)))
     optimizer = torch.optim.AdamW(order(list(model.parameters())), lr=0.05)
-    adapt(optimizer)
     run = resume(model=model, optimizer=optimizer)
     try:
         for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]):
@@ -125,14 +122,6 @@ def test_the_orders_of_two_epochs_differ_also_with_a_sampler_in_a_sampler() -> N
     assert seen[:2] != seen[2:]
 
 
-def test_numpys_numbers_are_saved_as_plain_ones() -> None:
-    def by_numpy(optimizer: torch.optim.Optimizer) -> None:
-        optimizer.param_groups[0]["lr"] = np.float64(0.05)
-
-    trained(list, CUT, by_numpy)
-    trained(list, None, by_numpy)
-
-
 def test_a_schedule_by_numpy_is_saved() -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -145,15 +134,6 @@ def test_a_schedule_by_numpy_is_saved() -> None:
     run._lock.close()
     again = resume(model=model, optimizer=optimizer, schedule=schedule)
     assert again.step == 2
-
-
-def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved() -> None:
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._checkpoints.ranks)
-    optimizer.param_groups[0]["since"] = datetime(2026, 1, 2, tzinfo=UTC)
-    with pytest.raises(ChainError, match=r"optimizer: its state_dict holds more than tensors and plain values"):
-        state.check()
 
 
 def test_a_save_that_fails_once_ends_nothing(
@@ -186,20 +166,14 @@ def test_two_that_fail_end_it_with_the_disks_own_reason(monkeypatch: pytest.Monk
         list(run.steps(range(1, 3)))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 def test_a_temporary_folder_too_long_for_data_workers_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their sockets lie there; without them the training waited for ever."""
     long = tmp_path / ("x" * 110)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     run = resume(model=nn.Linear(1, 1))
-    loader = DataLoader(Numbers(), 2, num_workers=workers)
-    if workers:
-        with pytest.raises(
-            ChainError, match=r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
-        ):
-            next(run.steps(loader))
-    else:
-        assert next(run.steps(loader))[0] == 1
+    told = r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
+    with pytest.raises(ChainError, match=told):
+        next(run.steps(DataLoader(Numbers(), 2, num_workers=1)))

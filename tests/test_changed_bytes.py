@@ -111,9 +111,7 @@ def test_the_first_process_of_each_further_node_reads_the_bytes_there(
         look(rank=2, local_rank=0)
 
 
-@pytest.mark.parametrize(
-    "stamp", [b"", b"\xff", b"[]", b'{"time": "now"}', b'{"time": 1e99, "sha256": {}, "files": {}}']
-)
+@pytest.mark.parametrize("stamp", [b"", b'{"time": 1e99, "sha256": {}, "files": {}}'])
 def test_a_damaged_stamp_counts_as_none(data: Path, read: list[str], stamp: bytes) -> None:
     verified.check(data)
     (kept,) = data.parent.glob("relay-*/verified/*.json")
@@ -129,8 +127,6 @@ def test_a_damaged_stamp_counts_as_none(data: Path, read: list[str], stamp: byte
     [
         (lambda folder: (folder / "test-targets.npy").unlink(), "test-targets.npy: cannot be read: No such file"),
         (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: is missing; the dataset is not prepared"),
-        (lambda folder: (folder / "manifest.json").write_text("[1]"), "manifest.json: is not a manifest"),
-        (shutil.rmtree, "manifest.json: is missing"),
     ],
 )
 def test_what_is_missing_or_no_manifest_is_one_line(data: Path, harm: Callable[[Path], None], told: str) -> None:
@@ -186,18 +182,6 @@ def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, m
         harm()
         assert f"the snapshot {code} of its code was changed: " in refused(chain)
         assert f"delete {chain.declared}" in refused(chain)
-
-
-def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frozen = freeze(None, folder=tmp_path)
-    assert changed_since(frozen) is None
-    (frozen / "relay" / "__pycache__" / "x.pyc").write_bytes(b"")  # Python's own
-    assert changed_since(frozen) is None
-    (frozen / "relay" / "base" / "files.py").write_text("pass")
-    assert freeze(None, folder=tmp_path) == frozen
-    assert changed_since(frozen) is None
-    assert "was changed: " in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [frozen]
 
 
 def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Path) -> None:

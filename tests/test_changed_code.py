@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from relay.launch.job import started
 from relay.planning.specifications import freeze_code
 from relay.run_folder.places import Places
 from relay.run_folder.replaced import how_anew
-from relay.run_folder.snapshot import NOTED, noted
+from relay.run_folder.snapshot import noted
 from relay.spec.run import changed
-from relay.training.changed_code import edited_since, source_today, training_source, warnings
-from relay.training.summary import summarise
+from relay.training.changed_code import edited_since, source_today, warnings
 
 pytest_plugins = ["chain_runs"]
 
@@ -87,38 +85,12 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
     assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
 
 
-def test_a_finished_run_says_that_it_is_of_other_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    summary = summarise(chain.run, chain.work)
-    (chain.declared / "summary.json").write_text(json.dumps(summary))
-    assert told(chain) == []
-    bench.strategy("mine", "self.mended = True")
-    (line,) = told(chain)
-    assert "run run-1, finished before, will not be trained again" in line
-    assert line.endswith("python scripts/train_again.py run-1")
-
-
 def test_a_comment_is_no_other_code(bench: Bench) -> None:
     chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
     assert chain.forked().status == 0
     path = Path(chain.run.strategy.file)
     path.write_text(path.read_text() + "# a comment\n")
     assert told(chain) == []
-
-
-def test_what_a_code_is_is_found_once_and_anew_where_it_is_damaged(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    (frozen,) = (chain.results / "code").iterdir()
-    told = {"strategy_source": source_today(chain.run), "training_source": training_source(chain.run)}
-    assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
-    for damage in ("{", "null", "[]"):
-        (frozen / NOTED).write_text(damage)
-        chain.start_anew(f"after {damage}")
-        assert chain.forked().status == 0
-        assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
-    assert told.items() <= read_json(chain.work / "chain.json").items()
 
 
 def test_what_is_found_of_other_files_than_the_snapshots_is_not_kept(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder.sealed import complete
 from relay.spec.tasks import TaskSpec
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -65,11 +63,6 @@ def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Check
     assert losses == expected
 
 
-def test_the_last_two_are_kept(checkpoints: Checkpoints, training: Training) -> None:
-    filled(checkpoints, training, 1, 2, 5, 9)
-    assert names(checkpoints) == ["step-5", "step-9"]
-
-
 def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
     filled(checkpoints, training, 2)
     shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")
@@ -88,16 +81,6 @@ def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, trai
     assert later == pytest.approx(took, rel=0.5, abs=0.1)
 
 
-@pytest.mark.parametrize(("deadline", "known", "seconds"), [(None, 0, 600), (1e9, 0, 60), (1e9, 5, 600)])
-def test_the_first_save_is_soon_where_the_job_will_end(deadline: float | None, known: float, seconds: float) -> None:
-    asked = SimpleNamespace(
-        length=SimpleNamespace(checkpoint_minutes=10, checkpoint_every_steps=None),
-        interruption=Interruption(deadline=deadline),
-        checkpoints=SimpleNamespace(longest_save_seconds=known),
-    )
-    assert Agreement._save_every_seconds(asked) == seconds  # type: ignore[arg-type]
-
-
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
     now = time.time()
     watching = Interruption(deadline=now + 100)
@@ -111,7 +94,7 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> Non
 
 
 def test_ten_is_newer_than_nine(checkpoints: Checkpoints, training: Training) -> None:
-    filled(checkpoints, training, 8, 9, 10)
+    filled(checkpoints, training, 1, 8, 9, 10)
     assert names(checkpoints) == ["step-10", "step-9"]
     assert checkpoints.resume(training.strategy, 0, 100) == 10
 

@@ -101,13 +101,6 @@ def test_folders_with_nothing_in_common_are_refused_in_one_line(
     assert "no setting is in both" in line
 
 
-def test_a_folder_is_not_compared_with_itself(two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]) -> None:
-    two[0].setting("cpu", STEADY)
-    two[0].write_plan()
-    assert status(compare_results.main, str(two[0].root), f"{two[0].root}/.") == 1
-    assert "are the same folder" in capsys.readouterr().err
-
-
 def test_other_software_and_devices_are_told(two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]) -> None:
     two[0].setting("cpu", STEADY)
     two[1].setting("cpu", STEADY, summary={"versions": {"torch": "2.14.0+cpu"}, "device_name": "AMD EPYC 9"})

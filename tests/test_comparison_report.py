@@ -94,13 +94,6 @@ def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
     assert full.html.count("<svg") == 7  # speed, cost, CPUs, time to an accuracy, memory, accuracy, loss
 
 
-def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    assert tree.compare() == 0
-    assert "only shown on CPU" not in tree.html
-    assert "Nothing went wrong: the setting was proven, and all 2 runs have finished." in tree.html
-
-
 def test_the_page_begins_with_the_answer_and_its_block(full: Tree) -> None:
     text = full.html
     assert text.index("Ask Slurm for 1 node with 2 CPUs, no GPU and ") < text.index("#SBATCH --nodes=1")
@@ -149,36 +142,6 @@ def test_another_choice_says_what_it_takes_and_why_it_is_not_recommended(tree: T
         "slower",
         "cheaper, but too slow: it would do from 0.71 times the speed on",
     ]
-
-
-def test_every_word_of_the_table_is_explained(full: Tree) -> None:
-    page = Page(full.html)
-    assert "how-to-read" in page.ids
-    part = full.html.partition('id="how-to-read"')[2].partition("</section>")[0]
-    terms = {term for each in re.findall(r"<dt>(.*?)</dt>", part) for term in each.split(", ")}
-    shown = set(re.findall(r'<span class="badge [^"]*">(.*?)</span>', full.html))
-    assert {"fastest", "slower", "unclear", "recommended", "struck out", "failed", "skipped"} <= shown
-    assert shown <= terms
-
-
-def test_the_lines_to_paste_are_anyones(tree: Tree) -> None:
-    """A job's name and the place of its output are those of the whole script alone."""
-    tree.setting("ddp", [352.0, 352.0], devices_per_node=2, cpus_per_task=1)
-    assert tree.compare() == 0
-    block = tree.html.partition("<code>#SBATCH")[2].partition("</code>")[0]
-    assert "--nodes=1" in block
-    assert "--job-name" not in block
-    assert "--output" not in block
-    assert "torchrun --standalone --nproc-per-node=2 your_script.py" in tree.html
-
-
-def test_warnings_of_one_kind_stand_together(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0], name="one")
-    tree.setting("cpu", [100.0, 101.0], name="two", threads=2, cpus_per_task=2)
-    assert tree.compare() == 0
-    assert tree.html.count("too few repeats</strong>") == 1
-    part = tree.html.split("too few repeats</strong>")[1].split("</ul>")[0]
-    assert part.count("<li>") == 2
 
 
 def test_what_is_struck_out_or_failed_links_to_what_says_why(full: Tree) -> None:

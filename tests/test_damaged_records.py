@@ -23,17 +23,10 @@ def spoil(path: Path, **values: Any) -> None:
     ("values", "told"),
     [
         ({"losses": None}, "'losses' is damaged (None)"),
-        ({"losses": {"steps": [1, 2], "values": [0.5]}}, "the losses or evaluations of its summary.json are damaged"),
         ({"losses": {"steps": [1], "values": ["low"]}}, "the losses or evaluations of its summary.json are damaged"),
-        ({"evaluations": [7]}, "the losses or evaluations of its summary.json are damaged"),
-        ({"hosts": "node1"}, "'hosts' is damaged ('node1')"),
         ({"samples_per_second": "fast"}, "'samples_per_second' is damaged ('fast')"),
         ({"samples_per_second": NAN}, "its samples_per_second is nan"),
-        ({"train_seconds": NAN}, "its train_seconds is nan"),
-        ({"peak_main_memory_bytes": float("inf")}, "its peak_main_memory_bytes is inf"),
         ({"test_accuracy": NAN}, "its test_accuracy is nan"),
-        ({"attempts": None}, "'attempts' is damaged (None)"),
-        ({"versions": []}, "'versions' is damaged ([])"),
     ],
 )
 def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: dict[str, Any], told: str) -> None:

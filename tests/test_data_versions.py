@@ -74,12 +74,9 @@ def version(folder: Path, text: str = FILE, beside: str = BESIDE) -> str:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("for _ in range(count)", "for _ in range(count + 1)"),
         ("SIZE = 8", "SIZE = 9"),
         ("rows = [1]", "rows = [2]"),
-        ("return Kept().rows", "return Kept().rows * 2"),
         ("size * 3", "size * 4"),
-        ("size * size", "size * 2"),
         ("count = 3", "count = 5"),
     ],
 )
@@ -91,11 +88,8 @@ def test_whatever_prepare_reaches_makes_other_data(tmp_path: Path, old: str, new
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return 1", "return 2"),
-        ("UNREAD = 1", "UNREAD = 2"),
         ('"""Rows."""', '"""Others."""  # a comment'),
         ("width = 4", "width = 5"),
-        ("return size\n", "return 2 * size\n"),
     ],
 )
 def test_whatever_it_does_not_reach_leaves_them(tmp_path: Path, old: str, new: str) -> None:

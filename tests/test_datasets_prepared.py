@@ -20,7 +20,6 @@ from datasets_requests import (
     make_synthetic,
     names,
     one_line,
-    replace_by_folder,
     truncate,
 )
 from relay.base.errors import UserError
@@ -131,7 +130,6 @@ def test_what_a_job_writes_into_its_arrays_never_reaches_the_files(tmp_path: Pat
     [
         (truncate, "bytes, the manifest says"),
         (Path.unlink, "No such file"),
-        (replace_by_folder, "bytes, the|directory"),
     ],
 )
 def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said) -> None:
@@ -143,15 +141,7 @@ def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said)
     assert str(path) in one_line(error)
 
 
-def test_a_changed_byte_is_found_by_a_full_verification(tmp_path: Path) -> None:
-    prepare(DIGITS, make_digits, tmp_path / "digits")
-    corrupt(tmp_path / "digits" / "test-inputs.npy")
-    verify(tmp_path / "digits")
-    with pytest.raises(UserError, match=r"test-inputs\.npy: corrupted: SHA-256 is"):
-        verify(tmp_path / "digits", full=True)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": {}}', '{"files": {"a": {"shape": 1}}}'])
+@pytest.mark.parametrize("content", ["", '{"files": {"a": {"shape": 1}}}'])
 def test_a_manifest_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / MANIFEST).write_text(content)
     with pytest.raises(UserError, match=r"manifest\.json: ") as error:

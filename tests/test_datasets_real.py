@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datasets_requests import HASTY, prepare_public, run
-from datasets_server import known, serving, small_cifar, tar_gz
+from datasets_requests import run
 from own_tasks import spec
 from relay.datasets import arrays
-from relay.datasets.cifar10 import CIFAR10
 from relay.datasets.manifest import verify
 from relay.spec.dataset import DatasetSpec
 from relay.tasks._images import STATISTICS
@@ -62,57 +58,3 @@ def test_real_mnist_and_cifar10_have_their_published_means(tmp_path: Path, real_
         np.testing.assert_allclose(made["mean"], mean, atol=5e-5)
         np.testing.assert_allclose(made["std"], std, atol=1e-4)
         assert np.bincount(arrays.load(tmp_path / name, "train")[1]).tolist() == counts
-
-
-TORCHVISION_READS = """
-import sys
-if sys.argv[3] == "declare":
-    import torch
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-import numpy as np
-from torchvision import datasets
-for name, theirs in (("mnist", datasets.MNIST), ("cifar10", datasets.CIFAR10)):
-    for split in ("train", "test"):
-        reference = theirs(sys.argv[1], train=split == "train")
-        np.save(f"{sys.argv[2]}/{name}-{split}-inputs.npy", np.asarray(reference.data))
-        np.save(f"{sys.argv[2]}/{name}-{split}-targets.npy", np.asarray(reference.targets))
-"""
-
-
-@real
-@pytest.mark.long
-def test_real_files_read_as_torchvision_reads_them(tmp_path: Path, real_root: Path) -> None:
-    # Beside a torch of another build torchvision cannot be imported before two operators are declared; beside
-    # its own they must not be.
-    for how in ("plainly", "declare"):
-        command = [sys.executable, "-c", TORCHVISION_READS, real_root, tmp_path, how]
-        read = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        if read.returncode == 0:
-            break
-    assert read.returncode == 0, read.stderr
-    for name in ("mnist", "cifar10"):
-        asked = "--spec", described(tmp_path, name), "--root", real_root, "--output", tmp_path / name
-        assert run(*asked).returncode == 0
-        for split in ("train", "test"):
-            inputs, targets = arrays.load(tmp_path / name, split)
-            images = np.load(tmp_path / f"{name}-{split}-inputs.npy")
-            images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
-            np.testing.assert_array_equal(inputs, images)
-            np.testing.assert_array_equal(targets, np.load(tmp_path / f"{name}-{split}-targets.npy"))
-
-
-@real
-@pytest.mark.slow
-def test_real_cifar10_is_downloaded_over_a_bad_line(tmp_path: Path, real_root: Path) -> None:
-    members = {path.name: path.read_bytes() for path in (real_root / CIFAR10.folder).iterdir()}
-    packed = tar_gz({f"{CIFAR10.folder}/{name}": content for name, content in members.items()})
-    # Packed here, so the archive's checksum is another; those of its members are the published ones.
-    archive = replace(CIFAR10.archives[0], file=known("cifar-10-python.tar.gz", packed))
-    source = replace(CIFAR10, archives=(archive,))
-    stand_in = small_cifar()
-    with serving({"cifar-10-python.tar.gz": packed}, "cut", faults=4) as server:
-        made = prepare_public(stand_in, tmp_path / "out", mirror=server.url, source=source, patience=HASTY)
-    assert len(server.asked) == 5
-    assert made.files["train-inputs.npy"].sha256 == "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2"

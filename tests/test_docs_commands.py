@@ -122,13 +122,7 @@ def make_has(arguments: list[str]) -> None:
 
 @pytest.mark.slow
 def test_what_a_command_calls_is_there() -> None:
-    for block in BLOCKS:
-        if block.is_command:
-            takes(block)
-
-
-def takes(block: Block) -> None:
-    for words in block.commands:
+    for words in (words for each in BLOCKS if each.is_command for words in each.commands):
         match words:
             case ["snakemake", *arguments]:
                 snakemake_takes(arguments)
@@ -153,9 +147,9 @@ def test_no_block_is_overlooked() -> None:
 
 
 def test_what_is_printed_is_held_by_a_test() -> None:
-    for block in of(""):
-        if not block.is_command:
-            text = " ".join(block.text.split())
+    for each in of(""):
+        if not each.is_command:
+            text = " ".join(each.text.split())
             (by,) = [test for beginning, test in PRINTED.items() if text.startswith(beginning)]
             assert not by or by in globals() or (ROOT / by).is_file()
 

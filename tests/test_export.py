@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 
 from chain_results import result
-from chain_runs import DDP, Bench, Chain
+from chain_runs import DDP, Bench
 from local_driver import LocalDriver
 from relay.base.errors import UserError
 from relay.export import model_file
@@ -21,17 +21,10 @@ pytest_plugins = ["chain_runs"]
 STEPS = 3
 
 
-def trained(bench: Bench, strategy: str = "fsdp") -> Chain:
-    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": strategy}))
-    return chain.train(forked=True)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("pipeline", marks=pytest.mark.slow)])
-def test_a_divided_model_is_whole_and_equal_bit_for_bit(
-    bench: Bench, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain = trained(bench, strategy)
+def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": "fsdp"}))
+    chain.train(forked=True)
     output = bench.folder / "exported" / "model.safetensors"
     real, named = model_file.save_file, []
 

@@ -8,10 +8,8 @@ from xml.etree import ElementTree
 
 from pyarrow import parquet
 
-from relay.comparison import drawing
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
-from relay.comparison.exports import about, markdown, write_pictures
-from relay.comparison.html import TEMPLATES
+from relay.comparison.exports import markdown
 from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
@@ -32,14 +30,6 @@ def test_parquet_tells_units_and_meanings(full: Tree) -> None:
     }
     assert schema.field("peak_memory_bytes").metadata[b"unit"] == b"bytes"
     assert schema.field("nodes").metadata == {b"meaning": b"nodes"}
-
-
-def test_a_unit_follows_from_the_name() -> None:
-    units = {"step_seconds_median": "s", "disk_bytes_read": "bytes", "samples_per_second_per_device": "samples/s",
-             "test_accuracy": "1", "scaling_efficiency": "1", "strategy": None, "repeats": None, "gpu_power_watts": "W",
-             "gpu_energy_joules_per_epoch": "J", "gpu_sm_clock_mhz": "MHz", "cpu_utilisation": "1",
-             "gpu_sm_activity": "1", "observed_step_ratio": "1"}  # fmt: skip
-    assert {name: about(name).get("unit") for name in units} == units
 
 
 def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> None:
@@ -70,26 +60,6 @@ def test_the_pages_pictures_are_files_of_their_own(full: Tree) -> None:
     for text in pictures.values():
         assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
         assert "var(" not in text
-
-
-def test_their_colours_are_the_pages_light_ones() -> None:
-    page = (TEMPLATES / "comparison.html.j2").read_text()
-    light = dict(re.findall(r"(--\w+): (#[0-9a-f]{6});", page.split("@media")[0]))
-    assert {name: light[name] for name in drawing.LIGHT} == drawing.LIGHT
-    assert light["--paper"] == drawing.PAPER
-
-
-def test_pictures_of_a_former_comparison_are_removed(tree: Tree) -> None:
-    write_pictures(tree.root / "pictures", {"old": "<svg/>"})
-    write_pictures(tree.root / "pictures", {"new": "<svg/>"})
-    assert [path.name for path in (tree.root / "pictures").iterdir()] == ["new.svg"]
-
-
-def test_a_skipped_setting_is_in_the_columns_of_the_others(tree: Tree) -> None:
-    """It has no unit of its own."""
-    tree.skip("single_gpu", "no GPU here")
-    tree.setting("cpu", [20.0, 21.0])
-    assert markdown(tree.rows()).count("/s)") == 1
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:

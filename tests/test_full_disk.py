@@ -14,7 +14,6 @@ from snakemake.logging import logger
 from local_driver import LocalDriver
 from relay.driver.full_disk import told, unwritable
 from shared import let_others_enter
-from short_tasks import shipped
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,14 +46,13 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("free_kilobytes", [0, pytest.param(400, marks=pytest.mark.slow)])
-def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path, free_kilobytes: int) -> None:
+def test_a_call_on_a_full_disk_ends_with_one_line(tmp_path: Path) -> None:
     """With 400 KB it is full only when the first jobs are under way."""
     with mounts() as mount:
         folder = tmp_path / "full"
         small(folder, mount, 3000)
         driver = LocalDriver(folder, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
-        (folder / "room").write_bytes(bytes(free_kilobytes * 1024))
+        (folder / "room").write_bytes(bytes(400 * 1024))
         fill(folder)
         (folder / "room").unlink()
         try:
@@ -76,21 +74,6 @@ def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> Non
     assert unwritable(tmp_path) == (
         f"{tmp_path}/.snakemake: is in the place of the folder where Snakemake keeps its notes: move it away"
     )
-
-
-@pytest.mark.slow
-def test_a_file_in_the_place_of_a_folder_that_snakemake_looks_at_is_named(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, {"epochs": 2, "comparisons": [{"strategy": "cpu"}]})
-    prepared = Path("results/datasets") / shipped("lenet-digits").dataset.directory_name
-    (tmp_path / prepared).parent.mkdir(parents=True)
-    (tmp_path / prepared).touch()
-    try:
-        status, printed = driver.call("cpu")
-    finally:
-        driver.end()
-    assert (status, "Traceback" in printed) == (1, False)
-    told = f"error: {prepared}: Not a directory; look at what is there, and move it away"
-    assert printed.splitlines()[-1] == told
 
 
 def test_what_another_disk_says_is_left_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import tarfile
 import time
-import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,23 +74,6 @@ def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: M
     kept = (tmp_path / "gpu-day/results/long.log").read_text()
     assert kept.endswith("last\n")
     assert "first" not in kept
-
-
-def test_told_to_stop_it_begins_nothing_more(gpu_day: ModuleType, tmp_path: Path) -> None:
-    made = day(gpu_day, tmp_path)
-    made.stop()
-    part = gpu_day.Part("late", [sys.executable, "-c", LONG])
-    made.run(part, time.monotonic() + 30)
-    assert part.outcome == "left out: no time was left"
-
-
-def test_a_wheels_files_lie_where_python_finds_them(gpu_day: ModuleType, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "one-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("one/__init__.py", "")
-        wheel.writestr("one-1.0.data/purelib/two.py", "")
-        wheel.writestr("one-1.0.data/scripts/program", "")
-    gpu_day._unpack(tmp_path / "one-1.0-py3-none-any.whl", tmp_path / "site")
-    assert {path.name for path in (tmp_path / "site").iterdir()} == {"one", "two.py"}
 
 
 @pytest.mark.parametrize("name", ["first", "lenet", "gpt"])

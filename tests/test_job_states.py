@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import driver_runs
 import mini_slurm
 from driver_runs import Workplace, until
 from mini_slurm import MiniSlurm, Node, Partition
@@ -56,6 +55,7 @@ def preempt(place: Workplace) -> None:
 @pytest.mark.long
 @pytest.mark.slurm
 def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
+    """No other test has a job preempted."""
     driver = place.drive("--retries", "1", seconds=8, first=1)
     until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
     preempt(place)
@@ -70,24 +70,11 @@ def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
 
 @pytest.mark.long
 @pytest.mark.slurm
-def test_a_preempted_job_that_slurm_starts_again_is_left_to_it(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requeueing = driver_runs.OPTIONS.replace("--slurm-no-requeue", "--slurm-requeue")
-    monkeypatch.setattr(driver_runs, "OPTIONS", requeueing)
-    driver = place.drive(seconds=8, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    preempt(place)
-    printed, _ = driver.communicate(timeout=150)
-    assert driver.returncode == 0, printed
-    assert ": preempted; " not in printed
-    assert [(job["JobState"], job["Restarts"]) for job in place.submitted()] == [("COMPLETED", "1"), ("COMPLETED", "0")]
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
 def test_a_job_that_slurm_has_forgotten_is_tried_again(place: Workplace) -> None:
-    """The driver is suspended while the job ends; and squeue is asked further on, though it forgets so soon."""
+    """No other test has a Slurm that forgets.
+
+    The driver is suspended while the job ends; and squeue is asked further on, though it forgets so soon.
+    """
     configure(place.cluster, "MinJobAge=600", "MinJobAge=2")
     driver = place.drive("--retries", "3", seconds=2, first=1)
     until(lambda: len(place.lines("started.txt")) == 1, "the job runs")

@@ -37,11 +37,7 @@ class Hungry(Strategy):
     "text",
     [
         "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. ",
-        "slurmstepd-c1: error: StepId=2.0 exceeded memory limit (323440640 > 104857600), being killed",
-        "slurmstepd: error: Exceeded job memory limit",
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=2.0. Some of the step tasks have been OOM Killed.",
-        "srun: error: node7: task 3: Out Of Memory",
         killed_for_memory.TOLD.format(count=1),
     ],
 )
@@ -54,8 +50,6 @@ def test_words_that_say_so(text: str, tmp_path: Path) -> None:
     "text",
     [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "run x: its processes ended without a word (status 1): killed, a lost node, out of memory?",
-        "SLURM-job '7' failed, SLURM status is: 'TIMEOUT'. ",
         "srun: error: c1: task 0: Killed",
     ],
 )
@@ -134,6 +128,7 @@ def test_where_no_memory_is_asked_for_it_is_tried_once_more(tmp_path: Path, said
 @pytest.mark.slurm
 @pytest.mark.timeout(400)
 def test_on_a_cluster_it_gets_twice_the_memory_and_later_jobs_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No other test has a Slurm that kills for memory."""
     folder = tmp_path_factory.mktemp("memory")
     (folder / "strategies").mkdir()
     (folder / "strategies" / "hungry.py").write_text(HUNGRY)

@@ -79,12 +79,6 @@ def test_a_job_ends_as_its_fault_says(
     assert (faults.recorded(tmp_path) is None) == (status == 75)  # what is kept is not tried again
 
 
-def test_every_kind_has_real_messages() -> None:
-    """A busy port's is torch's own, in test_preflight_on_nodes."""
-    assert {message["kind"] for message in MESSAGES} == {*Kind} - {Kind.BUSY} | {None}
-    assert all(message["source"].startswith("https://") for message in MESSAGES)
-
-
 def test_the_probe_takes_for_a_lack_of_memory_what_is_one() -> None:
     for message in MESSAGES:
         assert process.refused(error_of(message)) == (message["kind"] == "memory")

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import re
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +13,6 @@ import pytest
 from snakemake.settings.enums import Quietness
 from snakemake.settings.types import OutputSettings
 
-from local_driver import LocalDriver
 from relay.base.clock import clock
 from relay.driver import guard
 from relay.driver.progress import Progress
@@ -55,27 +50,6 @@ def test_what_is_printed_stands_above() -> None:
     region.clear()
     stream.write("the end\n")
     assert screen(stream.getvalue()) == ["a message", "another", "the end", ""]
-
-
-def test_nothing_is_drawn_while_others_may_print() -> None:
-    stream = io.StringIO()
-    region = Region(stream)
-    region.clear()
-    region.draw(["one"])
-    assert stream.getvalue() == ""
-    settled(region).draw(["one"], wanted=lambda: False)
-    assert stream.getvalue() == ""
-
-
-def test_what_a_signals_handler_writes_below_is_kept() -> None:
-    stream = io.StringIO()
-    region = Region(stream)
-    region.draw(["one", "two"])
-    region.abandon()
-    stream.write("SIGINT: the jobs save and end\n")
-    region.draw(["ONE"])
-    region.clear()
-    assert screen(stream.getvalue()) == ["one", "two", "SIGINT: the jobs save and end", ""]
 
 
 # What is in the view
@@ -132,21 +106,12 @@ def test_the_view_has_what_is_under_way_and_how_much_is_done(plain: None) -> Non
     ]
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 8), (200, 50), (20, 3)])
+@pytest.mark.parametrize(("width", "height"), [(40, 8), (20, 3)])
 def test_no_line_is_too_wide_and_there_are_not_too_many(plain: None, width: int, height: int) -> None:
     many = [stands(number, "queued", why="Resources " * 9) for number in range(60)]
     found = lines(View(Runs([*many, RUNNING])), [Job("Gate: " + "x" * 300, 0.0)], width, height)
     assert len(found) <= height
     assert max(len(line) for line in found) <= width
-
-
-@pytest.mark.parametrize(("width", "columns"), [(80, 7), (50, 3), (20, 2)])
-def test_a_narrow_terminal_keeps_the_names_and_states_of_runs(plain: None, width: int, columns: int) -> None:
-    """A name may be folded; the words of the heading are counted, of which the last column has two."""
-    found = lines(View(Runs([RUNNING])), width=width)
-    assert len(found[0].split()) == columns
-    assert "cpu, repeat" in found[1]
-    assert "running" in found[1]
 
 
 def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None) -> None:
@@ -163,8 +128,6 @@ def test_states_have_colours_unless_they_are_not_wanted(monkeypatch: pytest.Monk
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = View(Runs([RUNNING])).lines([], None, 100, 30)
     assert any("\x1b[32m" in line for line in coloured)
-    monkeypatch.setenv("NO_COLOR", "")  # counts as not set, says no-color.org
-    assert any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
     monkeypatch.setenv("NO_COLOR", "1")
     assert not any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
 
@@ -176,69 +139,12 @@ def test_states_have_colours_unless_they_are_not_wanted(monkeypatch: pytest.Monk
     ("asked", "drawn"),
     [
         ({}, True),
-        ({"quiet": {Quietness.HOST, Quietness.REASON}}, True),
-        ({"quiet": {Quietness.ALL}}, False),
         ({"quiet": {Quietness.PROGRESS}}, False),
-        ({"printshellcmds": True}, False),
         ({"verbose": True}, False),
     ],
 )
 def test_it_is_not_shown_where_snakemake_is_asked_for_less_or_for_more(asked: dict[str, Any], drawn: bool) -> None:
     assert guard._may_be_drawn(OutputSettings(**asked)) is drawn
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}.items():
-        monkeypatch.setenv(name, value)
-    driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "checkpoint_minutes": 0.01})
-    ours, theirs = pty.openpty()
-    try:
-        process = driver.start(driver.trained, stream=theirs)
-        os.close(theirs)
-        seen = ""
-
-        def read_on() -> bool:
-            nonlocal seen
-            try:
-                more = os.read(ours, 4096).decode(errors="replace")
-            except OSError:  # it has ended
-                return False
-            seen += more
-            return bool(more)
-
-        row = re.compile(
-            r"cpu \(1 proc, 1 thread, resident\) +running +([\d,]+) of ([\d,]+) +0 of 1 +[\d,]+ +\S*\d\d:\d\d"
-        )
-        # What has been read so far may end within one drawing.
-        sums = ("runs: 1 running; ", "jobs: 3 of 5 done, 1 under way")
-        shown = ""
-        while not ((one := row.search(shown)) and all(line in shown for line in sums)):
-            assert read_on(), seen
-            shown = "\n".join(screen(seen))
-        assert 0 < int(one[1].replace(",", "")) < driver.run.length.total_steps == int(one[2].replace(",", ""))
-        # A local rule, which prints by itself.
-        assert re.search(r"(?m)^\d\d:\d\d Preparing the data digits-[0-9a-f]{8}$", shown)
-        assert "Starting cpu" not in seen
-        for noise in ("Building DAG", "Job stats", "log: results", "Finished jobid", "steps (", "Select jobs"):
-            assert noise not in seen
-        status, printed = driver.call("status")
-        assert status == 0, printed
-        assert re.search(r"(?m)^cpu .* running +\d+% +0 of 1 +[\d,]+ +\d", printed), printed
-        process.send_signal(number)
-        while read_on():
-            pass
-        process.wait(60)
-        left = screen(seen)
-        assert process.returncode == 1, left
-        assert any(line.startswith(f"{number.name}: the jobs save and end") for line in left), left
-        assert left[-2:] == ["Stopped. What is finished or saved is kept. Give the same command again to continue.", ""]
-    finally:
-        os.close(ours)
-        driver.end()
 
 
 class Failing(View):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from datasets_requests import prepare_public
-from datasets_server import StandIn, small_cifar, small_mnist
+from datasets_server import StandIn, small_mnist
 from relay.base.errors import UserError
 from relay.datasets import arrays
 
 
-@pytest.fixture(params=[small_mnist, small_cifar], ids=["mnist", "cifar10"])
-def stand_in(request: pytest.FixtureRequest) -> StandIn:
-    return request.param()
+@pytest.fixture
+def stand_in() -> StandIn:
+    return small_mnist()
 
 
 def folder(stand_in: StandIn, place: Path) -> Path:
