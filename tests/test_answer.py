@@ -77,21 +77,6 @@ def test_what_is_not_equivalent_never_wins_however_fast_it_is(tree: Tree) -> Non
     assert [(each.category, "losses differ" in each.reason) for each in found.left_out] == [("struck out", True)]
 
 
-def test_a_failed_spot_check_or_other_code_is_no_candidate(tree: Tree) -> None:
-    tree.setting("ddp", [9000.0, 9001.0], devices_per_node=2, summary={"strategy_source": "edited"})
-    tree.setting("cpu", [1000.0, 1001.0], name="right")
-    assert best(answer_of(tree)) == "right"
-
-
-def test_what_diverged_never_wins_however_fast_it_is(tree: Tree) -> None:
-    losses = {"losses": {"steps": [1, 44], "values": [2.3, float("nan")]}}
-    tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, summary=losses)
-    tree.setting("cpu", [1000.0, 1001.0], name="right")
-    found = answer_of(tree)
-    assert best(found) == "right"
-    assert "diverged" in found.left_out[0].reason
-
-
 def test_what_runs_out_of_memory_is_left_out_with_its_reason(tree: Tree) -> None:
     """One repeat of a fast setting failed: the others of it do not make it a candidate."""
     ids = tree.setting("ddp", [9000.0, 9001.0, 9002.0], devices_per_node=2)
@@ -130,18 +115,6 @@ def test_more_samples_a_second_are_not_certain_to_be_better_where_another_batch_
     found = answer_of(tree)
     assert found.certainty == "likely"
     assert "another training, has a test accuracy of 97 % after 1.4 s, this one after 6.8 s" in words.certainty(found)
-
-
-def test_it_says_from_where_on_a_costlier_setting_pays(tree: Tree) -> None:
-    """Twice the cores have to be 2 × 0.7 times as fast."""
-    tree.setting("cpu", [1000.0, 1010.0, 990.0], name="one")
-    tree.setting("cpu", [1350.0, 1400.0, 1430.0], name="two", cpus_per_task=2, threads=2)
-    found = answer_of(tree)
-    assert (found.certainty, best(found)) == ("unclear", "one")
-    assert words.certainty(found).startswith(
-        "Not certain. cpu (1 proc, 2 threads, resident) looks 1.39 times as fast (between 1.31 and 1.49). "
-        "Because it costs twice as much, I recommend it only if it is at least 1.40 times as fast. "
-    )
 
 
 def test_a_little_noise_is_decided_by_so_many_repeats_as_are_named(tree: Tree) -> None:
@@ -185,39 +158,12 @@ def test_a_gpu_that_is_hardly_faster_is_not_asked_for(tree: Tree) -> None:
     assert "It would have to be 2.1 times as fast" in told(found)
 
 
-def test_a_gpu_that_is_much_faster_is_asked_for(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1002.0, 998.0], name="cores", cpus_per_task=4)
-    tree.setting("single_gpu", [9000.0, 9002.0, 8998.0], name="gpu", **ON_GPU)
-    found = answer_of(tree)
-    assert (best(found), of(found, "cores").relation) == ("gpu", "cheaper, too slow")
-    assert "A GPU pays" in told(found)
-    assert found.request
-    assert found.request.gpus == 1
-
-
 def test_the_gpus_of_all_nodes_are_paid_for(tree: Tree) -> None:
     """On two nodes it is 1.2 times as fast as on one."""
     for nodes, speed in ((1, 1000.0), (2, 1200.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("ddp", speeds, name=f"nodes-{nodes}", nodes=nodes, devices_per_node=2, **ON_GPU)
     assert best(answer_of(tree)) == "nodes-1"
-
-
-def test_what_was_not_measured_is_told(tree: Tree) -> None:
-    tree.setting("ddp", [1000.0, 1001.0], devices_per_node=2)
-    tree.skip("single_gpu", "no GPU here", device="cuda")
-    found = answer_of(tree)
-    assert found.only_on_cpu == ["ddp"]
-    assert "Not measured on GPUs" in told(found)
-    assert any("no GPU here" in line for line in words.not_measured(found))
-
-
-def test_nothing_to_recommend_is_told_with_the_reasons(tree: Tree) -> None:
-    tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, verdict=REFUSED)
-    found = answer_of(tree)
-    assert (found.best, found.request, found.certainty) == (None, None, "none")
-    assert "Nothing can be recommended" in words.sentence(found)
-    assert "losses differ" in words.certainty(found)
 
 
 def test_the_rules_of_the_plan_decide(tree: Tree) -> None:

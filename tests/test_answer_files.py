@@ -198,19 +198,6 @@ def test_a_script_of_ones_own_gets_the_launchers_line_the_threads_and_the_backen
     assert [line[: len(told)] for line, told in zip(lines[-len(expected) :], expected, strict=True)] == expected
 
 
-def test_a_script_of_ones_own_is_told_how_the_model_was_computed(tree: Tree) -> None:
-    """Else it would not have the speed that was measured."""
-    (identity,) = tree.setting("cpu", [100.0], channels_last=True, compile=True)
-    run = run_of(tree, identity)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
-    assert own_script(run, request(run, [summary], None))[1:] == [
-        "# Images were measured with the channels of each pixel side by side. The model stays as it is.",
-        "# in the script, in each step: images = images.contiguous(memory_format=torch.channels_last)",
-        "# in the script, before the first step: model.compile()",
-        "python your_script.py",
-    ]
-
-
 def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> None:
     tree.setting("ddp", [90000.0, 90010.0], devices_per_node=2, verdict=REFUSED)
     assert tree.compare() == 0

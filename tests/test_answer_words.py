@@ -42,17 +42,6 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     )
 
 
-def test_many_doubts_of_many_costs_make_no_endless_answer_whatever_their_names(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1600.0, 1200.0])
-    for cores in range(2, 12):
-        speeds = [0.7 * cores * speed for speed in (1000.0, 1600.0, 1200.0)]
-        tree.setting("ddp", speeds, name=f"s{cores}", devices_per_node=cores, options={"hook": "{0} {x}"})
-    found = words.certainty(answer_of(tree))
-    assert found.startswith("Not certain. ")
-    assert found.count("hook={0} {x}) looks ") == 3
-    assert "more the measurements do not tell either." in found
-
-
 def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("cpu", STEADY, cpus_per_task=4)
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
@@ -97,11 +86,3 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     assert first == f"{found.request.jobs} jobs of 20 minutes"
     assert words.sentence(found).endswith(f", in {first}.")
     assert asked.rows[1][3] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
-
-
-def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
-    tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
-    told = words.certainty(answer_of(tree))
-    assert "Because it costs half as much, I recommend it if it is at least 0.71 times as fast." in told
-    assert "The fastest repeat of cpu (1 proc, 1 thread, resident) was 18 times as fast as its slowest." in told

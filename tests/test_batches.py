@@ -98,12 +98,6 @@ def test_outputs_of_other_classes_are_opened_too(whole: Any) -> None:
     assert all(leaf.dtype in (torch.float64, torch.int64) for leaf in batches.leaves(cast))
 
 
-def test_the_places_of_samples_are_named_in_classes_too() -> None:
-    whole = {"deep": (UserDict(ids=torch.arange(6)), Output(torch.tensor(1.0), torch.arange(6)))}
-    places = ["batch['deep'][0]['ids']", "batch['deep'][1].loss", "batch['deep'][1].logits"]
-    assert [place for place, _ in batches.placed(whole)] == places
-
-
 @dataclass
 class Made:
     """With a field that its `__init__` does not take."""

@@ -59,24 +59,6 @@ def test_results_are_a_table_with_targets() -> None:
     assert all((BENCHMARKS / f"{row.script}.py").is_file() for row in RUN["ROWS"])
 
 
-def test_the_share_of_the_proofs_is_told(tmp_path: Path) -> None:
-    """From files as Snakemake writes them: a header, and a row with the seconds first."""
-    for name, seconds in (
-        ("reference/lenet-1", 6),
-        ("gate/ddp-1", 4),
-        ("spot_check/ddp-2", 5),
-        ("segment/ddp-2/step-10", 65),
-        ("start/ddp-2", 20),
-    ):
-        path = tmp_path / "benchmarks" / f"{name}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"s\th:m:s\tmax_rss\n{seconds}.0\t0:00:0{seconds % 10}\t12.5\n")
-    found = printed("proof_share", str(tmp_path))
-    assert (found["seconds"], found["proofs"], found["share"]) == (100.0, 15.0, 0.15)
-    assert found["jobs"] == {"lenet-1": 6.0, "ddp-1": 4.0, "ddp-2": 5.0}
-    assert found["rules"]["segment"] == 65.0
-
-
 def test_what_intervals_cover_is_simulated() -> None:
     found = printed("statistics_coverage", "--draws", "40")
     assert 0.7 < found["normal, 5 repeats"]["covered"] <= 1

@@ -91,17 +91,3 @@ def test_the_sites_queues_are_the_limits_up_to_the_first_that_does_it_in_one_job
     leave(tmp_path, found.runs[0], [(35.0, 20.0, 5.0, 100)])
     (forecast,) = chains.forecasts(found)
     assert [each.limit_minutes for each in forecast.chains] == [10, 30, 480]
-
-
-def test_a_short_measurement_tells_where_no_run_has_trained(tmp_path: Path) -> None:
-    found = made(tmp_path)
-    setting = found.settings[0].id
-    (tmp_path / "speeds").mkdir()
-    told = {"setting": setting, "seconds_per_step": 2.0, "startup_seconds": 30.0}
-    told |= {"between_seconds_per_step": 0.0, "saving_seconds": 3.0, "jobs": 1}
-    (tmp_path / "speeds" / f"{setting}.json").write_text(json.dumps(told))
-    (forecast,) = chains.forecasts(found)
-    assert forecast.told == "a short measurement"
-    only = forecast.chains[0]
-    assert isinstance(only, Chain)
-    assert (only.jobs, only.startup_seconds, only.saving_seconds) == (1, 30.0, 3.0)

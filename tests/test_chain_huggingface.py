@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pages import block
-
 pytest_plugins = ["huggingface"]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,13 +28,6 @@ def trained(huggingface: Path, folder: Path, *given: str, ranks: int = 1) -> tup
         [huggingface, "-m", "relay.chain", *command], cwd=folder, env=os.environ | own, capture_output=True, text=True
     )
     return done.returncode, done.stderr
-
-
-def test_the_script_has_the_lines_of_the_page() -> None:
-    lines = block("docs/make-your-script-a-chain.md", "trainer.train(").lines
-    script = SCRIPT.read_text()
-    assert [line for line in (lines[0], lines[2]) if line not in script] == []
-    assert "callbacks=[chain" in script
 
 
 def test_stopped_and_killed_it_ends_bit_for_bit(huggingface: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import stacks
-from pages import block
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "support" / "lightning_script.py"
@@ -71,15 +70,6 @@ def same(one: Path, other: Path) -> bool:
     )
 
 
-def test_the_script_has_the_lines_of_the_page() -> None:
-    lines = block("docs/make-your-script-a-chain.md", "trainer.fit(model").text
-    assert "ckpt_path=chain.newest(trainer))" in lines
-    script = SCRIPT.read_text()
-    assert all(
-        words in script for words in ("ckpt_path=chain.newest(trainer))", "chain = ChainCallback(", "callbacks=[chain")
-    )
-
-
 @pytest.mark.long
 def test_stopped_killed_and_damaged_it_ends_bit_for_bit(python: Path, tmp_path: Path) -> None:
     """No other test kills a Trainer: 24 steps in 3 epochs on two ranks, saved after each third."""
@@ -116,17 +106,5 @@ def test_gathered_gradients_other_validations_and_workers(python: Path, tmp_path
     status, told = trained(python, cut, "18", "SIGINT", **options)
     assert status == 75, told
     status, told = trained(python, cut, **options)
-    assert status == 0, told
-    assert same(uncut, cut)
-
-
-@pytest.mark.long
-def test_the_trainer_starts_its_processes_itself(python: Path, tmp_path: Path) -> None:
-    """All other tests have torchrun start them."""
-    uncut, cut = tmp_path / "uncut", tmp_path / "cut"
-    assert trained(python, uncut, ranks=2)[0] == 0
-    status, told = trained(python, cut, "10", "SIGTERM", ranks=2, launched=False)
-    assert (status, newest(cut).name) == (75, "step-11"), told
-    status, told = trained(python, cut, ranks=2, launched=False)
     assert status == 0, told
     assert same(uncut, cut)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -115,27 +114,6 @@ def test_who_draws_by_the_epoch_is_told_it_wherever_it_is(made: Callable[[], tup
     assert told.epoch == 3
 
 
-def test_the_orders_of_two_epochs_differ_also_with_a_sampler_in_a_sampler() -> None:
-    loader, _ = within_a_batch_sampler()
-    run = resume(model=nn.Linear(1, 1))
-    seen = [batch.tolist() for _, batch in run.steps(loader, epochs=2)]
-    assert seen[:2] != seen[2:]
-
-
-def test_a_schedule_by_numpy_is_saved() -> None:
-    model = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10))
-    optimizer.step()
-    schedule.step()
-    run = resume(model=model, optimizer=optimizer, schedule=schedule)
-    for step, _ in run.steps([1, 2]):
-        run.after(step)
-    run._lock.close()
-    again = resume(model=model, optimizer=optimizer, schedule=schedule)
-    assert again.step == 2
-
-
 def test_a_save_that_fails_once_ends_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,16 +132,6 @@ def test_a_save_that_fails_once_ends_nothing(
     assert "warning: checkpoints: step 2 could not be saved: Input/output error (rank 0)" in capfd.readouterr().err
     run._lock.close()
     assert resume(model=nn.Linear(1, 1)).step == 6
-
-
-def test_two_that_fail_end_it_with_the_disks_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def save(*_: Any) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr("relay.chain.saving.torch.save", save)
-    run = resume(model=nn.Linear(1, 1))
-    with pytest.raises(ChainError, match=r"step 2 could not be saved: Input/output error .*; see to that disk, and"):
-        list(run.steps(range(1, 3)))
 
 
 def test_a_temporary_folder_too_long_for_data_workers_is_one_line(

@@ -134,18 +134,3 @@ def until(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.2)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--jobs", "many", "job.sh"), "--jobs: 'many' is not allowed; allowed: a number from 1 on"),
-        (("job.sh",), "job.sh does not call relay-chain: write it before the command that trains"),
-    ],
-)
-def test_a_mistake_is_one_line(words: tuple[str, ...], line: str, cluster: MiniSlurm, tmp_path: Path) -> None:
-    job_script(tmp_path, "python train.py")
-    done = relay_chain(cluster, tmp_path, *words)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"relay.chain: {line}")
-    assert done.stderr.count("\n") == 1

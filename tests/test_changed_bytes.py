@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,31 +109,6 @@ def test_the_first_process_of_each_further_node_reads_the_bytes_there(
     assert read == []
     with pytest.raises(UserError, match=r"train-inputs.npy: was changed"):
         look(rank=2, local_rank=0)
-
-
-@pytest.mark.parametrize("stamp", [b"", b'{"time": 1e99, "sha256": {}, "files": {}}'])
-def test_a_damaged_stamp_counts_as_none(data: Path, read: list[str], stamp: bytes) -> None:
-    verified.check(data)
-    (kept,) = data.parent.glob("relay-*/verified/*.json")
-    kept.write_bytes(stamp)
-    verified.check(data)
-    assert len(read) == 2 * FILES
-    verified.check(data)
-    assert len(read) == 2 * FILES
-
-
-@pytest.mark.parametrize(
-    ("harm", "told"),
-    [
-        (lambda folder: (folder / "test-targets.npy").unlink(), "test-targets.npy: cannot be read: No such file"),
-        (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: is missing; the dataset is not prepared"),
-    ],
-)
-def test_what_is_missing_or_no_manifest_is_one_line(data: Path, harm: Callable[[Path], None], told: str) -> None:
-    verified.check(data)
-    harm(data)
-    with pytest.raises(UserError, match=told):
-        verified.check(data)
 
 
 @pytest.fixture

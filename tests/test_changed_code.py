@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from chain_runs import Bench, Chain
@@ -11,8 +9,6 @@ from relay.base.files import read_json, write_json
 from relay.launch.job import started
 from relay.planning.specifications import freeze_code
 from relay.run_folder.places import Places
-from relay.run_folder.replaced import how_anew
-from relay.run_folder.snapshot import noted
 from relay.spec.run import changed
 from relay.training.changed_code import edited_since, source_today, warnings
 
@@ -61,12 +57,6 @@ def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None
     assert "its strategy's code changed" in edited_since(chain.run, Places(chain.results, chain.run.id))
 
 
-def test_the_remedy_can_be_typed_where_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    python, script, run = how_anew("run-1").split()
-    assert (python, Path(script).is_file(), run) == ("python", True, "run-1")
-
-
 @pytest.mark.slow
 def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_anew(bench: Bench) -> None:
     failing = bench.strategy("mine", f"{SLOW}\n        {FAILS.format(step=40)}")
@@ -83,21 +73,6 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
     assert ended.status in (0, 1)  # it counts its steps anew, and fails again where enough are left
     assert f"`python scripts/train_again.py {chain.declared.name}` lets it start anew with today's" in ended.errors
     assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
-
-
-def test_a_comment_is_no_other_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    path = Path(chain.run.strategy.file)
-    path.write_text(path.read_text() + "# a comment\n")
-    assert told(chain) == []
-
-
-def test_what_is_found_of_other_files_than_the_snapshots_is_not_kept(tmp_path: Path) -> None:
-    """A file is saved between the making of the snapshot and the look at today's code."""
-    assert noted(tmp_path, "strategy mine", lambda: "of the edited file", lambda: False) == "of the edited file"
-    assert noted(tmp_path, "strategy mine", lambda: "of the snapshot", lambda: True) == "of the snapshot"
-    assert noted(tmp_path, "strategy mine", lambda: "of anything", lambda: True) == "of the snapshot"
 
 
 @pytest.mark.parametrize(

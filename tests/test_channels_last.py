@@ -6,14 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.nn.functional as F
-from torch import nn
 
-from own_tasks import task
 from plans import only, planned
 from relay.card.look import Data, look
-from relay.tasks._lenet import LeNet
 
 CPU: dict[str, Any] = {"strategy": "cpu"}
 PIPELINE: dict[str, Any] = {"strategy": "pipeline", "devices_per_node": 2}
@@ -86,28 +81,3 @@ def test_a_card_says_whether_a_model_computes_the_same_so(
     (tmp_path / "mine.py").write_text(OWN.format(channels=channels, kernel=kernel, between=between))
     found = look("mine", str(tmp_path / "mine.py"), {}, Data(datasets=tmp_path / "datasets", prepare=True))
     assert found.task.card.channels_last is last
-
-
-def test_pooling_before_relu_gives_lenet_the_same_bits() -> None:
-    torch.manual_seed(0)
-    before: Any = LeNet().model()
-    after = nn.Sequential(*(before[place] for place in (0, 2, 1, 3, 5, 4, *range(6, 12))))
-    images, labels = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
-    found = []
-    for model in (before, after):
-        loss = F.cross_entropy(model(images), labels)
-        found.append([loss, *torch.autograd.grad(loss, [*before.parameters()])])
-    assert [type(each) for each in before][1:3] == [nn.MaxPool2d, nn.ReLU]
-    assert all(map(torch.equal, *found))
-
-
-def test_adam_is_fused_on_cpus_unless_the_task_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    its = task("gpt-tiny", "fp32")
-    parameters = [*its.model().parameters()]
-    assert [group["fused"] for group in its.optimizer(parameters).param_groups] == [True]
-    for given in ({"fused": False}, {"foreach": False}):
-        own = torch.optim.AdamW(parameters, its.spec.learning_rate, **given)  # type: ignore[arg-type]
-        monkeypatch.setattr(type(its.own), "optimizer", lambda *_, own=own: own)
-        (group,) = its.optimizer(parameters).param_groups
-        assert not group["fused"]
-        assert group["foreach"] is ("fused" in given)

@@ -71,16 +71,6 @@ def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: C
     assert names(checkpoints) == ["step-2.bak", "step-4", "step-6"]
 
 
-def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, training: Training, ranks: Ranks) -> None:
-    """Else each would find out at its end, when it may be too late."""
-    assert checkpoints.longest_save_seconds == 0
-    filled(checkpoints, training, 2)
-    took = checkpoints.longest_save_seconds
-    assert took > 0
-    later = Checkpoints(checkpoints.directory, ranks).longest_save_seconds
-    assert later == pytest.approx(took, rel=0.5, abs=0.1)
-
-
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
     now = time.time()
     watching = Interruption(deadline=now + 100)

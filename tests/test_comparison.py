@@ -131,18 +131,6 @@ def test_what_diverged_has_failed_however_fast_it_was(tree: Tree) -> None:
     assert tree.row("cpu")["standing"] == "fastest"
 
 
-def test_skipped_settings_stand_last_with_their_reason(tree: Tree) -> None:
-    tree.skip("single_gpu", "no GPU here", device="cuda")
-    tree.setting("cpu", [100.0, 101.0])
-    rows = tree.rows()
-    assert [row["status"] for row in rows] == ["done", "skipped"]
-    assert (rows[1]["equivalent"], rows[1]["reason"], rows[1]["samples_per_second"]) == (
-        None,
-        "no GPU here",
-        None,
-    )
-
-
 def test_a_lossy_setting_is_marked_as_such_wherever_it_stands(
     tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import compare
-from results_tree import Tree, shown, status
+from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
 
@@ -28,27 +28,6 @@ def test_failed_repeat_fails_the_setting_but_keeps_its_figures(tree: Tree) -> No
     assert tree.compare("--partial") == 0
     with (tree.root / "runs.csv").open(newline="") as stream:
         assert [run["status"] for run in csv.DictReader(stream)].count("failed") == 1
-
-
-def test_run_without_any_trace_names_its_log(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2)
-    for identity in ids:
-        tree.fail(identity, None)
-    assert tree.row("ddp", partial=True)["reason"] == "all 2 repeats: no result: see .snakemake/log"
-    log = tree.root / "logs" / "train" / ids[0] / "22.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("killed")
-    assert f"repeat 1: no result: see {log}" in tree.row("ddp", partial=True)["reason"]
-
-
-def test_a_run_without_an_environment_says_why(tree: Tree) -> None:
-    for identity in tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2):
-        tree.fail(identity, None)
-    why = {"status": 1, "what": "horovod has to be compiled here,\nand this machine lacks: cmake", "remedy": ""}
-    tree.write("logs/environment/torch.ending.json", why | {"planned": False})
-    assert tree.row("ddp", partial=True)["reason"] == (
-        "all 2 repeats: no environment of stack torch: horovod has to be compiled here, and this machine lacks: cmake"
-    )
 
 
 def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
@@ -113,16 +92,6 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
 
 
-def test_reader_sees_the_old_table_or_the_new_one_whole(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    tree.rows()
-    with (tree.root / "comparison.csv").open() as reader:
-        tree.setting("ddp", [200.0, 201.0], devices_per_node=2)
-        tree.rows()
-        assert "ddp" not in reader.read()
-    assert "ddp" in (tree.root / "comparison.csv").read_text()
-
-
 def test_results_that_cannot_be_written_are_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     tree.setting("cpu", [100.0])
     (tree.root / "comparison.html").mkdir()
@@ -138,10 +107,3 @@ def test_run_too_short_to_be_timed_is_done_without_a_speed(tree: Tree) -> None:
     assert row["reason"] == "all 2 repeats: too short to be timed: no step after the warm-up"
     assert tree.headline() == "No setting was measured and proven: 1 too short to be timed."
     assert tree.compare() == 0
-
-
-def test_no_run_at_all(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tree.rows() == []
-    assert tree.compare() == 0
-    assert "Nothing was measured" in tree.html
-    assert "Nothing was measured" in shown(tree, capsys, monkeypatch)

@@ -46,16 +46,6 @@ def test_one_process_needs_no_launcher_but_several_need_the_same(tree: Tree) -> 
     assert [row["scaling_efficiency"] for row in tree.rows() if row["strategy"] == "ddp"] == [None, None]
 
 
-def test_torchrun_takes_the_place_of_direct_on_several_nodes_alone(tree: Tree) -> None:
-    """Where nothing is asked for, one node's processes are started by `direct`, and those of several by torchrun."""
-    tree.setting("ddp", [100.0], name="one", devices_per_node=2, launcher="direct")
-    tree.setting("ddp", [150.0], name="two", devices_per_node=2, nodes=2, launcher="torchrun")
-    tree.setting("fsdp", [100.0], name="few", devices_per_node=2, launcher="direct")
-    tree.setting("fsdp", [150.0], name="many", devices_per_node=4, launcher="torchrun")
-    found = {row["strategy"]: row["scaling_efficiency"] for row in tree.rows() if row["launcher"] == "torchrun"}
-    assert found == {"ddp": pytest.approx(0.75), "fsdp": None}
-
-
 def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
     tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
     tree.setting("ddp", [300.0, 300.0], devices_per_node=4)

@@ -68,12 +68,6 @@ def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
     assert checked.row("cpu")["spot_checks"] == "1 not checked"
 
 
-def test_a_damaged_verdict_is_no_verdict(checked: Checked) -> None:
-    checked.setting("cpu", [100.0], name="one")
-    checked.write("equivalence/spot_checks/one/verdict.json", [])
-    assert checked.row("cpu")["spot_checks"] == "1 not checked"
-
-
 def test_a_failed_spot_check_strikes_out_what_no_gate_can_prove(checked: Checked) -> None:
     unprovable = {"equivalent": False, "unprovable": "the loss is no mean"}
     runs = checked.setting("ddp", [900.0, 901.0], name="fast", verdict=unprovable)

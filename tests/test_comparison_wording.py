@@ -7,8 +7,7 @@ import math
 import pytest
 
 from relay.comparison.wording import number, setting_labels, spread
-from relay.spec import requirements
-from results_tree import REFUSED, SCRIPTS, Tree
+from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -65,20 +64,6 @@ def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
     assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
     assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
     assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"
-
-
-def test_only_options_that_are_not_the_defaults_name_a_setting(tree: Tree) -> None:
-    defaults = requirements.read(SCRIPTS / "relay/strategies/ddp.py").options
-    name, value = next((name, value) for name, value in defaults.items() if type(value) is int)
-    tree.setting("ddp", [200.0, 201.0], options={**defaults, name: value + 1})
-    tree.setting("ddp", [100.0, 101.0], options=dict(defaults))
-    tree.skip("ddp", "no", options=dict(defaults))
-    rows = tree.rows()
-    assert [row["chosen_options"] for row in rows] == [f"{name}={value + 1}", None, None]
-    assert all(f"{name}={value}" in row["options"] for row in rows[1:])
-    labels = setting_labels(rows)
-    assert labels[0].endswith(f"resident, {name}={value + 1}")
-    assert labels[1] == "1 proc, 1 thread, resident"
 
 
 def test_settings_that_differ_in_how_they_are_computed_are_told_apart(tree: Tree) -> None:

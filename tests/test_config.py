@@ -46,18 +46,6 @@ def test_the_demo_is_the_defaults_on_digits_in_shorter_runs() -> None:
     assert load({**written(), **demo}) == Config(task="lenet-digits", repeats=3, epochs=15)
 
 
-def test_an_axis_takes_one_value_or_several() -> None:
-    comparison = load({"comparisons": [{"strategy": "ddp", "nodes": 2, "options": {"bucket_mb": 25}}]}).comparisons[0]
-    assert comparison.nodes == [2]
-    assert comparison.options == {"bucket_mb": [25]}
-    assert load({"comparisons": [{"strategy": "ddp", "nodes": [1, 2]}]}).comparisons[0].nodes == [1, 2]
-
-
-def test_whole_numbers_serve_as_lengths() -> None:
-    config = load({"epochs": 2, "segment": {"epochs": 1}})
-    assert (config.epochs, type(config.epochs)) == (2.0, float)  # so that 2 and 2.0 have one fingerprint
-
-
 REFUSED = {
     # a misspelt value, as one value of an axis and in a list
     "comparisons: [{strategy: cpu}, {strategy: cpu, loader: residnt}]": (
@@ -114,12 +102,6 @@ REFUSED = {
     "comparisons: [{nodes: 1}]": "config: comparisons[0]: gives neither a strategy nor a command; allowed: one of them",
     "[1]": "config: [1] is not allowed; allowed: keys and values",
 }
-
-
-def test_a_strategys_own_setting_in_the_wrong_place_is_told_the_right_one() -> None:
-    (line,) = refusal("comparisons: [{strategy: pipeline, micro_batches: 4}]")
-    assert line.startswith("config: comparisons[0].micro_batches: 4 has an unknown key; allowed: ")
-    assert line.endswith("(a strategy's own settings stand under options)")
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -21,7 +21,6 @@ from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
 from relay.spec.identity import lock_lines
-from relay.spec.partition import Partition
 from relay.spec.site import Site, load_site, names
 from small_wheels import lock_entry, simple_index, write_wheel
 from tiny_stack import prepared
@@ -78,15 +77,6 @@ def test_wheels_for_other_gpus_are_other_wheels(tmp_path: Path) -> None:
 
     assert folder("a100", "deepspeed") != folder("h100", "deepspeed")
     assert folder("a100", "torch") == folder("h100", "torch"), "nothing of it is built"
-
-
-def test_a_generation_that_is_named_wins_over_the_gpus_name() -> None:
-    """An RTX 6000 is of three generations."""
-    assert cuda.capabilities([("rtx6000", "ada")]) == ("8.9",)
-    assert cuda.capabilities([("rtx6000", None), ("a40", "ampere")]) == ("7.5", "8.6")
-    fields = {"cpus_per_node": 8, "max_minutes": 60, "device": "cuda", "gpus_per_node": 2, "gpu_name": "rtx6000"}
-    found = [Partition(**fields, gpu_generation=each).capability for each in ("ada", None)]
-    assert found == [(8, 9), (7, 5)]
 
 
 @pytest.mark.parametrize("name", names(ROOT))
@@ -205,27 +195,3 @@ def test_its_wheels_are_fetched_and_held_to_their_hashes(project: Path, tmp_path
         wheel.unlink()
     with pytest.raises(UserError, match="DO NOT MATCH THE HASHES"):
         login_node.prepare(asked, lock_of(project, stack))
-
-
-@pytest.mark.parametrize(
-    ("modules", "build", "told"),
-    [
-        (["gcc", "cuda/12.2"], "cu126", "loads CUDA 12.2, torch's build cu126 is for CUDA 12.6"),
-        (["cuda/12.6.2"], "cu126", None),
-        (["cuda", "cudnn/9.1"], "cu126", None),  # which version is the cluster's to say
-    ],
-)
-def test_a_module_of_another_cuda_than_torchs_is_warned_of(
-    tmp_path: Path, modules: list[str], build: str, told: str | None
-) -> None:
-    """Whether all jobs load it, or those of the stack; another stack's is of no matter."""
-
-    def warnings(**changes: Any) -> list[str]:
-        conda = {"mode": "conda", "conda": {"torch": "mine"}, "torch": build}  # a torch that is there
-        found = planned(site_of(tmp_path, **conda).model_copy(update=changes)).warnings
-        return [warning for warning in found if "loads CUDA" in warning]
-
-    for changes in ({"modules": modules}, {"stack_modules": {"torch": modules}}):
-        found = warnings(**changes)
-        assert (len(found) == 1 and told in found[0]) if told else found == []
-    assert warnings(stack_modules={"deepspeed": modules}) == []

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from relay.base import lock
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -44,11 +43,3 @@ def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str
     spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
     row = tree.row("ddp", partial=True)
     assert (row["status"], told in row["reason"]) == ("failed", True)
-
-
-def test_a_run_that_is_being_trained_is_told_as_such(tree: Tree) -> None:
-    (identity,) = tree.setting("cpu", [100.0])
-    tree.fail(identity, None)
-    with lock.exclusive(tree.root / "checkpoints" / identity):
-        assert "it is being trained just now" in tree.row("cpu", partial=True)["reason"]
-    assert "no result: see" in tree.row("cpu", partial=True)["reason"]

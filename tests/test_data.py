@@ -64,11 +64,6 @@ def test_an_epoch_holds_no_sample_twice_and_the_next_is_another(count: int, batc
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(epochs))
 
 
-def test_what_the_last_partial_batch_leaves_out_is_trained_in_other_epochs() -> None:
-    seen = torch.cat([at(100, 64, 0, epoch) for epoch in range(40)])
-    assert len(seen.unique()) == 100
-
-
 def test_seeds_and_epochs_do_not_share_an_order() -> None:
     """Seed 0 in epoch 1 is not seed 1 in epoch 0, as it would be with their sum."""
     first = {tuple(at(64, 64, seed, epoch).tolist()) for seed in range(20) for epoch in range(20)}
@@ -106,15 +101,6 @@ def test_all_loaders_give_the_same_bits_in_the_same_order(prepared: Path, its: T
             for one, same in zip(first, other, strict=True):
                 assert one.dtype == same.dtype
                 assert torch.equal(one, same)
-
-
-def test_feeding_never_reads_ahead_of_what_is_asked(prepared: Path) -> None:
-    """The stream is as long as the rest of the training: it is made lazily, without a list of millions of steps."""
-    for kind in ("resident", "dataloader"):
-        stream = feeder(kind, split_of(prepared, DIGITS), CPU, 0).batches(
-            chosen(1437, 64, 0, step) for step in range(10**12)
-        )
-        assert batches.count(next(iter(stream))) == 64
 
 
 def test_digits_are_magnified_pixel_by_pixel_into_three_channels(prepared: Path) -> None:

@@ -45,17 +45,6 @@ def test_a_damaged_copy_is_one_line_and_leaves_nothing(tmp_path: Path, stand_in:
     assert names(tmp_path / "out") == set()
 
 
-def test_a_damaged_archive_is_one_line(tmp_path: Path, stand_in: StandIn) -> None:
-    for name, content in stand_in.archives.items():
-        (tmp_path / name).write_bytes(content)
-    name = next(iter(stand_in.archives))
-    corrupt(tmp_path / name)
-    with pytest.raises(UserError, match="corrupted") as error:
-        prepare_public(stand_in, tmp_path / "out", root=tmp_path)
-    assert str(tmp_path / name) in one_line(error)
-    assert not (tmp_path / "out").exists()
-
-
 def test_content_with_the_right_md5_and_another_sha256_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     collision = dataclasses.replace(known("file", b"content"), sha256="0" * 64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -54,14 +53,6 @@ def test_a_resumed_file_that_proves_wrong_is_fetched_anew(tmp_path: Path) -> Non
     assert [asked for _, asked in server.asked] == [None, "bytes=25000-", None]
 
 
-def test_the_next_mirror_is_taken_when_one_fails(tmp_path: Path) -> None:
-    content = b"c" * 5000
-    with serving({"file": content}, "flipped") as bad, serving({"file": content}) as good:
-        path, url = download(known("file", content), [bad.url, good.url], tmp_path, HASTY)
-    assert url == f"{good.url}file"
-    assert path.read_bytes() == content
-
-
 @pytest.mark.parametrize(
     ("mode", "said", "requests"),
     [
@@ -82,16 +73,4 @@ def test_a_server_that_fails_for_good_is_one_line_and_leaves_nothing(tmp_path, m
     assert server.url in text
     assert "dataset_root" in text
     assert len(server.asked) == requests
-    assert names(tmp_path) == set()
-
-
-def test_a_refused_connection_and_an_unknown_host_are_one_line(tmp_path: Path) -> None:
-    with socket.socket() as unused:  # bound and not listening: refuses, and nobody else can take the port
-        unused.bind(("127.0.0.1", 0))
-        refusing = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        with pytest.raises(UserError) as error:
-            download(known("file", b"content"), [refusing, "http://unknown.invalid"], tmp_path, HASTY)
-    text = one_line(error)
-    assert f"{refusing}/file: Connection refused" in text
-    assert "http://unknown.invalid/file: host name not found" in text
     assert names(tmp_path) == set()

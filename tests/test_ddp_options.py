@@ -16,7 +16,6 @@ from gate_runs import planned
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
-from relay.base.errors import UserError
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.process.ranks import Ranks
@@ -145,34 +144,12 @@ def test_building_changes_nothing(alone: Ranks) -> None:
     assert strategy.model.training
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"compression": "zip"}, "is not allowed; allowed: none, fp16, bf16, powersgd"),
-        ({"accumulation": 0}, "0 is not allowed; allowed: a whole number of at least 1"),
-    ],
-)
-def test_options_are_checked_when_planned(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        planned("ddp", options=options)
-
-
 def test_a_slice_that_is_no_whole_parts_is_skipped() -> None:
     asked = {"strategy": "ddp", "devices_per_node": 2, "global_batch_size": 64, "options": {"accumulation": 3}}
     made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
     assert [skipped.reasons for skipped in made.skipped] == [
         ("a replica's 32 samples are not divisible by accumulation 3",)
     ]
-
-
-def test_an_option_that_means_nothing_is_no_setting_of_its_own() -> None:
-    crossed = {"compression": ["none", "powersgd"], "powersgd_rank": [1, 2]}
-    made = plan(
-        load({"device": "cpu", "comparisons": [{"strategy": "ddp", "devices_per_node": 2, "options": crossed}]}), gpus=0
-    )
-    assert len(made.settings) == 3
-    (skipped,) = made.skipped
-    assert skipped.reasons == ("powersgd_rank 2 has no effect with compression none; use compression powersgd",)
 
 
 def test_lossy_options_are_marked() -> None:

@@ -11,7 +11,6 @@ from own_gates import own_strategy
 from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.planning import config, planner
-from relay.run_folder.snapshot import freeze
 from relay.spec import requirements
 from relay.spec.identity import source_digest, strategy_sources
 from relay.training.changed_code import source_today, warnings
@@ -48,17 +47,6 @@ def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path) -> None
     (tmp_path / "tables/more.txt").write_text("another")
     assert gate_of(path) != before
     assert source_digest(strategy_sources(path)) != digest
-
-
-@pytest.mark.slow
-def test_declared_files_are_frozen_beside_the_code(tmp_path: Path) -> None:
-    path = with_files(tmp_path / "mine")
-    frozen = freeze(path, folder=tmp_path / "code")
-    beside = frozen / "relay" / "strategies"
-    assert (beside / "rates.json").read_text() == '{"rate": 1}'
-    assert (beside / "tables" / "more.txt").read_text() == "more"
-    (path.parent / "rates.json").write_text("{}")
-    assert freeze(path, folder=tmp_path / "code") != frozen
 
 
 @pytest.mark.parametrize(

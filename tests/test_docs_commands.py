@@ -34,7 +34,7 @@ WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
     "apt-get install": "it changes the system; `virtual_cluster.py up` names the same packages (below)",
-    "scontrol update": "the long test of the virtual cluster, below",
+    "scontrol update": "a command of Slurm itself",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
     "pip install ./scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
@@ -258,18 +258,3 @@ def test_the_virtual_cluster_does_what_its_page_says(virtual: Callable[[str], st
     planned = virtual(look + block(VIRTUAL, "snakemake plan").lines[0])
     known = masked(block("docs/slurm.md", "expected start").lines[-1])[0].replace("cuda", "cpu")
     assert known in masked(planned)
-
-
-@pytest.mark.slurm
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_the_comparison_on_the_virtual_cluster_word_for_word(virtual: Callable[[str], str]) -> None:
-    """No other test compares on a virtual cluster by the page's commands."""
-    commands = block(VIRTUAL, "snakemake plan").text
-    assert commands == block("docs/tutorial.md", "snakemake plan", "--profile profiles/slurm").text
-    virtual(block(VIRTUAL, "apt-get").lines[1])
-    shell = block(VIRTUAL, "export SLURM_CONF").text
-    compared = virtual(shell + commands)
-    assert "Verdict: yes" in compared
-    assert "Report: results/comparison.html" in compared
-    virtual(shell + block(VIRTUAL, "scontrol").text)

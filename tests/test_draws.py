@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -119,25 +118,6 @@ def test_generators_advance_as_in_a_training_and_real_draws_are_told_apart() -> 
     assert first == again != second
     assert None not in (first, second)
     assert draws.taken() == []
-
-
-def test_what_chance_could_draw_twice_has_no_digest() -> None:
-    draws = Draws(told_apart=True)
-    with draws.fixed():
-        torch.empty(3).bernoulli_(0.5)
-        torch.randn(64, generator=torch.Generator())  # the model's own affair
-    assert [each.digest for each in draws.taken()] == [None, None]
-
-
-def test_threads_that_start_within_draw_alike() -> None:
-    found = []
-    with Draws().fixed():
-        thread = threading.Thread(target=lambda: found.append(torch.randn(3, 4)))
-        thread.start()
-        thread.join()
-        assert torch.equal(found[0], torch.randn(3, 4))
-        assert torch.equal(found[0][0], found[0][1])
-    assert not torch.equal(torch.randn(3, 4), torch.randn(3, 4))
 
 
 def test_what_has_no_fixed_numbers_is_named() -> None:

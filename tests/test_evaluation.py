@@ -19,7 +19,7 @@ from relay import strategies
 from relay.process.ranks import Ranks
 from relay.task.bound import BoundTask, set_learning_rate
 from relay.task.data import Resident, Streamed
-from relay.task.split import Chosen, chosen
+from relay.task.split import chosen
 from relay.training.evaluation import Evaluation
 
 pytest_plugins = ["checkpointed"]
@@ -159,11 +159,3 @@ def test_parameter_groups_keep_the_ratio_of_their_learning_rates() -> None:
         one, other = (group["lr"] for group in made.param_groups)
         assert (one, other) == (pytest.approx(task.learning_rate(step)), pytest.approx(10 * one))
     assert task.learning_rate(3) < task.learning_rate(0)
-
-
-def test_an_example_has_as_many_samples_as_are_asked_for() -> None:
-    """Also more than there are: the first ones again."""
-    points, labels = formed("tensor").example(70)
-    assert points.dtype == torch.float64
-    assert torch.equal(points[60:], points[:10])
-    assert torch.equal(formed("tensor").split("train").read(Chosen(torch.arange(60)))[1], labels[:60])

@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 from chain_results import result
 from chain_runs import DDP, Bench
-from local_driver import LocalDriver
 from relay.base.errors import UserError
 from relay.export import model_file
 from relay.export.model_file import export
@@ -74,16 +73,3 @@ def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
     (chain.results / "runs").write_text("")
     with pytest.raises(UserError, match=r"run.json: cannot be read: Not a directory"):
         export("run-1", chain.results, output)
-
-
-@pytest.mark.slow
-def test_both_targets_show_what_they_would_do(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "repeats": 2})
-    status, printed = driver.call("export", "libtorch", "-n")
-    assert status == 0, printed
-    counts = {words[0]: words[1] for line in printed.splitlines() if len(words := line.split()) == 2}
-    assert {name: counts.get(name) for name in ("export_model", "libtorch_job", "summary")} == {
-        "export_model": "2",
-        "libtorch_job": "1",
-        "summary": "2",
-    }

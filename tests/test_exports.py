@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 from pyarrow import parquet
 
@@ -20,16 +19,6 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
     kinds = {"string": str, "int64": int, "double": float, "bool": bool}
     assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
-
-
-def test_parquet_tells_units_and_meanings(full: Tree) -> None:
-    schema = parquet.read_schema(full.root / "comparison.parquet")
-    assert schema.field("samples_per_second_low").metadata == {
-        b"unit": b"samples/s",
-        b"meaning": b"lower end of the 95 % interval",
-    }
-    assert schema.field("peak_memory_bytes").metadata[b"unit"] == b"bytes"
-    assert schema.field("nodes").metadata == {b"meaning": b"nodes"}
 
 
 def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> None:
@@ -51,15 +40,6 @@ def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree
     assert "~~41.2~~" in line
     assert r"hook=a\|b&lt;i>[c]\(d)" in line
     assert "struck out" in line
-
-
-def test_the_pages_pictures_are_files_of_their_own(full: Tree) -> None:
-    pictures = {path.stem: path.read_text() for path in (full.root / "pictures").iterdir()}
-    assert len(pictures) == full.html.count("<svg")
-    assert {"lenet-digits-speed", "lenet-digits-memory", "lenet-digits-time"} <= set(pictures)
-    for text in pictures.values():
-        assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-        assert "var(" not in text
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import bootstrap
 from relay.base.errors import UserError
-from relay.driver.first_look import check, parsed
+from relay.driver.first_look import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
@@ -65,23 +65,6 @@ def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) ->
     assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
 
 
-@pytest.mark.parametrize(("words", "more"), [("status", ["--cores", "1"]), ("ddp", [])])
-def test_status_needs_no_number_of_cores(
-    folder: Path, words: str, more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", given := ["snakemake", *words.split()])
-    check(given[1:])
-    assert sys.argv == ["snakemake", *words.split(), *more]
-
-
-def call(folder: Path, *arguments: str, python: str = sys.executable, **environment: str) -> tuple[int, str]:
-    """Snakemake as a user calls it, with the plugin of this checkout."""
-    given = {"PYTHONPATH": str(PLUGINS), **environment}
-    command = [python, "-m", "snakemake", "-n", "-c1", *arguments]
-    done = subprocess.run(command, cwd=folder, env=os.environ | given, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     ours = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "tab.yaml"]
     line = f"error: {MISTAKES['--configfile tab.yaml']}\n"
@@ -89,18 +72,6 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     command, environment = [script, "-n", *ours], os.environ | {"PYTHONPATH": str(PLUGINS)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, line)
-
-
-@pytest.mark.long
-def test_other_workflows_and_jobs_are_left_alone(folder: Path) -> None:
-    """No other test calls another workflow."""
-    (folder / "Snakefile").write_text('rule all:\n    output: "x"\n    shell: "touch x"\n')
-    status, printed = call(folder, "--configfile", "tab.yaml")
-    assert (status, "Config file is not valid JSON or YAML" in printed) == (1, True)
-    status, printed = call(folder)
-    assert (status, "error: " in printed) == (0, False)
-    job = ["--snakefile", str(ROOT / "Snakefile"), "--mode", "subprocess", "--configfile", "tab.yaml"]
-    assert "error: tab.yaml" not in call(folder, *job)[1]
 
 
 def test_an_environment_that_is_installed_finds_the_plugin(tmp_path: Path) -> None:

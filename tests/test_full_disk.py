@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from snakemake.logging import logger
 
 from local_driver import LocalDriver
-from relay.driver.full_disk import told, unwritable
+from relay.driver.full_disk import unwritable
 from shared import let_others_enter
 from small_disks import fill, mounts, small
 
@@ -74,26 +72,3 @@ def test_a_file_in_the_place_of_snakemakes_notes_is_named(tmp_path: Path) -> Non
     assert unwritable(tmp_path) == (
         f"{tmp_path}/.snakemake: is in the place of the folder where Snakemake keeps its notes: move it away"
     )
-
-
-def test_what_another_disk_says_is_left_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logger.addHandler(caplog.handler)
-    words = f"FAILED: {FULL}"
-    elsewhere = logger.makeRecord("", logging.ERROR, "/x/scripts/relay/driver/retries.py", 1, words, (), None)
-
-    def fails(record: logging.LogRecord) -> None:
-        with told(tmp_path):
-            logger.handle(record)
-            raise RuntimeError
-
-    try:
-        with pytest.raises(RuntimeError):
-            fails(elsewhere)
-        assert "FAILED" in caplog.text
-        elsewhere.pathname = "/x/site-packages/snakemake/jobs.py"
-        caplog.clear()
-        with pytest.raises(SystemExit, match=FULL):
-            fails(elsewhere)
-        assert caplog.text == ""
-    finally:
-        logger.removeHandler(caplog.handler)

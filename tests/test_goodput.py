@@ -57,12 +57,6 @@ def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Pat
     assert noted["attempts"] == [{"number": 1, "started": 110.0, "ended": 200.0}]
 
 
-def test_an_attempt_without_a_record_was_loading() -> None:
-    found = spent(ENTRY, [], 0.0)
-    assert {part: seconds for part, seconds in found.parts.items() if seconds} == {"startup": 10.0, "loading": 90.0}
-    assert found.last is None
-
-
 def test_attempts_are_added_up_and_told_one_by_one() -> None:
     found = split([spent(ENTRY, records(ended=False), 20.0), spent(ENTRY | {"number": 2}, records(), 20.0)])
     assert found["queue_seconds"] == 120.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,28 +65,6 @@ def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
     assert [job["JobState"] for job in place.submitted()] == ["PREEMPTED", "COMPLETED", "COMPLETED"]
     assert place.lines("started.txt") == ["first.0.txt", "first.0.txt", "last.txt"]
     assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
-
-
-@pytest.mark.long
-@pytest.mark.slurm
-def test_a_job_that_slurm_has_forgotten_is_tried_again(place: Workplace) -> None:
-    """No other test has a Slurm that forgets.
-
-    The driver is suspended while the job ends; and squeue is asked further on, though it forgets so soon.
-    """
-    configure(place.cluster, "MinJobAge=600", "MinJobAge=2")
-    driver = place.drive("--retries", "3", seconds=2, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    driver.send_signal(signal.SIGSTOP)
-    until(lambda: not place.submitted(), "Slurm has forgotten the job", 120)
-    driver.send_signal(signal.SIGCONT)
-    printed, _ = driver.communicate(timeout=120)
-    assert driver.returncode == 0, printed
-    assert re.search(r"Job \d+: Slurm has forgotten it", printed)
-    assert "Falling back to 'sacct'" not in printed
-    assert len(re.findall("(?m)^warning: Slurm forgets a job 2 s after its end .* every 10 s; ", printed)) == 1
-    assert place.lines("ended.txt").count("first.0.txt") >= 2
-    assert place.lines("ended.txt")[-1] == "last.txt"
 
 
 def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

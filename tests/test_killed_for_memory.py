@@ -116,13 +116,6 @@ def test_where_no_node_has_more_it_is_given_up_at_once(tmp_path: Path, said: lis
     assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
 
 
-def test_where_no_memory_is_asked_for_it_is_tried_once_more(tmp_path: Path, said: list[str]) -> None:
-    job = Killed(tmp_path, asks=None)
-    assert job.tried_again(1, 0)
-    assert not job.tried_again(2, 0)
-    assert "killed for memory: it needed more main memory than it could have\n  given up  twice in a row" in said[-1]
-
-
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.slurm

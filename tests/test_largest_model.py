@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from relay.probe import job
 from relay.probe.largest_model import DepthSearch, of_depth, run_largest_model, state_bytes
 from relay.probe.tries import Tries
 from relay.spec.probe import Limits
-from results_tree import Tree
 from short_tasks import prepare_at_hand
 
 pytest_plugins = ["results_tree"]
@@ -103,24 +101,6 @@ def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None
 
 
 # What the page shows
-
-
-@pytest.mark.slow
-def test_the_page_shows_what_was_found_beside_the_formula(tree: Tree) -> None:
-    tree.setting("cpu", [100.0], name="one")
-    tree.setting("ddp", [100.0], name="two", devices_per_node=2)
-    found = {"task": "gpt-tiny", "limited_by": "memory", "state_bytes": 16.0, "reason": None, "depth": 38}
-    found |= {"parameters": 1_935_424, "predicted_depth": 322, "predicted_parameters": 16_130_000}
-    tried = [{"budget_bytes": 1200 * 2**20, "depth": depth} for depth in (1, 2, 38)]
-    tree.write("largest_model/one.json", {**found, "setting": "one", "tried": tried})
-    none = {"depth": None, "reason": "1 block, the fewest that it tried, take 900 MB", "setting": "two", "tried": []}
-    tree.write("largest_model/two.json", {"task": "gpt-tiny", "limited_by": "memory", "state_bytes": 16.0, **none})
-    tree.write("largest_model/of-another-plan.json", {**found, "setting": "of-another-plan", "tried": tried})
-    assert tree.compare() == 0
-    (section,) = re.findall(r'(?s)<section aria-labelledby="largest">.*?</section>', tree.html)
-    for text in ("1,200", ">38<", "1,935,424", ">322<", "16,130,000", "1 block, the fewest that it tried"):
-        assert text in section
-    assert section.count('<th scope="row">') == 2
 
 
 # A real search, on CPUs

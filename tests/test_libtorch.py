@@ -31,7 +31,6 @@ from relay.planning.planner import plan
 from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
 from relay.spec.site import Site, load_site
-from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
 
@@ -79,22 +78,6 @@ def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path)
     told = read_json(output)
     assert (told["status"], told["reason"].split(",")[1]) == ("differs", " 1e-05 is allowed")
     assert told["difference"] > 30 * told["limit"]
-
-
-@pytest.mark.slow
-def test_a_build_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
-    debian_packages.require()
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "CMakeLists.txt").write_text('cmake_minimum_required(VERSION 3.18)\nmessage(FATAL_ERROR "no torch here")')
-    chain = trained(bench)
-    status, output = found(chain, broken)
-    assert status == 1
-    assert not output.exists()
-    fault = read_json(output.with_suffix("") / "fault.json")
-    assert (
-        "relay_libtorch could not be built: CMake Error at CMakeLists.txt:2 (message): no torch here" in fault["error"]
-    )
 
 
 @pytest.mark.parametrize(
@@ -200,16 +183,3 @@ def test_one_setting_of_each_task_is_run_and_rather_one_of_the_driver_own_stack(
     (planned,) = made.libtorch.values()
     assert (planned.strategy.name, planned.shape.world_size) == ("ddp", 1)
     assert made.libtorch_run(planned.id).repeat == 0
-
-
-@pytest.mark.slow
-def test_the_report_shows_what_was_found(tree: Tree) -> None:
-    tree.setting("cpu", [100.0])
-    told = {"task": "lenet-digits", "run": "run-1", "device": "cpu", "threads": 2, "batch": 64}
-    figures = {"difference": 5e-9, "limit": 1e-5, "python_samples_per_second": 1000.0, "cpp_samples_per_second": 1500.0}
-    tree.write("libtorch/one.json", {**told, "status": "equal", "reason": "", **figures})
-    tree.write("libtorch/two.json", {**told, "task": "gpt", "status": "skipped", "reason": "cmake: no such program"})
-    assert tree.compare() == 0
-    assert "Trained models in C++" in tree.html
-    for text in ("✓ equal", "5e-09", "1,500", "skipped: cmake: no such program"):
-        assert text in tree.html

@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snakemake.settings.enums import Quietness
-from snakemake.settings.types import OutputSettings
 
 from relay.base.clock import clock
-from relay.driver import guard
-from relay.driver.progress import Progress
 from relay.driver.region import SETTLE_SECONDS, Region
 from relay.driver.view import Job, View
 from relay.status.runs import Standing, State
@@ -123,47 +119,4 @@ def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None
     assert found[-1] == "jobs: 3 of 14 done, 0 under way"
 
 
-def test_states_have_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured = View(Runs([RUNNING])).lines([], None, 100, 30)
-    assert any("\x1b[32m" in line for line in coloured)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
-
-
 # When it is shown
-
-
-@pytest.mark.parametrize(
-    ("asked", "drawn"),
-    [
-        ({}, True),
-        ({"quiet": {Quietness.PROGRESS}}, False),
-        ({"verbose": True}, False),
-    ],
-)
-def test_it_is_not_shown_where_snakemake_is_asked_for_less_or_for_more(asked: dict[str, Any], drawn: bool) -> None:
-    assert guard._may_be_drawn(OutputSettings(**asked)) is drawn
-
-
-class Failing(View):
-    """A view whose files cannot be read, or are not what they should be."""
-
-    def __init__(self, fault: Exception) -> None:
-        self.fault = fault
-
-    def lines(self, *_: object) -> list[str]:
-        raise self.fault
-
-
-@pytest.mark.parametrize(("fault", "kept"), [(OSError("stale file handle"), True), (KeyError("status"), False)])
-def test_a_disk_that_is_away_for_a_moment_keeps_the_view_and_another_fault_ends_it(
-    fault: Exception, kept: bool
-) -> None:
-    """Without the view, Snakemake's own lines are printed again."""
-    progress = Progress(stream=io.StringIO(), view=Failing(fault))
-    progress.jobs[1] = Job("Training cpu, repeat 1", time.time(), run="cpu-1")
-    progress._draw()
-    assert (progress.view is not None) is kept
-    assert ("Traceback" in progress.stream.getvalue()) is not kept

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from relay.base import files, lock
-from relay.base.errors import Busy, UserError
+from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
-from relay.comparison.columns import write_whole
 from relay.run_folder.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -64,15 +63,6 @@ def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
         assert (work / "lock").exists()
         with pytest.raises(Busy):
             exclusive(work)
-
-
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        files.write_json(tmp_path / "taken", {})
-    with pytest.raises(UserError, match=r"taken: cannot be written \(.*directory"):
-        write_whole(tmp_path / "taken", "text")
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

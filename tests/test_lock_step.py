@@ -10,7 +10,7 @@ import torch
 
 from gate_runs import Gates, planned
 from relay.base.errors import UserError
-from relay.equivalence import own_batch, reference
+from relay.equivalence import reference
 from relay.equivalence.figures import largest, scaled
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData
@@ -124,12 +124,6 @@ def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, m
     for parts in (2, 4, 8, 16):
         figure = scaled(in_parts(trial, data, parts)["losses"], known["losses"])
         assert figure <= 1.5 * known["rounding"]["losses"], parts
-
-
-def test_at_an_own_batch_rounding_is_measured_as_the_strategy_works_through_its_slice() -> None:
-    assert own_batch.divisions(planned("ddp")[0]) == [2]
-    assert own_batch.divisions(planned("ddp", options={"accumulation": 4})[0]) == [2, 4]
-    assert own_batch.divisions(planned("pipeline", options={"micro_batches": 8})[0]) == [2, 8]
 
 
 def too_fast(run: Any) -> Any:

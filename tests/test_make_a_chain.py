@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import random
@@ -137,20 +135,6 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
 
 
 @pytest.mark.slow
-def test_batches_that_were_trained_are_not_read_again() -> None:
-    read: list[int] = []
-
-    class Recorded(Numbers):
-        def __getitem__(self, index: int) -> float:
-            read.append(index)
-            return super().__getitem__(index)
-
-    trained(lambda: DataLoader(Recorded(), 2), 4)
-    trained(lambda: DataLoader(Recorded(), 2), None)
-    assert read == [*range(8), *range(8, 12), *range(12)]
-
-
-@pytest.mark.slow
 def test_epochs_with_something_to_do_at_their_end() -> None:
     seen = []
     for _ in range(3):
@@ -198,14 +182,6 @@ def saved(steps: int = 2, width: int = 4, **given: Any) -> Run:
     for step, _ in run.steps(range(steps)):
         run.after(step)
     return run
-
-
-def test_the_last_two_are_kept_and_nothing_else() -> None:
-    run = resume(model=model())
-    for step in range(1, 6):
-        run.after(step)
-        run.finish()
-    assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["lock", "step-4", "step-5"]
 
 
 def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
@@ -495,14 +471,6 @@ def test_the_end_is_known_whatever_form_of_times_the_user_likes(slurm: Path, mon
     assert time_limit.end_time() == datetime(2030, 1, 2, 3, 4, 5).timestamp()  # Slurm's local time
 
 
-def test_a_file_system_without_locks_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "Unknown error")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    saved()
-
-
 # It stands alone
 
 
@@ -544,20 +512,6 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     caught = command("sh", "-c", note, folder=tmp_path)
     assert caught.returncode == 75
     assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--time", "soon", "true"), "time limit: 'soon' is not allowed"),
-        (("/no/such/program",), "/no/such/program: No such file or directory"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
-    done = command(*words, folder=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"relay.chain: {line}")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

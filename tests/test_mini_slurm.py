@@ -82,22 +82,6 @@ def test_nothing_is_reached_from_a_node_but_the_cluster(cluster: MiniSlurm) -> N
     assert "Network is unreachable" in refused.stderr
 
 
-def test_a_port_on_localhost_is_not_another_nodes(cluster: MiniSlurm) -> None:
-    listening = "import socket; s = socket.create_server(('127.0.0.1', 29500)); print('up', flush=True); s.accept()"
-    command = [*cluster._contained["c1"].enter(), sys.executable, "-c", listening]
-    connect = "import socket; socket.create_connection(('127.0.0.1', 29500), timeout=5)"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener:
-        try:
-            assert listener.stdout
-            assert listener.stdout.readline() == "up\n"
-            elsewhere = cluster.node_namespace_run("c2", sys.executable, "-c", connect, check=False)
-            assert "Connection refused" in elsewhere.stderr
-            cluster.node_namespace_run("c1", sys.executable, "-c", connect)
-            assert listener.wait(10) == 0
-        finally:
-            listener.kill()
-
-
 def test_a_jobs_disk_is_its_nodes_own_and_ends_with_it(cluster: MiniSlurm) -> None:
     before = cluster.node_namespace_run("c1", "ls", "/mnt/nodetmp").stdout  # what other tests' jobs keep on the node
     seen = on_each_node(

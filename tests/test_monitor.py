@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-import fake_cuda
-from chain_runs import ROOT, Bench
+from chain_runs import Bench
 from fake_nvml import FakeNvml
 from relay.process.gpus import Gpus
 from relay.process.usage import Usage
@@ -78,36 +77,6 @@ def test_without_nvml_there_are_no_figures_and_no_error(missing: str, monkeypatc
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
 PARENT = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {BUSY!r}]); child.wait()"
-
-
-BUILT_WITH_2_28_9 = """
-import ctypes, sys, types
-from relay.process import gpus
-for library in sys.argv[1:]:
-    ctypes.CDLL(library)
-torch = sys.modules["torch"] = types.SimpleNamespace()
-torch.cuda = types.SimpleNamespace(nccl=types.SimpleNamespace(version=lambda: (2, 28, 9)))
-print(gpus.nccl_version(), "libnccl.so.2" in open("/proc/self/maps").read())
-"""
-
-
-@pytest.mark.parametrize(
-    ("linked", "preloaded", "told"),
-    [
-        (True, 23007, "(2, 30, 7) True"),
-        (False, 23007, "(2, 30, 7) True"),  # torch has its own NCCL in itself: all libraries take the preloaded one
-    ],
-)
-def test_the_nccl_that_is_loaded_is_told_and_not_the_one_torch_was_built_with(
-    linked: bool, preloaded: int | None, told: str, tmp_path: Path
-) -> None:
-    nccl = fake_cuda.nccl(tmp_path / "installed", 22907)
-    libraries = [fake_cuda.torch_linked_with(nccl)] if linked else []
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "LD_LIBRARY_PATH": str(nccl.parent)}
-    if preloaded:
-        environment["LD_PRELOAD"] = str(fake_cuda.nccl(tmp_path / "preloaded", preloaded))
-    command = [sys.executable, "-c", BUILT_WITH_2_28_9, *map(str, libraries)]
-    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == told
 
 
 def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end() -> None:

@@ -10,7 +10,7 @@ import pytest
 from relay.comparison import answer_words as words
 from relay.process import system
 from results_tree import Tree
-from test_answer import ON_GPU, answer_of
+from test_answer import answer_of
 
 pytest_plugins = ["results_tree"]
 
@@ -135,12 +135,6 @@ def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     assert found.places == ([reason.format(**names)] if reason else [])
     assert found.certainty == ("likely" if reason else "winner")
     assert ("repeats on the same nodes" in words.certainty(found)) is bool(reason)
-
-
-def test_a_gpu_is_on_another_node_than_cpus(tree: Tree) -> None:
-    tree.record(tree.setting("cpu", STEADY, summary=ALONE), hosts=[["n1"]] * 3)
-    tree.record(tree.setting("single_gpu", [80_000.0] * 3, summary=ALONE, **ON_GPU), hosts=[["g1"]] * 3)
-    assert answer_of(tree).places == []
 
 
 @pytest.mark.parametrize(
