@@ -86,9 +86,3 @@ def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
     assert memory.advice.startswith("set memory_mb_per_node to what the neediest setting needs")
     assert time.figure == "60 minutes, of which a job used 0.25, and 2 would do"
     assert time.advice.startswith("set runtime_minutes to what the longest setting needs")
-
-
-def test_oversubscribed_cpus(tree: Tree) -> None:
-    tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"threads_on_node": 4, "cpus_of_node": 2})
-    found = only(tree, "x")
-    assert (found.kind, found.figure) == ("oversubscribed CPUs", "4 threads on 2 CPUs (4 cores declared)")

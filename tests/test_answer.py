@@ -117,16 +117,6 @@ def test_more_samples_a_second_are_not_certain_to_be_better_where_another_batch_
     assert "another training, has a test accuracy of 97 % after 1.4 s, this one after 6.8 s" in words.certainty(found)
 
 
-def test_a_little_noise_is_decided_by_so_many_repeats_as_are_named(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1080.0, 1040.0], name="one")
-    tree.setting("cpu", [880.0, 960.0, 920.0], name="other", loader="dataloader")
-    found = answer_of(tree)
-    assert (found.certainty, best(found)) == ("unclear", "one")
-    assert found.repeats is not None
-    assert 4 <= found.repeats <= 8
-    assert f"{found.repeats} repeats of each would tell: set `repeats: {found.repeats}`" in words.certainty(found)
-
-
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [1000.0], name="one")
     tree.setting("cpu", [100.0], name="other", loader="dataloader")

@@ -51,20 +51,6 @@ def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     assert "Do not ask for a GPU" not in told(found)
 
 
-def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree: Tree) -> None:
-    tree.setting("cpu", times(2.5), cpus_per_task=48)
-    tree.setting("single_gpu", STEADY, **ON_GPU)
-    found = answer_of(tree)
-    assert found.best
-    assert found.best.on_gpus
-    assert "Do not ask for a GPU" not in told(found)
-    assert "A GPU pays" not in told(found)
-    assert (
-        "is the fastest: it trains 2.50 times as fast (between 2.49 and 2.51). But it takes "
-        "4.0 times the CPU cores, where a GPU counts as 12. It would have to be 2.8 times as fast."
-    ) in told(found)
-
-
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
 def test_without_classes_the_loss_tells_what_is_learnt(tree: Tree, losses: tuple[float, float], warned: bool) -> None:
     nothing: dict[str, Any] = {"task": "linear-random10", "accuracies": [None] * 3}

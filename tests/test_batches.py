@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -96,22 +96,6 @@ def test_outputs_of_other_classes_are_opened_too(whole: Any) -> None:
     assert type(part) is type(whole)
     cast = batches.cast(whole, torch.float64)
     assert all(leaf.dtype in (torch.float64, torch.int64) for leaf in batches.leaves(cast))
-
-
-@dataclass
-class Made:
-    """With a field that its `__init__` does not take."""
-
-    ids: torch.Tensor
-    mask: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.mask = self.ids > 1
-
-
-def test_a_class_is_made_again_whatever_its_init_takes() -> None:
-    part = batches.taken(Made(torch.arange(4)), slice(1, 3))
-    assert (part.ids.tolist(), part.mask.tolist()) == ([1, 2], [False, True])
 
 
 def no_loss(whole: Any) -> Any:

@@ -11,7 +11,6 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.card.look import Data, look
-from relay.card.model import UNWRAPPED
 from relay.planning.unproven import because
 from relay.spec.looked import Looked
 
@@ -215,29 +214,14 @@ MISTAKES = {
 READS = changed(MODEL, "        (Path(__file__).parent / 'labels.json').read_text()\n" + MODEL).replace(
     "import random\n", "import random\nfrom pathlib import Path\n"
 )
-# What the class says of its files; what the line says, and a text in the line of the file that it names.
-FILES = {
-    "not declared": (
-        "",
-        "labels.json is missing in jobs, which have a copy of this file",
-        "'labels.json').read_text()",
-    ),
-    "elsewhere": ("('../up.json',)", "files: '../up.json' is not allowed", "files ="),
-}
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_a_file_beside_the_tasks_has_to_be_declared(case: str, tmp_path: Path) -> None:
+def test_a_file_beside_the_tasks_has_to_be_declared(tmp_path: Path) -> None:
     (tmp_path / "labels.json").write_text("[]")
-    (tmp_path.parent / "up.json").write_text("[]")
-    value, words, line = FILES[case]
-    with pytest.raises(UserError) as raised:
-        looked(tmp_path, READS.replace(MORE, MORE + (f"    files = {value}\n" if value else "")))
-    (file,) = tmp_path.glob("*.py")
-    place, _, told = str(raised.value).partition(": ")
-    assert told.startswith(words)
-    assert place.startswith(f"{file}:")
-    assert line in file.read_text().splitlines()[int(place.rpartition(":")[2]) - 1]
+    with pytest.raises(UserError, match=r"\.py:\d+: labels.json is missing in jobs, which have a copy of this file"):
+        looked(tmp_path, READS)
+    with pytest.raises(UserError, match=r"files: '\.\./up.json' is not allowed"):
+        looked(tmp_path, READS.replace(MORE, MORE + "    files = ('../up.json',)\n"))
 
 
 def test_a_declared_file_is_read_and_its_content_makes_the_data(tmp_path: Path) -> None:
@@ -282,10 +266,6 @@ WARNINGS = {
     "left out": (
         returns(OPTIMIZER, "torch.optim.SGD([p for p in parameters if len(p) > 3], self.learning_rate)"),
         "leaves out second.weight, second.bias",
-    ),
-    "without gradient": (
-        changed(FORWARD, "self.second(F.relu(self.first(inputs)).detach())"),
-        "first.weight, first.bias got no gradient",
     ),
     "a misspelt attribute": (added("global_batchsize = 8"), "did you mean 'global_batch_size'"),
     "broadcasting": (
@@ -350,34 +330,3 @@ def test_what_depends_on_other_samples_cannot_be_proven(case: str, tmp_path: Pat
     if place := re.search(r"\.py:(\d+)\)", told):
         assert line in text.splitlines()[int(place[1]) - 1]
     assert bool(place) == bool(words)
-
-
-COMPILED = "torch.compile(Network(), backend='eager')"
-DICTS = changed(
-    ITEM, ITEM.replace("torch.full", "{'inputs': torch.full").replace(", torch.t", ", 'y': torch.t")[:-1] + "}\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "compiled"),
-    [
-        (returns(MODEL, "Network().double()"), True),
-        (returns(MODEL, "Network().bfloat16()"), False),
-        (DICTS.replace("batch[1]", "batch['y']"), True),
-    ],
-)
-def test_models_of_other_types_and_compiled_ones_are_looked_at_as_they_are_trained(
-    text: str, compiled: bool, tmp_path: Path
-) -> None:
-    text = text.replace("return Network()", f"return {COMPILED}") if compiled else text
-    found = looked(tmp_path, text)
-    assert found.task.card.mean_difference == 0
-    assert found.task.card.cuts
-    assert [told.partition(": ")[2] for told in found.warnings] == ([UNWRAPPED] if compiled else [])
-
-
-def test_nan_in_a_late_sample_is_a_warning_for_each_set(tmp_path: Path) -> None:
-    """It may be meant: a loss can leave missing values out."""
-    text = changed(ITEM, ITEM.replace("float(index)", "float('nan' if index == 13 else index)"))
-    told = [warning.partition(": ")[2] for warning in looked(tmp_path, text).warnings]
-    assert told == [f"nan is in sample 13 of the {name} set; is that meant?" for name in ("training", "test")]

@@ -21,7 +21,6 @@ from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.run import Run
 from relay.spec.site import load_site
-from slurm_runs import site_file
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -81,13 +80,3 @@ def test_the_limits_are_the_configs_and_say_which_is_too_short(tmp_path: Path) -
     assert "chain of cpu (1 proc, 1 thread, resident), measured in 1 job:" in printed
     assert "1 min is too short: a job needs at least 1 min 05 s for one step" in printed
     assert "5 min 5 92 19 min 12 s 20% 76% 2% 2%" in printed
-
-
-def test_the_sites_queues_are_the_limits_up_to_the_first_that_does_it_in_one_job(tmp_path: Path) -> None:
-    cpus = {"device": "cpu", "cpus_per_node": 8}
-    partitions = [{"name": f"p{minutes}", "max_minutes": minutes, **cpus} for minutes in (2880, 30, 480)]
-    site = site_file(tmp_path, partitions=[*partitions, {"name": "small", "device": "cpu", "cpus_per_node": 1}])
-    found = made(tmp_path, site, runtime_minutes=10)
-    leave(tmp_path, found.runs[0], [(35.0, 20.0, 5.0, 100)])
-    (forecast,) = chains.forecasts(found)
-    assert [each.limit_minutes for each in forecast.chains] == [10, 30, 480]

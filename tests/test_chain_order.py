@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
@@ -80,14 +80,6 @@ def test_other_groups_are_refused_by_the_parameters_name() -> None:
 
 
 class Numbers(Dataset[int]):
-    """Its samples, and the epoch that it was told."""
-
-    def __init__(self) -> None:
-        self.epoch = -1
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
     def __len__(self) -> int:
         return 8
 
@@ -100,14 +92,8 @@ def within_a_batch_sampler() -> tuple[DataLoader[int], Any]:
     return DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, 2, drop_last=False)), sampler
 
 
-def within_a_concatenated_set() -> tuple[DataLoader[int], Any]:
-    data = Numbers()
-    return DataLoader(ConcatDataset([Numbers(), data])), data
-
-
-@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set])
-def test_who_draws_by_the_epoch_is_told_it_wherever_it_is(made: Callable[[], tuple[Any, Any]]) -> None:
-    loader, told = made()
+def test_who_draws_by_the_epoch_is_told_it_within_a_batch_sampler() -> None:
+    loader, told = within_a_batch_sampler()
     run = resume(model=nn.Linear(1, 1))
     run._place.epoch = 3
     list(batches(loader, run._place))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,6 @@ from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
-
-FILES = 5  # of the digits: inputs and targets of both splits, and the statistics of their channels
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -66,19 +63,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     whole = verified.sha256
     monkeypatch.setattr(verified, "sha256", lambda path: (found.append(path.name), whole(path))[1])
     return found
-
-
-def test_the_bytes_of_a_dataset_are_read_once_on_a_node_and_day(
-    data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verified.check(data)
-    assert len(read) == FILES
-    verified.check(data)
-    assert len(read) == FILES
-    tomorrow = time.time() + verified.VALID_SECONDS
-    monkeypatch.setattr(verified.time, "time", lambda: tomorrow)
-    verified.check(data)
-    assert len(read) == 2 * FILES
 
 
 def test_a_byte_that_was_changed_is_found_at_once_though_size_and_times_are_as_they_were(data: Path) -> None:

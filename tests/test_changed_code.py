@@ -26,19 +26,6 @@ def mended(bench: Bench) -> None:
     bench.strategy("mine")
 
 
-@pytest.mark.slow
-def test_a_run_without_a_checkpoint_takes_the_mended_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine", FAILS.format(step=1)), total_steps=6)
-    assert chain.forked().status == 1
-    before = source_today(chain.run)
-    mended(bench)
-    assert told(chain) == []
-    ended = chain.forked()
-    assert ended.status == 0, ended.errors
-    after = read_json(chain.declared / "step-6.json")["strategy_source"]
-    assert after == source_today(chain.run) != before
-
-
 def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None:
     """The run, and what proves it, waited meanwhile. The file is broken now."""
     chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)

@@ -9,7 +9,7 @@ import pytest
 
 import compare_results
 from relay.comparison.between import Changed, between
-from results_tree import REFUSED, Tree, status
+from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
 
@@ -61,15 +61,6 @@ def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tre
     same = Tree(two[1].root.parents[1] / "same")
     same.setting("cpu", times(1.005), loader="resident")
     assert found((two[0], same))["resident"].change == "the same"
-
-
-def test_what_failed_or_was_struck_out_is_not_compared_and_says_why(two: tuple[Tree, Tree]) -> None:
-    two[0].setting("cpu", STEADY)
-    two[1].setting("cpu", times(9), verdict=REFUSED)
-    (changed,) = found(two).values()
-    assert (changed.change, changed.ratio) == ("not compared", None)
-    assert changed.reason.startswith("after: struck out: probably ")
-    assert "algorithm: losses differ" in changed.reason
 
 
 def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(

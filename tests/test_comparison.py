@@ -39,17 +39,6 @@ def test_columns_and_pooled_figures(tree: Tree) -> None:
     assert row["scaling_efficiency"] is None
 
 
-def test_every_run_has_a_row_of_its_own(tree: Tree) -> None:
-    ids = tree.setting("cpu", [100.0, 110.0], accuracies=[0.9, 0.8])
-    assert tree.compare() == 0
-    with (tree.root / "runs.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    assert [row["run"] for row in rows] == ids
-    assert [(row["seed"], row["test_accuracy"]) for row in rows] == [("1", "0.9"), ("2", "0.8")]
-    assert rows[0]["step_seconds_p95"] == "0.004"
-    assert rows[0]["versions"] == "python 3.11.2; torch 2.13.0+cpu"
-
-
 def test_best_tie_slower_and_unclear(tree: Tree) -> None:
     fast = [1000.0, 1001.0, 999.0]
     tree.setting("cpu", fast, name="best")

@@ -92,14 +92,6 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
 
 
-def test_results_that_cannot_be_written_are_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
-    tree.setting("cpu", [100.0])
-    (tree.root / "comparison.html").mkdir()
-    assert tree.compare() == 1
-    assert "comparison.html: cannot be written" in capsys.readouterr().err
-    assert not list(tree.root.glob(".*"))
-
-
 def test_run_too_short_to_be_timed_is_done_without_a_speed(tree: Tree) -> None:
     tree.setting("cpu", [None, None])
     row = tree.row("cpu")

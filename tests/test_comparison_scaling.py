@@ -37,15 +37,6 @@ def test_no_efficiency_where_more_than_the_size_differs(tree: Tree, other: dict[
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
 
 
-def test_one_process_needs_no_launcher_but_several_need_the_same(tree: Tree) -> None:
-    tree.setting("fsdp", [100.0, 100.0], devices_per_node=1)
-    tree.setting("fsdp", [150.0, 150.0], devices_per_node=2)
-    assert tree.rows()[0]["scaling_efficiency"] == pytest.approx(0.75)
-    tree.setting("ddp", [200.0, 200.0], devices_per_node=2, launcher="srun")
-    tree.setting("ddp", [300.0, 300.0], devices_per_node=4)
-    assert [row["scaling_efficiency"] for row in tree.rows() if row["strategy"] == "ddp"] == [None, None]
-
-
 def test_no_efficiency_against_a_struck_out_setting(tree: Tree) -> None:
     tree.setting("ddp", [200.0, 200.0], devices_per_node=2, verdict=REFUSED)
     tree.setting("ddp", [300.0, 300.0], devices_per_node=4)

@@ -29,24 +29,6 @@ def test_table_fits_the_terminal(
     assert out.rstrip().endswith("Report: results/comparison.html")
 
 
-def test_the_recommended_setting_is_marked_and_why_it_is_not_the_fastest_is_told(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0])
-    tree.setting("ddp", [1360.0, 1361.0, 1359.0], devices_per_node=2)
-    assert tree.compare() == 0
-    out = shown(tree, capsys, monkeypatch, 120)
-    assert out.index("1.00 fastest") < out.index("0.74 slower") < out.index("recommended")
-    flat = " ".join(out.split())
-    assert "For lenet-digits, cpu (1 proc, 1 thread, resident) is recommended. Ask Slurm for 1 node with 1 CPU" in flat
-    assert "Certain for these measurements: " in flat
-    assert (
-        "More than 1 CPU core does not pay. ddp (2 procs, 1 thread, resident) trains 1.36 times as fast (between 1.36 "
-        "and 1.36). So 2 CPU cores gave 68 % of the ideal double speed. Your limit is 70 % (`least_efficiency`), so 1 "
-        "CPU core is recommended."
-    ) in flat
-
-
 def test_table_is_what_a_pipe_gets_without_unicode(full: Tree) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
     command = [sys.executable, str(SCRIPTS / "show_comparison.py"), "--results", str(full.root)]

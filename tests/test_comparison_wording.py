@@ -7,7 +7,7 @@ import math
 import pytest
 
 from relay.comparison.wording import number, setting_labels, spread
-from results_tree import REFUSED, Tree
+from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -47,13 +47,6 @@ def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
     assert "one repeat: no spread" in tree.html
 
 
-def test_headline_when_nothing_counts(tree: Tree) -> None:
-    ids = tree.setting("cpu", [1000.0])
-    tree.setting("ddp", [500.0], devices_per_node=2, verdict=REFUSED)
-    tree.fail(ids[0], "OSError: gone")
-    assert tree.headline(partial=True) == "No setting was measured and proven: 1 struck out, 1 failed."
-
-
 def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
     tree.setting("ddp", [100.0, 101.0], devices_per_node=2, global_batch_size=64)
     tree.setting("ddp", [200.0, 201.0], devices_per_node=2, global_batch_size=128)
@@ -64,11 +57,3 @@ def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
     assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
     assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
     assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"
-
-
-def test_settings_that_differ_in_how_they_are_computed_are_told_apart(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    tree.setting("cpu", [200.0, 201.0], compile=True, channels_last=True, activation_checkpointing=True)
-    faster, slower = setting_labels(tree.rows())
-    assert faster == "1 proc, 1 thread, resident, compiled, channels last, activations recomputed"
-    assert slower == "1 proc, 1 thread, resident, not compiled, channels first, activations kept"

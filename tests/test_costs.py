@@ -17,8 +17,6 @@ from relay.planning.costs import Cost
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
-from relay.run_folder import chain
-from relay.run_folder.places import Places
 from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file
 from test_chain_forecasts import leave
@@ -114,11 +112,3 @@ def test_the_drivers_jobs_leave_out_the_same(tmp_path: Path) -> None:
     unlimited = made(tmp_path)
     assert KEPT not in os.environ
     assert len(unlimited.runs) == 5
-
-
-def test_a_repeat_that_has_begun_is_kept(tmp_path: Path) -> None:
-    whole = made(tmp_path)
-    chain.note_begun(Places(tmp_path, whole.runs[3].id).run, "a-start")
-    found = made(tmp_path, max_device_hours=6, over_budget="drop_repeats")
-    assert len(found.runs) == 4
-    assert "(7 with 4 repeats)" in found.over_budget

@@ -20,8 +20,7 @@ from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
-from relay.spec.identity import lock_lines
-from relay.spec.site import Site, load_site, names
+from relay.spec.site import Site, load_site
 from small_wheels import lock_entry, simple_index, write_wheel
 from tiny_stack import prepared
 
@@ -71,22 +70,6 @@ def test_cuda_code_is_built_for_the_sites_gpus_alone(
         assert login_node.asked(site, "deepspeed", ROOT)["arch_list"] == arch_list
 
 
-def test_wheels_for_other_gpus_are_other_wheels(tmp_path: Path) -> None:
-    def folder(gpu: str, stack: str) -> str:
-        return str(login_node.asked(site_of(tmp_path, [gpu], torch="cuda"), stack, ROOT)["wheelhouse"])
-
-    assert folder("a100", "deepspeed") != folder("h100", "deepspeed")
-    assert folder("a100", "torch") == folder("h100", "torch"), "nothing of it is built"
-
-
-@pytest.mark.parametrize("name", names(ROOT))
-def test_no_capability_is_asked_of_an_nvcc_that_has_dropped_it(name: str) -> None:
-    site = load_site(name, ROOT)
-    if site.environment.wheels_from == "download" and site.torch_build != "cpu":
-        asked = [float(each) for each in str(site.cuda_arch_list).split(";")]
-        assert min(asked) >= {13: 7.5}.get(int(cuda.BUILDS[site.torch_build].cuda.split(".")[0]), 6.0)
-
-
 def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
     told = (
         r"environment.torch: auto is not allowed: no build of torch is for all GPUs \(blackwell, volta; driver None\)"
@@ -100,26 +83,10 @@ def planned(site: Site) -> Plan:
     return plan(config, site=site, speeds=Path("none"))
 
 
-@pytest.mark.parametrize(
-    ("gpu", "driver", "environment", "told"),
-    [
-        ("v100", None, {"torch": "cuda"}, r"build cuda \(CUDA 13.0\) has no code for .* volta; allowed: cu126, cu118"),
-        (
-            "h100",
-            "550.54",
-            {"torch": "cuda"},
-            "needs NVIDIA's driver 580 or newer, nvidia_driver is 550.54; allowed: cu126",
-        ),
-    ],
-)
-def test_a_build_that_does_not_fit_is_a_reason_to_skip(
-    tmp_path: Path, gpu: str, driver: str | None, environment: dict[str, Any], told: str
-) -> None:
-    text = {"mode": "wheels", "conda": {"torch": "somewhere"}} | environment
-    site_of(tmp_path, [gpu], driver)
-    content = yaml.safe_load((tmp_path / "mine.yaml").read_text()) | {"environment": text, "modules": ["torch/2"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    (skipped,) = planned(load_site(str(tmp_path / "mine.yaml"), ROOT)).skipped
+def test_a_build_that_does_not_fit_is_a_reason_to_skip(tmp_path: Path) -> None:
+    site = site_of(tmp_path, ["v100"], mode="wheels", torch="cuda")
+    (skipped,) = planned(site).skipped
+    told = r"build cuda \(CUDA 13.0\) has no code for .* volta; allowed: cu126, cu118"
     assert re.search(told, "; ".join(skipped.reasons))
 
 
@@ -138,7 +105,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     helper = write_wheel(registry, "helper", "1.0")
     torch = [write_wheel(registry, "torch", "2.13.0"), write_wheel(registry, "torchvision", "0.28.0")]
     write_wheel(registry, "helper", "1.1")
-    for build, version, vision in (("cu126", "2.13.0", "0.28.0"), ("cu118", "2.7.1", "0.22.1")):
+    for build, version, vision in (("cu126", "2.13.0", "0.28.0"),):
         of_build = tmp_path / build
         write_wheel(of_build, "torch", f"{version}+{build}", "helper", f"library-{build}>=1")
         write_wheel(of_build, "torchvision", f"{vision}+{build}", f"torch=={version}")
@@ -162,18 +129,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(project: Path, site: Site) -> str:
     return stacks.find(load({}), site, project, {"torch"}, record=True).plain
-
-
-def test_a_build_is_pinned_and_recorded_with_the_locks_other_versions(project: Path, tmp_path: Path) -> None:
-    lock = lock_of(project, found(project, site_of(tmp_path, torch="cu118")))
-    assert lock_lines(lock) == [
-        "helper==1.0",
-        "library-cu118==1.2",
-        "torch==2.7.1+cu118",
-        f"torchvision=={cuda.BUILDS['cu118'].torchvision}+cu118",
-    ]
-    for wheel in (tmp_path / "cu118").glob("*.whl"):
-        assert lock_entry(wheel) in lock.read_text()
 
 
 @pytest.mark.slow

@@ -121,12 +121,3 @@ def test_training_images_have_zero_mean_and_unit_deviation(prepared: Path, its: 
     inputs, _ = Resident(data, CPU).fetch(Chosen(torch.arange(len(data))))
     assert inputs.mean((0, 2, 3)).abs().max() < 1e-5
     assert (inputs.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
-
-
-def test_tokens_are_whole_numbers_and_targets_the_next_ones(prepared: Path) -> None:
-    ((inputs, targets),) = feeder("resident", split_of(prepared, TEXT), CPU, 0).batches(
-        iter([Chosen(torch.tensor([5, 0, 3583]))])
-    )
-    assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
-    assert inputs.shape == targets.shape == (3, 64)
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])

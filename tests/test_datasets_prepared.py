@@ -45,21 +45,6 @@ def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path) -> None
     assert names(tmp_path) == {"thesis.tex"}
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_save = np.save
-
-    def save_on_full_disk(path: Path, array: np.ndarray, **options: object) -> None:
-        path.symlink_to("/dev/full")
-        real_save(path, array, **options)
-
-    monkeypatch.setattr(np, "save", save_on_full_disk)
-    with pytest.raises(UserError, match=r"output: '.*digits' cannot be written: No space left on device") as error:
-        prepare(DIGITS, make_digits, tmp_path / "digits")
-    one_line(error)
-    assert names(tmp_path) == set()
-
-
 def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Path) -> None:
     with ProcessPoolExecutor(4) as pool:
         made = list(pool.map(prepare, [SYNTHETIC] * 4, [make_synthetic] * 4, [tmp_path / "out"] * 4))

@@ -16,8 +16,6 @@ from gate_runs import planned
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
-from relay.planning.config import load
-from relay.planning.planner import plan
 from relay.process.ranks import Ranks
 from relay.strategies.base import Strategy
 from relay.task.data import Mapped
@@ -142,14 +140,6 @@ def test_building_changes_nothing(alone: Ranks) -> None:
     assert all(torch.equal(strategy.model.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in strategy.model.parameters())
     assert strategy.model.training
-
-
-def test_a_slice_that_is_no_whole_parts_is_skipped() -> None:
-    asked = {"strategy": "ddp", "devices_per_node": 2, "global_batch_size": 64, "options": {"accumulation": 3}}
-    made = plan(load({"device": "cpu", "comparisons": [asked]}), gpus=0)
-    assert [skipped.reasons for skipped in made.skipped] == [
-        ("a replica's 32 samples are not divisible by accumulation 3",)
-    ]
 
 
 def test_lossy_options_are_marked() -> None:

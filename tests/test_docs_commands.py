@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +18,11 @@ import pytest
 import yaml
 from snakemake.cli import get_argument_parser
 
-import virtual_cluster
 from pages import PAGES, ROOT, SHELL, Block, all_blocks, block, blocks, holds, masked
 from relay.comparison import alone
 from relay.planning import config as configs
 from relay.virtual_cluster.cluster import PACKAGES
 from results_tree import Tree, shown
-from slurm_packages import require
 
 pytest_plugins = ["results_tree"]
 
@@ -57,13 +54,13 @@ PRINTED = {
     "device-hours: at most": DRAWN,
     "what runs segments": "test_the_tutorials_plan_is_the_one_on_the_page",
     "ddp (2 procs, 1 thread, resident): 6,570": "test_a_strategys_speed_is_told_as_on_the_page",
-    "The virtual cluster is up": "test_the_virtual_cluster_does_what_its_page_says",
+    "The virtual cluster is up": "tests/test_virtual_cluster.py",
     "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.train": "tests/test_chain_huggingface.py",
     "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.fit": "tests/test_chain_lightning.py",
     "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",
-    "PARTITION TIMELIMIT": "test_the_virtual_cluster_does_what_its_page_says",
+    "PARTITION TIMELIMIT": "tests/test_virtual_cluster.py",
 }
 
 
@@ -134,6 +131,11 @@ def test_what_a_command_calls_is_there() -> None:
                 continue
             case _:
                 assert any(" ".join(words).startswith(known) for known in HELD_ELSEWHERE), words
+
+
+def test_the_packages_of_the_virtual_cluster_are_those_on_its_page() -> None:
+    install, _ = block("docs/virtual-cluster.md", "apt-get").lines
+    assert set(PACKAGES.values()) == {word for word in install.split()[2:] if word[0] != "-"}
 
 
 def test_no_block_is_overlooked() -> None:
@@ -222,39 +224,3 @@ def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
     )
     told = masked(typed(newcomer, block(page, "snakemake ddp").text))
     assert told == masked(block(page, "ddp (2 procs").text)
-
-
-# The virtual cluster
-
-VIRTUAL = "docs/virtual-cluster.md"
-
-
-@pytest.fixture
-def virtual(newcomer: Path, slurm_folder: Path) -> Iterator[Callable[[str], str]]:
-    """Types commands of the page, for a virtual cluster of the test's own; it ends as the page says."""
-    require()
-    folder = slurm_folder / "c"
-
-    def type_there(text: str) -> str:
-        own = re.sub(r"(?m)^(python scripts/virtual_cluster.py \w+)", rf"\1 --folder {folder}", text)
-        printed = typed(newcomer, own.replace(str(virtual_cluster.FOLDER), str(folder)))
-        return printed.replace(str(folder), str(virtual_cluster.FOLDER))
-
-    yield type_there
-    ended = type_there(block(VIRTUAL, "python scripts/virtual_cluster.py down").text)
-    assert ended.startswith("The virtual cluster is down.")
-    assert not folder.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_the_virtual_cluster_does_what_its_page_says(virtual: Callable[[str], str]) -> None:
-    """But for the jobs, which the long test starts."""
-    install, start = block(VIRTUAL, "apt-get").lines
-    assert set(PACKAGES.values()) == {word for word in install.split()[2:] if word[0] != "-"}
-    assert virtual(start) == block(VIRTUAL, "The virtual cluster is up").text
-    look = block(VIRTUAL, "export SLURM_CONF").text
-    assert masked(virtual(look)) == masked(block(VIRTUAL, "PARTITION").text)
-    planned = virtual(look + block(VIRTUAL, "snakemake plan").lines[0])
-    known = masked(block("docs/slurm.md", "expected start").lines[-1])[0].replace("cuda", "cpu")
-    assert known in masked(planned)

@@ -131,14 +131,6 @@ def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tm
     assert loaders(made(tmp_path)) == DROPPED_ONE
 
 
-def test_a_damaged_first_repeat_drops_nothing(tmp_path: Path) -> None:
-    before = made(tmp_path)
-    measured(tmp_path, before)
-    (fast,) = [run for run in before.runs if (run.feeding.loader, run.repeat) == ("resident", 0)]
-    write(tmp_path / "runs" / fast.id / "summary.json", {"status": "done", "samples_per_second": float("inf")})
-    assert loaders(made(tmp_path)) == ALL
-
-
 # In the comparison
 
 

@@ -8,44 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from relay.comparison.evidence import evidence
-from relay.comparison.inputs import read_inputs
-from relay.planning.config import Config, load
 from relay.run_folder import snapshot
-from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
-
-
-def test_the_transport_is_what_nccl_chose_in_the_preflight(tree: Tree) -> None:
-    tree.setting("ddp", [900.0], devices_per_node=2, device="cuda", backend="nccl")
-    tree.setting("fsdp", [900.0], devices_per_node=2, device="cuda", backend="nccl")
-    tree.setting("mps", [800.0], processes_per_device=2, device="cuda", backend="gloo")
-    tree.setting("single_gpu", [500.0], device="cuda")
-    for run in tree.runs[:2]:
-        run["preflight"] = "two-gpus"
-    nccl = {"version": "2.26.2", "network": "IB", "via": {"P2P": 32, "NET/IB": 16}, "warnings": []}
-    rank = {"driver": {"version": "570.86.15"}, "nccl": nccl}
-    tree.write("preflight/two-gpus/facts.json", {"ranks": [rank, rank]})
-    found = evidence(read_inputs(tree.write_plan(), tree.root), tree.root)
-    assert found.transports == ["gloo: mps", "nccl over IB (NET/IB, P2P): ddp, fsdp"]
-    assert found.drivers == ["570.86.15"]
-    assert tree.compare() == 0
-    assert "nccl over IB (NET/IB, P2P): ddp, fsdp" in tree.html
-
-
-def test_the_whole_config_is_there_and_loads_again(tree: Tree) -> None:
-    ddp = {"strategy": "ddp", "devices_per_node": [2, 4], "segment": {"epochs": 1}}
-    given = load({"epochs": 3, "comparisons": [ddp]})
-    assert load(given.written()) == given
-    assert set(given.written()) == set(Config.model_fields)
-    assert given.written()["comparisons"][0]["strategy"] == "ddp"
-    tree.setting("cpu", [900.0])
-    plan = tree.write_plan()
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"config": given.written()}))
-    found = evidence(read_inputs(plan, tree.root), tree.root)
-    assert "devices_per_node:" in found.config
-    assert not found.shrunk
 
 
 def test_a_snapshot_tells_the_commit_that_it_was_taken_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from plans import ROOT
 from relay.planning import costs, planner, shrink
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
-from relay.spec.site import load_site
 
 pytest_plugins = ["plans"]
 SETS = {path.stem: path for path in sorted((ROOT / "config" / "sets").glob("*.yaml"))}
@@ -50,14 +49,6 @@ def test_nothing_of_it_is_skipped_on_a_cluster_with_gpus(name: str, whole: dict[
     # The documents' own shapes: two GPUs of each node.
     assert [warning for warning in plan.warnings if "fill a node first" not in warning] == []
     assert {run.repeat for run in plan.runs} == {0, 1, 2}
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_its_jobs_are_as_long_as_the_alliance_wants_them(name: str) -> None:
-    """Whose clusters want jobs of an hour: nearly all sets are after its page."""
-    plan = planner.plan(config_of(name), site=load_site("narval", ROOT), root=ROOT, speeds=Path("none"))
-    assert plan.runs
-    assert [warning for warning in plan.warnings if "min_minutes" in warning] == []
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -68,8 +68,3 @@ def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
         export("run", chain.results, output)
     with pytest.raises(UserError, match=r"^run run-1: it was not trained yet; train it first: snakemake "):
         export("run-1", chain.results, output)
-    chain.declared.rename(chain.results / "moved")
-    (chain.results / "runs").rmdir()
-    (chain.results / "runs").write_text("")
-    with pytest.raises(UserError, match=r"run.json: cannot be read: Not a directory"):
-        export("run-1", chain.results, output)

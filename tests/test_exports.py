@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from pyarrow import parquet
@@ -19,17 +18,6 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     assert table.to_pylist() == read_csv(full.root / "comparison.csv", COMPARISON)
     kinds = {"string": str, "int64": int, "double": float, "bool": bool}
     assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
-
-
-def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> None:
-    text = (full.root / "comparison.md").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + 6  # the heading, its rule, the settings
-    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
-    assert len(cells) == 1  # each line has as many cells
-    assert text.startswith("## lenet-digits\n")
-    assert "The fastest is cpu (" in text
-    assert "- single_gpu" in text
 
 
 def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
 from relay.comparison import made_of
-from relay.run_folder import attempts, chain, replaced
+from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
 from relay.spec.dataset import DatasetSpec
@@ -86,14 +84,6 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     assert finished.summary(places, 2) == "is that of an older start of the run"
     write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
     assert finished.segment(places, 4) == "is for run run-2, not run-1"
-
-
-def test_another_warm_up_is_another_reading_as_long_as_the_records_are_there(places: Places) -> None:
-    assert finished.summary(places, 5) == ""  # they are gone: the summary is all that is left
-    path = attempts.attempt_path(places.work, 1)
-    path.parent.mkdir()
-    path.write_text("")
-    assert finished.summary(places, 5) == "is for warmup_steps 2, not 5"
 
 
 def test_a_spot_check_has_to_be_of_all_runs_and_of_their_present_starts(places: Places) -> None:
@@ -260,18 +250,6 @@ def test_a_kill_while_it_is_moved_loses_nothing(
     old = replaced.aside(places)
     assert summary_of(old.run) == "first"
     assert (old.work / "step-8" / MANIFEST).is_file()
-
-
-def test_checkpoints_on_another_disk_stay_there(places: Places) -> None:
-    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    try:
-        shutil.copytree(places.work.parent, elsewhere / "checkpoints")
-        shutil.rmtree(places.work.parent)
-        places.work.parent.symlink_to(elsewhere / "checkpoints")
-        replaced.put_aside(places)
-        assert (elsewhere / "checkpoints" / "replaced" / "run-1" / "step-8" / MANIFEST).is_file()
-    finally:
-        shutil.rmtree(elsewhere)
 
 
 def test_a_run_that_is_trained_just_now_is_not_put_aside(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import bootstrap
 from relay.base.errors import UserError
 from relay.driver.first_look import parsed
 
@@ -72,14 +71,3 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     command, environment = [script, "-n", *ours], os.environ | {"PYTHONPATH": str(PLUGINS)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, line)
-
-
-def test_an_environment_that_is_installed_finds_the_plugin(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    for _ in range(2):
-        bootstrap.add_plugins(tmp_path / "venv")
-    program = "import importlib.util as u; print(u.find_spec('snakemake_logger_plugin_torch_relay').origin)"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(tmp_path / "venv" / "bin" / "python"), "-c", program]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    assert Path(found).is_relative_to(PLUGINS)

@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.spec.tasks import built_in
 from relay.task.bound import BoundTask
 from relay.task.data import Resident
-from relay.task.load import task_of
 from relay.task.split import Chosen, chosen
-from relay.tasks._gpt import Attention, MoE
-from short_tasks import looked, shipped, task
+from relay.tasks._gpt import MoE
+from short_tasks import task
 
 CPU = torch.device("cpu")
 
@@ -32,29 +30,11 @@ def trained_by(name: str, precision: str = "fp64") -> BoundTask:
     return task(name, precision, options={"width": 64})
 
 
-def on_meta(name: str, **options: object) -> nn.Sequential:
-    with torch.device("meta"):
-        built = task_of(looked(name, **options).task).model()
-    assert isinstance(built, nn.Sequential)
-    return built
-
-
 def parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
 # What the planner is told
-
-
-@pytest.mark.parametrize("name", [n for n in built_in() if n.startswith("gpt") and shipped(n).task.small])
-def test_what_is_shrunken_for_the_gate_is_split_as_the_whole_is(name: str) -> None:
-    spec = shipped(name).task
-    whole, small = on_meta(name), on_meta(name, **spec.small)
-    assert [n for n, _ in small.named_parameters()] == [n for n, _ in whole.named_parameters()]
-    assert parameters(small) < 20e6
-    for network in (whole, small):
-        heads = {m.query.out_features // m.head_width for m in network.modules() if isinstance(m, Attention)}
-        assert heads == {spec.options["heads"]}
 
 
 # What it computes

@@ -41,15 +41,6 @@ def test_data_that_is_not_where_it_should_be_is_known_before_any_job(tmp_path: P
     assert "there is no folder" in refusal(made, tmp_path)
 
 
-def test_a_dataset_that_is_prepared_needs_its_source_no_more(tmp_path: Path) -> None:
-    made = planned(MNIST | {"dataset_root": "/nowhere"})
-    (name,) = {run.dataset.directory_name for run in made.runs}
-    manifest = tmp_path / "datasets" / name / "manifest.json"
-    manifest.parent.mkdir(parents=True)
-    manifest.touch()
-    here.check(made, tmp_path)
-
-
 def test_a_gpu_that_is_asked_for_has_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned({"device": "cuda", "comparisons": [{"strategy": "single_gpu"}]})
     driver_of_gpus(tmp_path, monkeypatch, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,15 +120,6 @@ def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
         "all 2 repeats: it went on from step 3 of run before, which is not proven: its gate: algorithm: losses differ"
     )
     assert tree.row("cpu")["standing"] == "fastest"
-
-
-def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2)
-    place = Path("runs") / ids[1] / "summary.json"
-    before = {"run": "before", "step": 3, "gate": None, "adopted_from": None}
-    tree.write(str(place), read_json(tree.root / place) | {"adopted_from": before})
-    reason = "repeat 2: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
-    assert tree.row("ddp")["reason"] == reason
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

@@ -211,20 +211,6 @@ def test_a_sites_own_builds_do_not_take_the_place_of_the_locked_ones(
     assert project.packages() == CPU_ONLY
 
 
-@pytest.mark.long
-def test_the_index_of_cpu_builds_comes_second_and_brings_no_cuda(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under a site's constraints, with which pip says otherwise that there is no such build."""
-    (tmp_path / "constraints.txt").write_text("torch<=2.14.1\ntorchvision<=0.29.1\n", encoding="utf-8")
-    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
-    result = project.install()
-    assert result.returncode == 0, result.stderr
-    assert "no torch 2.13.0+cpu where pip's own configuration looks: passed over" in result.stdout
-    assert project.packages() == CPU_ONLY
-    assert not [path for path in project.server.asked if "nvidia" in path]
-
-
 @pytest.mark.slow
 def test_what_a_killed_installation_left_running_is_waited_for_and_then_repaired(project: Project) -> None:
     project.installation_that_is_killed()

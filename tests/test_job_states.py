@@ -3,68 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import mini_slurm
-from driver_runs import Workplace, until
-from mini_slurm import MiniSlurm, Node, Partition
-from relay.base.files import write_text
 from relay.driver import job_states
 from relay.slurm import commands
 
 LOGGER = logging.getLogger(__name__)
-
-
-@pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
-    """A node where jobs of the partition high preempt those of low."""
-    mini_slurm.require()
-    nodes, partitions = [Node("n1", cpus=4)], [Partition("low", ("n1",), default=True), Partition("high", ("n1",))]
-    with MiniSlurm(tmp_path_factory.mktemp("slurm"), nodes, partitions, namespaces=False) as cluster:
-        configure(cluster, "PartitionName=high", "PartitionName=high PriorityTier=9")
-        configure(cluster, "GresTypes", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nGresTypes")
-        yield cluster
-
-
-def configure(cluster: MiniSlurm, old: str, new: str) -> None:
-    conf = cluster.folder / "slurm.conf"
-    # At once: a node that reads the file while it is written finds it empty, and ends.
-    write_text(conf, re.sub(old, new, conf.read_text()))
-    cluster.run("scontrol", "reconfigure")
-
-
-@pytest.fixture
-def place(own_cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
-    monkeypatch.setenv("PATH", own_cluster.environment["PATH"])
-    place = Workplace(own_cluster, tmp_path)
-    yield place
-    place.end()
-    configure(own_cluster, r"(?m)^MinJobAge=\d+", "MinJobAge=600")
-    own_cluster.tidy()
-
-
-def preempt(place: Workplace) -> None:
-    place.cluster.run("sbatch", "--partition=high", "--cpus-per-task=4", "--wrap=sleep 3", cwd=place.folder)
-
-
-@pytest.mark.long
-@pytest.mark.slurm
-def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
-    """No other test has a job preempted."""
-    driver = place.drive("--retries", "1", seconds=8, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    preempt(place)
-    printed, _ = driver.communicate(timeout=120)
-    assert driver.returncode == 0, printed
-    (first, *_) = (job["JobId"] for job in place.submitted())
-    assert f"Job {first}: preempted; " in printed
-    assert [job["JobState"] for job in place.submitted()] == ["PREEMPTED", "COMPLETED", "COMPLETED"]
-    assert place.lines("started.txt") == ["first.0.txt", "first.0.txt", "last.txt"]
-    assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
 
 
 def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -33,30 +33,18 @@ class Hungry(Strategy):
 '''
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_words_that_say_so(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for text in (
         "SLURM-job '7' failed, SLURM status is: 'OUT_OF_MEMORY'. ",
         "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=2.0. Some of your processes may have been killed",
         killed_for_memory.TOLD.format(count=1),
-    ],
-)
-def test_words_that_say_so(text: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(f"a line\n{text}\nanother\n")
-    assert killed_for_memory.told_in(tmp_path / "log")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
-        "srun: error: c1: task 0: Killed",
-    ],
-)
-def test_words_that_do_not(text: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(text)
-    assert not killed_for_memory.told_in(tmp_path / "log")
-    assert not killed_for_memory.told_in(tmp_path / "none")
+    ):
+        log.write_text(f"a line\n{text}\nanother\n")
+        assert killed_for_memory.told_in(log)
+    for text in ("torch.OutOfMemoryError: CUDA out of memory. Tried 2.00 GiB", "srun: error: c1: task 0: Killed"):
+        log.write_text(text)
+        assert not killed_for_memory.told_in(log)
 
 
 @pytest.mark.parametrize(

@@ -83,12 +83,6 @@ def test_a_depth_is_a_network_of_so_many_blocks(strategy: str, devices: int) -> 
 # What is searched
 
 
-def test_a_pipeline_begins_with_a_layer_for_each_stage() -> None:
-    comparison = {"strategy": "pipeline", "devices_per_node": 4, "options": {"schedule": "interleaved_1f1b"}}
-    (search,) = searches(planned(comparison, task="gpt-deep-tiny")).values()
-    assert search.limits.first == 2 * 4
-
-
 def test_a_task_without_depth_is_refused_where_the_target_is_asked_for() -> None:
     made = planned({"strategy": "cpu"}, task="lenet-digits")
     assert searches(made) == {}

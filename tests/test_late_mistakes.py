@@ -14,8 +14,6 @@ from chain_runs import Bench
 from own_tasks import spec
 from relay.base.errors import UserError
 from relay.card.look import Data, look
-from relay.equivalence.trial_task import TrialData
-from relay.equivalence.unprovable import unprovable
 from relay.task import finite
 from relay.task.bound import BoundTask
 from relay.task.data import Mapped, Resident, Streamed
@@ -119,13 +117,6 @@ def test_a_copy_in_memory_tells_the_sample_too(tmp_path: Path) -> None:
         Resident(split_of(written(tmp_path, BROKEN)), CPU)
 
 
-def test_what_the_machine_is_to_blame_for_stays_as_it_is(tmp_path: Path) -> None:
-    """A full memory and a failing disk have remedies of their own."""
-    with pytest.raises(OSError, match="Input/output error") as raised:
-        split_of(written(tmp_path, "raise OSError(5, 'Input/output error')")).read(FIRST)
-    assert not isinstance(raised.value, UserError)
-
-
 def test_the_card_reads_samples_from_all_over_the_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sample 999 of the training set: ValueError"):
         look("points", str(written(tmp_path, BROKEN, 999)), {}, Data(datasets=tmp_path))
@@ -176,13 +167,3 @@ def test_a_reference_blames_neither_the_loss_nor_its_learning_rate(tmp_path: Pat
     assert f"because batch[0] is nan in sample {late} of the training set" in str(raised.value)
     assert "mean" not in str(raised.value)
     assert "learning_rate" not in str(raised.value)
-
-
-def test_a_loss_that_is_nan_by_itself_is_no_proof_that_it_is_no_mean(tmp_path: Path) -> None:
-    file = written(tmp_path, "pass")
-    file.write_text(file.read_text().replace("F.cross_entropy(outputs, batch[1])", "(outputs.sum() - 1e9).log()"))
-    run = gate_of(spec_of("points", str(file)), tmp_path / "data", "ddp", 2)
-    with pytest.raises(UserError) as raised:
-        unprovable(TrialData(run, tmp_path / "data", CPU))
-    place = f"{file}:{line_of(file, 'def loss')}"
-    assert str(raised.value) == f"{place}: the loss of the first batch is nan; allowed: a finite number"

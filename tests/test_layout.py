@@ -54,17 +54,3 @@ def test_todays_results_whose_note_is_lost_are_known_and_noted_again(
     assert not refuse_other(results)
     check_layout(results)
     assert json.loads((results / "layout.json").read_text()) == {"layout": LAYOUT}
-
-
-def test_what_is_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    results.symlink_to("/nowhere/results")
-    with pytest.raises(
-        UserError, match=r"results: is a link to /nowhere/results, which is not there: make that folder"
-    ):
-        refuse_other(results)
-    results.unlink()
-    results.mkdir()
-    (results / "runs").write_text("")
-    with pytest.raises(UserError, match=r"results/runs: is a file, and a folder has to be there: move it away"):
-        refuse_other(results)

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from plans import ROOT, strategy_folder
-from relay.planning import software
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.preflight.checks_node import least_versions
 from relay.preflight.findings import Facts
 from relay.spec import versions
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.site import Site
-from relay.spec.site_blocks import Environment
 
 
 @pytest.mark.parametrize(
@@ -43,19 +40,6 @@ def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
     assert not made.skipped
     (check,) = made.preflights.values()
     assert check.node_needs == ("torch>=2.9",)
-
-
-@pytest.mark.parametrize(
-    ("declared", "known"),
-    [
-        ({"mode": "modules", "torch_version": "2.5.1"}, "2.5.1"),
-        ({"mode": "wheels", "wheels_from": "site", "packages": {"torch": ["torch==2.9.1", "numpy"]}}, "2.9.1"),
-        ({"mode": "wheels"}, "2.13.0"),
-    ],
-)
-def test_what_a_site_says_of_its_torch(declared: dict[str, Any], known: str | None) -> None:
-    site = Site.model_construct(environment=Environment(**declared))
-    assert software.torch_version(site, "torch", ROOT / "envs" / "torch.txt", "2.7.0") == known
 
 
 def test_preflight_stops_what_the_node_is_too_old_for() -> None:

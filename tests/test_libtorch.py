@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import debian_packages
@@ -23,12 +20,11 @@ from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.comparison import libtorch as page
 from relay.environments import login_node
-from relay.libtorch import process, program
+from relay.libtorch import program
 from relay.libtorch.failures import explained
 from relay.libtorch.job import SOURCES, run_libtorch
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.run_folder.places import Places
 from relay.spec.run import LibTorch, Setting
 from relay.spec.site import Site, load_site
 
@@ -80,41 +76,20 @@ def test_a_program_that_computes_otherwise_is_told(bench: Bench, tmp_path: Path)
     assert told["difference"] > 30 * told["limit"]
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        # As the Alliance's page shows it: no handler was there to catch it.
-        (
-            "terminate called after throwing an instance of 'c10::Error'\n  what():  Given groups=1, weight of size "
-            "[256, 1, 3, 3], expected input[16, 10, 16, 16] to have 1 channels, but got 10 channels instead\n"
-            "Exception raised from check_shape_forward at aten/src/ATen/native/Convolution.cpp:496 (most recent "
-            "call first):\nframe #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in libc10.so)",
-            "another shape",
-        ),
-        ("relay_libtorch: symbol lookup error: relay_libtorch: undefined symbol: _ZN3c105ErrorC1E", "other libraries"),
-    ],
-)
-def test_the_likely_cause_is_told(text: str, cause: str) -> None:
-    told = explained(text)
+# As the Alliance's page shows it: no handler was there to catch it.
+UNCAUGHT = """terminate called after throwing an instance of 'c10::Error'
+  what():  Given groups=1, weight of size [256, 1, 3, 3], expected input[16, 10, 16, 16] to have 1 channels
+Exception raised from check_shape_forward at aten/src/ATen/native/Convolution.cpp:496 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in libc10.so)"""
+
+
+def test_the_likely_cause_is_told() -> None:
+    told = explained(UNCAUGHT)
+    assert told.startswith("Given groups=1, ")
+    assert "another shape" in told
     assert "\n" not in told
     assert "frame #" not in told
-    assert not told.startswith(("terminate", "what()"))
-    message, _, behind = told.partition(" (")
-    assert message
-    assert cause in behind
     assert explained("relay_libtorch: something new\nframe #0: main") == "something new"
-
-
-def test_without_cmake_it_is_skipped_with_the_packages_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = bench.chain("results")
-    monkeypatch.setenv("PATH", "/nowhere")
-    ranks: Any = SimpleNamespace(device=torch.device("cpu"))
-    told = process.compared(chain.run, Places(chain.results, "run-1"), ranks, SOURCES, bench.folder, 0.0, {})
-    assert told["status"] == "skipped"
-    assert "cmake: no such program on PATH (Debian: cmake)" in told["reason"]
-    (chain.results / "libtorch").mkdir()
-    (chain.results / "libtorch" / "one.json").write_text(json.dumps(told))
-    assert page.shown(chain.results).startswith("dropout: skipped: g++: no such program")
 
 
 TINY = """
@@ -153,21 +128,14 @@ def test_the_sites_flags_and_gpus_reach_the_compiler_and_the_linker(
     assert program.program(tmp_path / "sources", ["-DCMAKE_CXX_FLAGS=-DSTATUS=0"]) != made
 
 
-@pytest.mark.parametrize(
-    ("root", "told"),
-    [
-        (None, "the variable EBROOTCUDA is not set there; name the module that sets it under stack_modules.libtorch"),
-        ("/a; rm -r b", r"is '-L/a; rm -r b/lib64', which is not allowed; allowed: a flag such as"),
-    ],
-)
-def test_a_flag_that_cannot_be_had_on_the_node_is_one_line(
-    root: str | None, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flag_that_cannot_be_had_on_the_node_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"link_flags": ["-L$EBROOTCUDA/lib64"]}
     monkeypatch.delenv("EBROOTCUDA", raising=False)
-    if root:
-        monkeypatch.setenv("EBROOTCUDA", root)
-    with pytest.raises(UserError, match=rf"libtorch.link_flags: '-L\$EBROOTCUDA/lib64' on node \S+:? ?.*{told}"):
-        program.cmake_options({"link_flags": ["-L$EBROOTCUDA/lib64"]})
+    with pytest.raises(UserError, match=r"libtorch.link_flags: .* the variable EBROOTCUDA is not set there; name the"):
+        program.cmake_options(flags)
+    monkeypatch.setenv("EBROOTCUDA", "/a; rm -r b")
+    with pytest.raises(UserError, match=r"is '-L/a; rm -r b/lib64', which is not allowed; allowed: a flag such as"):
+        program.cmake_options(flags)
 
 
 def test_a_flag_that_a_shell_would_read_is_refused(tmp_path: Path) -> None:

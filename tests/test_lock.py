@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -97,14 +96,3 @@ def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: py
     with pytest.raises(Busy, match=r"\(Slurm job 17 on "):
         exclusive(tmp_path)
     held.close()
-
-
-def test_a_file_system_without_locks_gets_a_warning_and_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    exclusive(tmp_path).close()
-    assert "has no locks" in capsys.readouterr().err

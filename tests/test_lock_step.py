@@ -64,26 +64,6 @@ def test_the_parameters_are_those_of_the_last_step_that_counts(gates: Gates) -> 
     assert apart(in_parts(trial.as_far_as(known), data, 1), known) == 0
 
 
-@pytest.mark.long
-def test_the_learning_rate_is_smaller_only_where_it_must_be(gates: Gates) -> None:
-    """No other test needs a smaller rate.
-
-    ResNet-18 with statistics frozen on few samples: at a rate that it bears, and a hundred times too fast.
-    """
-    _, first = planned("cpu", task="resnet18-cifar10", global_batch_size=16)
-    for factor in (1, 100):
-        run = replace(first, task=replace(first.task, learning_rate=0.003 * factor))
-        trial = asked(run, "scaled", steps=20)
-        if trial.sgd_learning_rate:
-            trial = replace(trial, sgd_learning_rate=trial.sgd_learning_rate * factor / 10)
-        known = reference.train(trial, TrialData(run, gates.dataset(run), CPU))
-        assert known["steps"] == 20
-        assert torch.isfinite(known["losses"]).all()
-        assert (known["slowdown"] > 1) is (factor > 1)
-        notes = [f"scaled: the learning rate is divided by {known['slowdown']}"] if factor > 1 else []
-        assert trial.weakened_by(known) == notes
-
-
 def test_the_reference_knows_how_far_rounding_moves_it(gates: Gates) -> None:
     _, run = planned("cpu")
     data = TrialData(run, gates.digits, CPU)

@@ -51,10 +51,6 @@ def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
     }  # fmt: skip
 
 
-def test_processes_that_share_a_gpu_look_at_it_once_and_parts_of_gpus_are_found(nvml: FakeNvml) -> None:
-    assert len(seen("a", "b", "a", "c", "unknown")) == 3
-
-
 def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> None:
     nvml.refused, nvml.hopper = ("GetPowerUsage", "GetUtilizationRates"), False
     (found,) = seen("a")
@@ -63,16 +59,6 @@ def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> N
     }  # fmt: skip
     assert nvml.asked.count("GetPowerUsage") == 1
     assert nvml.asked.count("GetMemoryInfo") == 2
-
-
-@pytest.mark.parametrize("missing", ["the module", "the driver"])
-def test_without_nvml_there_are_no_figures_and_no_error(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = None if missing == "the module" else FakeNvml(("GPU-a",), refused=("Init",))
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    gpus = Gpus(["a"])
-    assert (gpus.look(), gpus.names) == ([], [])
-    assert {"the module": "pip install nvidia-ml-py", "the driver": "(Not Supported)"}[missing] in gpus.unknown
-    gpus.close()
 
 
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
@@ -138,17 +124,6 @@ def test_nodes_and_attempts_are_put_together(tmp_path: Path) -> None:
         "seconds": [5.0, None, 15.0], "cpu_utilisation": [1.0, None, 1.0], "gpu_utilisation": [0.5, None, 0.5],
         "gpu_power_watts": [400.0, None, 400.0],
     }  # fmt: skip
-
-
-def test_what_other_programs_use_is_told_of_the_node_where_they_use_most(tmp_path: Path) -> None:
-    """The run uses one CPU of each node. Others use a quarter of a CPU on one, and one and a half on the other."""
-    for rank, others in ((0, 0.25), (1, 1.5)):
-        looks(tmp_path, 1, rank, [[float(n), float(n), 5, [], 100.0 + n + others * n] for n in range(21)])
-    assert used(tmp_path, [(1, attempt(10, 20, 40))], 20)["other_cpus"] == pytest.approx(1.5)
-    older = tmp_path / "older"
-    older.mkdir()
-    looks(older, 1, 0, [[0.0, 0.0, 5, []], [1.0, 1.0, 5, []]])
-    assert "other_cpus" not in used(older, [(1, attempt(0, 1, 1))], 1)
 
 
 @pytest.mark.slow

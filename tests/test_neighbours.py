@@ -71,12 +71,6 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     )
 
 
-def test_of_several_nodes_the_one_is_named_where_others_used_most(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, summary={"other_cpus": 0.2, "hosts": ["node1"]})
-    tree.setting("cpu", STEADY, summary={"other_cpus": 0.9, "hosts": ["node7"]}, loader="dataloader")
-    assert answer_of(tree).neighbours == ["other programs used up to 0.90 CPUs of node7 meanwhile"]
-
-
 def groups(tmp_path: Path, line: str, **files: str) -> Path:
     """The control group of a process, `root` standing for /sys/fs/cgroup, with these files in its group's folder."""
     folder = tmp_path / "root" / line.split(":")[1].split(",", maxsplit=1)[0] / "jobs/mine"
@@ -137,18 +131,11 @@ def test_what_was_measured_elsewhere_or_on_another_day_is_not_certain(
     assert ("repeats on the same nodes" in words.certainty(found)) is bool(reason)
 
 
-@pytest.mark.parametrize(
-    ("steps", "reason"),
-    [
-        ([400, 400, 49], "{slow} was timed for 6.3 s (49 steps), which is too short"),
-        ([50, 50, 50], ""),
-    ],
-)
-def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree, steps: list[int], reason: str) -> None:
+def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree) -> None:
     tree.setting("cpu", STEADY, summary=ALONE)
     slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
-    tree.record(slow, measured_steps=steps)
+    tree.record(slow, measured_steps=[400, 400, 49])
     found = answer_of(tree)
-    assert found.short == reason.format(slow=found.candidates[1].name)
-    assert found.certainty == ("likely" if reason else "winner")
-    assert words.certainty(found).endswith("Train longer, with more `epochs`.") is bool(reason)
+    assert found.short == f"{found.candidates[1].name} was timed for 6.3 s (49 steps), which is too short"
+    assert found.certainty == "likely"
+    assert words.certainty(found).endswith("Train longer, with more `epochs`.")
