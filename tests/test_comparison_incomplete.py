@@ -90,12 +90,3 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     assert set(first) == {*answer, *tables, "comparison.html", "compared.json", "plan.json"}
     assert tree.compare() == 0
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
-
-
-def test_run_too_short_to_be_timed_is_done_without_a_speed(tree: Tree) -> None:
-    tree.setting("cpu", [None, None])
-    row = tree.row("cpu")
-    assert (row["status"], row["samples_per_second"], row["standing"]) == ("done", None, None)
-    assert row["reason"] == "all 2 repeats: too short to be timed: no step after the warm-up"
-    assert tree.headline() == "No setting was measured and proven: 1 too short to be timed."
-    assert tree.compare() == 0

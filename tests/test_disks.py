@@ -6,15 +6,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from chain_runs import Bench, finish, wait_until
 from relay.base import ending, room
-from relay.base.ending import FREE_SPACE, LOG, READ_ONLY
+from relay.base.ending import FREE_SPACE, LOG
 from relay.base.errors import UserError
-from relay.driver import retries
 from relay.run_folder import faults
 from small_disks import Mount, fill, mounts, small
 
@@ -96,20 +94,6 @@ def test_another_users_folder_is_neither_written_nor_read(tmp_path: Path, log: P
     assert len(room.found(tmp_path / "results", "*.json")) == 2
     room.forget(tmp_path / "results", "*.json")
     assert room.found(tmp_path / "results", "*.json") == []
-
-
-def test_the_driver_says_what_is_wrong_with_the_disk(
-    tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a job could not say it."""
-    small(tmp_path / "results", mount, 4000)
-    monkeypatch.setattr(retries, "RESULTS", tmp_path / "results")
-    deciding, job = retries.Retries(Mock(said_of={})), Mock(jobid=1)
-    assert deciding._told(job, None).status == ending.INTERRUPTED
-    fill(tmp_path / "results")
-    assert deciding._told(job, None).remedy == FREE_SPACE
-    mount(tmp_path / "results", "-o", "remount,ro")
-    assert deciding._told(job, None).remedy == READ_ONLY
 
 
 def test_a_fault_on_a_full_disk_is_kept_at_home(tmp_path: Path, mount: Mount, log: Path) -> None:

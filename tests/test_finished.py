@@ -21,10 +21,8 @@ from relay.comparison import made_of
 from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
-from relay.spec.dataset import DatasetSpec
 from relay.status import finished
 
-SPEC = DatasetSpec(name="d", version="1", train_count=2, test_count=1)
 BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
 
 
@@ -117,24 +115,6 @@ def test_a_reference_is_finished_when_its_archive_is_whole(tmp_path: Path) -> No
     assert finished.reference(file) == "is damaged (data)"
     file.write_bytes(whole[:100])
     assert finished.reference(file).startswith("is damaged")
-
-
-def dataset(folder: Path) -> Path:
-    (folder / "d").mkdir()
-    (folder / "d" / "train.npy").write_bytes(b"123")
-    told = {**vars(SPEC), "files": {"train.npy": {"size_bytes": 3, "sha256": "x"}}}
-    write_json(folder / "d" / "manifest.json", told)
-    return folder / "d"
-
-
-def test_a_dataset_is_finished_when_its_files_are_there(tmp_path: Path) -> None:
-    folder = dataset(tmp_path)
-    assert finished.dataset(folder, SPEC) == ""
-    (folder / "train.npy").write_bytes(b"1")
-    assert finished.dataset(folder, SPEC) == "names another size of train.npy"
-    (folder / "train.npy").unlink()
-    assert finished.dataset(folder, SPEC) == "names train.npy, which is missing"
-    assert "is for version 1, not 2" in finished.dataset(folder, DatasetSpec(**{**vars(SPEC), "version": "2"}))
 
 
 def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:

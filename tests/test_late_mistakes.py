@@ -16,7 +16,7 @@ from relay.base.errors import UserError
 from relay.card.look import Data, look
 from relay.task import finite
 from relay.task.bound import BoundTask
-from relay.task.data import Mapped, Resident, Streamed
+from relay.task.data import Mapped, Streamed
 from relay.task.split import Chosen, Split, chosen
 from trial_runs import gate_of, reference_of, spec_of
 
@@ -110,11 +110,6 @@ def test_a_late_sample_is_told_with_its_number_file_and_line(mistake: str, worke
         place = f"{tmp_path}/points.py:{line_of(tmp_path / 'points.py', line)}: "
         assert str(raised.value).startswith(place + told)
         assert "\n" not in str(raised.value)
-
-
-def test_a_copy_in_memory_tells_the_sample_too(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"points\.py:19: sample 77 of the training set: ValueError: broken file"):
-        Resident(split_of(written(tmp_path, BROKEN)), CPU)
 
 
 def test_the_card_reads_samples_from_all_over_the_set(tmp_path: Path) -> None:

@@ -122,11 +122,3 @@ def test_a_killed_process_leaves_nothing(slurm_folder: Path) -> None:
     with MiniSlurm(folder, TWO, ALL) as cluster:  # in the same folder
         assert cluster.jobs() == []
         assert list(on_each_node(cluster, "true; echo")) == ["n1", "n2"]
-
-
-def test_without_namespaces_nodes_share_the_machine(slurm_folder: Path) -> None:
-    require()
-    with MiniSlurm(slurm_folder, TWO, ALL, namespaces=False) as cluster:
-        printed = cluster.run("srun", "--nodes=2", "sh", "-c", "echo $(hostname) $SLURMD_NODENAME").stdout
-        host = os.uname().nodename
-        assert sorted(printed.splitlines()) == [f"{host} n1", f"{host} n2"]
