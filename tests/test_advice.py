@@ -66,15 +66,6 @@ def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
     assert tree.rows()[0]["samples_per_second"] < 930
 
 
-def test_a_batch_too_small_for_so_many_devices(tree: Tree) -> None:
-    tree.setting("ddp", STEADY, name="one")
-    tree.setting("ddp", [2 * speed for speed in STEADY], name="four", devices_per_node=4)
-    found = only(tree, "four")
-    assert found.kind == "batch too small for so many devices"
-    assert "16 samples a step for each of 4 processes" in found.figure
-    assert "50 %" in found.figure
-
-
 def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
     ids = tree.setting("cpu", STEADY, name="x", summary={"train_seconds": 3.0, "allocated_seconds": 30.0})
     with_job(tree, ids, memory_mb=16000, minutes=60)

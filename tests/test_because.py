@@ -42,10 +42,3 @@ def test_without_observed_steps_and_in_a_tie_nothing_is_said(tree: Tree) -> None
     tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
     tree.setting("mps", SLOW, processes_per_device=2)
     assert "steps' time" not in told(tree, "The next best is mps")
-
-
-def test_more_devices_do_not_pay_because_of_what_they_do_besides_computing(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=1.0))
-    tree.setting("ddp", [1100.0, 1101.0, 1099.0], devices_per_node=2, summary=split(compute=0.69, communication=0.31))
-    found = told(tree, "More than 1 CPU core does not pay")
-    assert found.endswith("Of its steps' time 31 % is communication that no computing hides.")

@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
-from relay.planning import chains
-from relay.planning.chain_lengths import Chain, TooShort
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.table import render
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.run import Run
@@ -64,19 +61,3 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
     mean, slowest = job_times.mean(found), job_times.slowest(found)
     assert (mean.seconds_per_step, mean.startup_seconds, mean.saving_seconds, mean.jobs) == (2.5, 35.0, 6.0, 2)
     assert (slowest.seconds_per_step, slowest.startup_seconds, slowest.saving_seconds) == (3.0, 40.0, 8.0)
-
-
-def test_the_limits_are_the_configs_and_say_which_is_too_short(tmp_path: Path) -> None:
-    found = made(tmp_path, time_limits=[60, 1, 5])
-    leave(tmp_path, found.runs[0], [(45.0, 2.0, 5.0, 100)])  # 440 steps of 2.05 s
-    (forecast,) = chains.forecasts(found)
-    short, five, hour = forecast.chains
-    assert isinstance(short, TooShort)
-    assert isinstance(five, Chain)
-    assert isinstance(hour, Chain)
-    assert (five.steps_in_a_job, five.jobs) == (92, 5)  # 240 s less 50 s
-    assert (hour.jobs, hour.goodput) == (1, pytest.approx(880 / (50 + 440 * 2.05)))
-    printed = " ".join(render(found).split())
-    assert "chain of cpu (1 proc, 1 thread, resident), measured in 1 job:" in printed
-    assert "1 min is too short: a job needs at least 1 min 05 s for one step" in printed
-    assert "5 min 5 92 19 min 12 s 20% 76% 2% 2%" in printed

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chain_runs import Bench, Chain
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json
 from relay.launch.job import started
 from relay.planning.specifications import freeze_code
 from relay.run_folder.places import Places
-from relay.spec.run import changed
 from relay.training.changed_code import edited_since, source_today, warnings
 
 pytest_plugins = ["chain_runs"]
@@ -60,16 +59,3 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
     assert ended.status in (0, 1)  # it counts its steps anew, and fails again where enough are left
     assert f"`python scripts/train_again.py {chain.declared.name}` lets it start anew with today's" in ended.errors
     assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
-
-
-@pytest.mark.parametrize(
-    ("count", "anew"), [(2, "python scripts/train_again.py run-0 run-1"), (9, "python scripts/train_again.py mine")]
-)
-def test_many_runs_of_a_strategy_are_one_line(bench: Bench, count: int, anew: str) -> None:
-    first = bench.chain("results", **bench.strategy("mine"))
-    runs = [changed(first.run, id=f"run-{n}") for n in range(count)]
-    for run in runs:
-        write_json(first.results / "runs" / run.id / "summary.json", {"strategy_source": "older"})
-    (line,) = warnings(runs, first.results)
-    assert f"{count} runs of it, finished before, will not be trained again" in line
-    assert line.endswith(f"from the start: {anew}")

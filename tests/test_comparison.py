@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results_tree import REFUSED, Tree, shown
+from results_tree import Tree, shown
 
 pytest_plugins = ["results_tree"]
 REQUIRED = ["task", "strategy", "stack", "device", "launcher", "loader", "precision", "cpus_per_task", "standing"]
@@ -74,27 +74,6 @@ def test_text_is_told_in_tokens(
         assert "images" not in place
         assert "704" in place
     assert "tokens per second" in tree.html
-
-
-def test_struck_out_setting_is_never_the_best(tree: Tree) -> None:
-    tree.setting("ddp", [9000.0, 9001.0], devices_per_node=2, verdict=REFUSED)
-    tree.setting("cpu", [1000.0, 1001.0])
-    row = tree.row("ddp")
-    assert (row["status"], row["equivalent"], row["standing"]) == ("done", False, None)
-    assert "losses differ by 0.25" in row["reason"]
-    assert row["relative_speed"] is None
-    assert row["samples_per_second"] > 9000
-    assert tree.row("cpu")["standing"] == "fastest"
-    assert tree.compare() == 0
-    assert "<s>9,000</s>" in tree.html
-    assert "<s>1,000</s>" not in tree.html
-    assert "struck out" in tree.html
-
-
-def test_code_that_was_not_gated_does_not_count(tree: Tree) -> None:
-    tree.setting("ddp", [9000.0], devices_per_node=2, summary={"strategy_source": "edited"})
-    row = tree.row("ddp")
-    assert (row["equivalent"], row["reason"]) == (False, "the code gated is not the code that ran")
 
 
 def test_a_verdict_of_other_code_is_not_shown_as_the_runs(tree: Tree) -> None:

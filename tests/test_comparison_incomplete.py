@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,21 +11,6 @@ import compare
 from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
-
-
-def test_failed_repeat_fails_the_setting_but_keeps_its_figures(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0, 9200.0], devices_per_node=2)
-    tree.setting("cpu", [100.0, 101.0])
-    tree.fail(ids[1], "RuntimeError: rank 1 ran out of memory")
-    row = tree.row("ddp", partial=True)
-    assert (row["status"], row["repeats"], row["repeats_planned"]) == ("failed", 2, 3)
-    assert row["reason"] == "repeat 2: RuntimeError: rank 1 ran out of memory"
-    assert row["samples_per_second"] == pytest.approx(math.sqrt(9000 * 9200))
-    assert (row["standing"], row["equivalent"]) == (None, True)
-    assert tree.row("cpu", partial=True)["standing"] == "fastest"
-    assert tree.compare("--partial") == 0
-    with (tree.root / "runs.csv").open(newline="") as stream:
-        assert [run["status"] for run in csv.DictReader(stream)].count("failed") == 1
 
 
 def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:

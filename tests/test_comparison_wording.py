@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from relay.comparison.wording import number, setting_labels, spread
+from relay.comparison.wording import number, setting_labels
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -21,14 +21,6 @@ pytest_plugins = ["results_tree"]
 )  # fmt: skip
 def test_numbers_have_three_digits_that_mean_something(value: float | None, expected: str) -> None:
     assert number(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(98, 102.0408, "±2.0 %"), (50, 200, "-50/+100 %"), (None, None, ""), (0.1, 1e6, "over +900 %")],
-)
-def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
-    assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected
 
 
 def test_headline_names_the_fastest(tree: Tree) -> None:

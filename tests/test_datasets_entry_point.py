@@ -41,16 +41,6 @@ def test_the_entry_point_prepares_what_a_specification_says(tmp_path: Path) -> N
     assert "train-inputs.npy" in verify(tmp_path / "out", full=True).files
 
 
-def test_the_entry_point_ends_with_one_line_and_status_1(tmp_path: Path) -> None:
-    asked = written(tmp_path, "utsa-mnist")
-    failed = run("--spec", asked, "--root", "/nowhere", "--output", tmp_path / "out")
-    assert failed.returncode == 1
-    (line,) = failed.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert "dataset_root: '/nowhere' does not exist" in line
-    assert names(tmp_path) == {"spec.json"}
-
-
 def test_a_terminated_download_leaves_nothing(tmp_path: Path) -> None:
     with serving({"cifar-10-python.tar.gz": b""}, "silent") as server:
         asked = written(tmp_path, "lenet-cifar10")

@@ -8,10 +8,8 @@ import pytest
 
 from chain_runs import Bench, Chain
 from own_gates import own_strategy
-from relay.base.errors import UserError
 from relay.base.files import read_json
 from relay.planning import config, planner
-from relay.spec import requirements
 from relay.spec.identity import source_digest, strategy_sources
 from relay.training.changed_code import source_today, warnings
 
@@ -47,17 +45,6 @@ def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path) -> None
     (tmp_path / "tables/more.txt").write_text("another")
     assert gate_of(path) != before
     assert source_digest(strategy_sources(path)) != digest
-
-
-@pytest.mark.parametrize(
-    ("named", "told"),
-    [("gone.json", "is no file"), ("../up.json", "is not allowed")],
-)
-def test_a_file_that_cannot_be_declared_is_told_when_it_is_planned(tmp_path: Path, named: str, told: str) -> None:
-    (tmp_path / "up.json").write_text("{}")
-    path = with_files(tmp_path / "mine", declares=f'files=("{named}",)')
-    with pytest.raises(UserError, match=rf"requirements.files: '{named}' {told}; allowed: a file in"):
-        requirements.read(path)
 
 
 def run_of(bench: Bench, path: Path) -> Chain:

@@ -41,19 +41,6 @@ def test_data_that_is_not_where_it_should_be_is_known_before_any_job(tmp_path: P
     assert "there is no folder" in refusal(made, tmp_path)
 
 
-def test_a_gpu_that_is_asked_for_has_to_be_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = planned({"device": "cuda", "comparisons": [{"strategy": "single_gpu"}]})
-    driver_of_gpus(tmp_path, monkeypatch, 0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
-    assert refusal(made, tmp_path) == (
-        "config: device: 'cuda' is not allowed: this machine has no usable GPU: NVIDIA's driver says: no CUDA-capable "
-        "device is detected (CUDA_VISIBLE_DEVICES is 'NoDevFiles'); allowed: auto, cpu"
-    )
-    driver_of_gpus(tmp_path, monkeypatch, 8)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    here.check(made, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("shown", "count"),
     [(None, 8), ("2,5", 2), ("", 0)],
@@ -70,13 +57,6 @@ def test_gpus_are_those_that_cuda_shows(
         made = plan(load({"comparisons": [{"strategy": "ddp", "devices_per_node": [2, 8]}]}))
         assert [each.setting.shape.devices for each in made.settings] == [2]
         assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
-
-
-def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "libcuda.so.1").write_text("no library")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert gpus.usable() == (0, "NVIDIA's driver cannot be asked")
-    assert gpus.count_gpus() == 0
 
 
 def test_a_site_without_partitions_is_one_line(tmp_path: Path) -> None:

@@ -5,26 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from plans import ROOT, strategy_folder
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.preflight.checks_node import least_versions
 from relay.preflight.findings import Facts
-from relay.spec import versions
 from relay.spec.arithmetic import Arithmetic
-
-
-@pytest.mark.parametrize(
-    ("found", "least", "problem"),
-    [
-        ("2.10.0", "2.9", None),  # by numbers, not by letters
-        ("2.5.1", "2.9", "needs torch 2.9 or newer, has 2.5.1"),
-    ],
-)
-def test_versions_are_compared_by_their_numbers(found: str, least: str, problem: str | None) -> None:
-    assert versions.too_old("torch", found, least) == problem
 
 
 def planned(tmp_path: Path, members: str, torch: str) -> Any:

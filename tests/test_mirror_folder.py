@@ -10,7 +10,6 @@ import pytest
 
 from datasets_requests import prepare_public
 from datasets_server import StandIn, small_mnist
-from relay.base.errors import UserError
 from relay.datasets import arrays
 
 
@@ -31,17 +30,3 @@ def test_a_folder_is_taken_as_a_server_is(tmp_path: Path, stand_in: StandIn) -> 
     prepare_public(stand_in, tmp_path / "out", mirror=mirror)
     np.testing.assert_array_equal(arrays.load(tmp_path / "out", "train")[0], stand_in.arrays["train-inputs"])
     assert {path.name for path in tmp_path.iterdir()} == {"my mirror", "out"}
-
-
-def test_a_file_of_the_folder_that_is_wrong_or_missing_is_named(tmp_path: Path, stand_in: StandIn) -> None:
-    place = folder(stand_in, tmp_path / "mirror")
-    first = place / stand_in.source.archives[0].file.name
-    content = bytearray(first.read_bytes())
-    content[len(content) // 2] ^= 1
-    first.write_bytes(content)
-    with pytest.raises(UserError, match=f"{first}: wrong content: corrupted: MD5 is"):
-        prepare_public(stand_in, tmp_path / "out", mirror=f"file://{place}")
-    first.unlink()
-    with pytest.raises(UserError, match=f"{first}: No such file or directory"):
-        prepare_public(stand_in, tmp_path / "out", mirror=f"file://{place}")
-    assert not (tmp_path / "out").exists()
