@@ -107,16 +107,6 @@ def test_what_learns_less_makes_more_errors_than_seeds_explain(
     assert ("learns less" in told(answer_of(tree))) is warned
 
 
-def test_more_samples_a_second_are_not_certain_to_be_better_where_another_batch_is_sooner_there(tree: Tree) -> None:
-    large = tree.setting("cpu", [3000.0, 3010.0, 2990.0], **LARGE, accuracies=[0.97, 0.971, 0.972])
-    small = tree.setting("cpu", [1000.0, 1010.0, 990.0], accuracies=[0.975, 0.976, 0.974])
-    for ids, step, accuracy in ((large, 40, 0.97), (small, 22, 0.975)):
-        tree.record(ids, evaluations=[[{"step": step, "test_loss": 0.2, "test_accuracy": accuracy}]] * 3)
-    found = answer_of(tree)
-    assert found.certainty == "likely"
-    assert "another training, has a test accuracy of 97 % after 1.4 s, this one after 6.8 s" in words.certainty(found)
-
-
 def test_with_one_repeat_nothing_is_sure(tree: Tree) -> None:
     tree.setting("cpu", [1000.0], name="one")
     tree.setting("cpu", [100.0], name="other", loader="dataloader")

@@ -57,9 +57,3 @@ def test_results_are_a_table_with_targets() -> None:
     assert RUN["line"](row, found | {"median_ratio": 0.4}).split(" | ")[4] == "no"
     assert RUN["line"](row, "left out: no GPU") == "| speed | another | ≥ 0.5 | left out: no GPU | | |"
     assert all((BENCHMARKS / f"{row.script}.py").is_file() for row in RUN["ROWS"])
-
-
-def test_what_intervals_cover_is_simulated() -> None:
-    found = printed("statistics_coverage", "--draws", "40")
-    assert 0.7 < found["normal, 5 repeats"]["covered"] <= 1
-    assert found["advised for a ratio of 0.9"]["repeats"] >= 2

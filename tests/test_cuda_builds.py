@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec import cuda
+from relay.spec.identity import lock_lines
 from relay.spec.site import Site, load_site
 from small_wheels import lock_entry, simple_index, write_wheel
-from tiny_stack import prepared
 
 SITE: dict[str, Any] = {"name": "mine", "description": "a test", "verified": "here"}
 
@@ -131,22 +130,10 @@ def found(project: Path, site: Site) -> str:
     return stacks.find(load({}), site, project, {"torch"}, record=True).plain
 
 
-@pytest.mark.slow
-def test_its_wheels_are_fetched_and_held_to_their_hashes(project: Path, tmp_path: Path) -> None:
-    site = site_of(tmp_path, torch="cu126")
-    stack = found(project, site)
-    asked = login_node.asked(site, stack, project)
-    record = login_node.prepare(asked, lock_of(project, stack))
-    assert "torch-2.13.0+cu126-py3-none-any.whl" in record["wheels"]
-    (tmp_path / "disk").mkdir()
-    _, python = prepared(asked | {"wheelhouse": str(Path(asked["wheelhouse"]).resolve())}, tmp_path / "disk")
-    done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
-    assert done.stdout == "2.13.0+cu126\n"
-    # Another file of that name at the index, as after somebody has tampered with it.
-    write_wheel(tmp_path / "cu126", "torch", "2.13.0+cu126", body="stolen = True\n")
-    simple_index(tmp_path / "cu126")
-    assert found(project, site) == stack
-    for wheel in Path(asked["wheelhouse"]).glob("*.whl"):
-        wheel.unlink()
-    with pytest.raises(UserError, match="DO NOT MATCH THE HASHES"):
-        login_node.prepare(asked, lock_of(project, stack))
+def test_a_build_is_pinned_and_recorded_with_the_locks_other_versions(project: Path, tmp_path: Path) -> None:
+    lock = lock_of(project, found(project, site_of(tmp_path, torch="cu126")))
+    vision = cuda.BUILDS["cu126"].torchvision
+    pins = ["helper==1.0", "library-cu126==1.2", "torch==2.13.0+cu126", f"torchvision=={vision}+cu126"]
+    assert lock_lines(lock) == pins
+    for wheel in (tmp_path / "cu126").glob("*.whl"):
+        assert lock_entry(wheel) in lock.read_text()

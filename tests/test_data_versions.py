@@ -13,12 +13,10 @@ from relay.task.load import task_of
 from relay.task.prepared import version_of
 
 FILE = '''
-import shapes
 import relay
 from shapes import circle
 
 SIZE = 8
-UNREAD = 1
 
 
 def draw(count):
@@ -26,22 +24,15 @@ def draw(count):
     return [circle(SIZE) for _ in range(count)]
 
 
-def unrelated():
-    return 1
-
-
 class Task(relay.Task):
     count = 3
     width = 4
 
     def prepare(self, folder):
-        (folder / "rows").write_text(str([*draw(self.count), *self.more(), shapes.square(2)]))
+        (folder / "rows").write_text(str([*draw(self.count), *self.more()]))
 
     def more(self):
         return Kept().rows
-
-    def model(self):
-        return unrelated()
 
 
 class Kept:
@@ -50,14 +41,6 @@ class Kept:
 BESIDE = """
 def circle(size):
     return size * 3
-
-
-def square(size):
-    return size * size
-
-
-def triangle(size):
-    return size
 """
 
 

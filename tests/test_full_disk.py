@@ -10,7 +10,6 @@ from local_driver import LocalDriver
 from relay.driver.full_disk import unwritable
 from small_disks import fill, mounts, small
 
-ROOT = Path(__file__).resolve().parents[1]
 FULL = "No space left on device; delete what you no longer need there, or raise your quota"
 
 

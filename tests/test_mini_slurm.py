@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,13 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_slurm import MiniSlurm, Node, Partition, require
+from mini_slurm import MiniSlurm
 from newer_slurm import VERSION_VARIABLE
-
-TESTS = Path(__file__).parent
-SUPPORT = TESTS / "support"
-TWO = [Node("n1", cpus=2, memory_mb=1000), Node("n2", cpus=2, memory_mb=1000)]
-ALL = [Partition("all", ("n1", "n2"), default=True)]
 
 pytestmark = pytest.mark.slurm
 
@@ -92,33 +86,3 @@ def test_a_jobs_disk_is_its_nodes_own_and_ends_with_it(cluster: MiniSlurm) -> No
     cluster.wait_until_idle()
     assert cluster.node_namespace_run("c1", "ls", "/mnt/nodetmp").stdout == before
     assert not list(Path("/mnt/nodetmp").glob("job*"))
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_nothing(slurm_folder: Path) -> None:
-    require()
-    folder = slurm_folder
-    program = f"""if True:
-        import sys, time
-        from pathlib import Path
-        sys.path[:0] = [{str(TESTS)!r}, {str(SUPPORT)!r}, {str(TESTS.parent / "scripts")!r}]
-        from test_mini_slurm import ALL, TWO, MiniSlurm
-        with MiniSlurm(Path({str(folder)!r}), TWO, ALL) as cluster:
-            cluster.run("sbatch", "--output=/dev/null", "--nodes=2", "--wrap=setsid sleep 65 & srun sleep 66")
-            print("up", flush=True)
-            time.sleep(60)
-    """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
-        try:
-            assert owner.stdout
-            assert owner.stdout.readline() == "up\n"
-            with pytest.raises(RuntimeError, match="another virtual cluster is up"), MiniSlurm(folder, TWO, ALL):
-                pass
-        finally:
-            owner.kill()
-    left = links(bridge_of(folder))
-    assert within(10, lambda: not links(bridge_of(folder))), left
-    assert within(10, lambda: not [line for line in of_cluster(folder) if not line.startswith(str(folder))])
-    with MiniSlurm(folder, TWO, ALL) as cluster:  # in the same folder
-        assert cluster.jobs() == []
-        assert list(on_each_node(cluster, "true; echo")) == ["n1", "n2"]
