@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ SMALL = {
     "loop": "--against bare --steps 4 --rounds 2 --global-batch-size 64",
     "loaders": "--steps 4 --rounds 2 --global-batch-size 64",
     "settings": "--ours {} --theirs {} --steps 40 --rounds 1",
-    "knobs": "--task lenet-digits --global-batch-size 64 --steps 24 --rounds 1",
+    "knobs": "--task lenet-digits --global-batch-size 64 --steps 24 --rounds 1 --knobs 'huge pages'",
     "monitor_cost": "--steps 110 --rounds 1 --monitor-seconds 0.05",
     "interop": "--network forked --steps 3 --rounds 2",
     "hop": "--strategy ddp --processes 2 --rounds 1",
@@ -45,7 +46,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_a_ratio_is_measured(name: str) -> None:
     """No other test runs these benchmarks."""
-    assert printed(name, *SMALL[name].split())["median_ratio"] > 0
+    assert printed(name, *shlex.split(SMALL[name]))["median_ratio"] > 0
 
 
 def test_results_are_a_table_with_targets() -> None:
