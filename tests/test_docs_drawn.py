@@ -10,9 +10,11 @@ import pytest
 
 import test_chain_forecasts
 import test_costs
+import test_right_size
 from pages import ROOT, block, holds, masked
 from relay.base.clock import clock
 from relay.driver.view import Job, View
+from relay.planning import plan as plan_module
 from relay.planning.table import render
 from relay.status import page
 from relay.status.runs import Standing
@@ -69,6 +71,14 @@ def test_what_each_time_limit_would_mean(results: Path) -> None:
     found = test_chain_forecasts.made(results, time_limits=[60, 1, 5])
     test_chain_forecasts.leave(results, found.runs[0], [(45.0, 2.0, 5.0, 100)])
     assert holds(render(found).splitlines(), block("docs/chains.md", "chain of").lines)
+
+
+def test_what_is_asked_for_by_measurement(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "RESULTS", results)
+    before = test_right_size.made(results)
+    test_right_size.finish(results, before, before.runs[0])
+    drawn = " ".join(render(test_right_size.made(results)).split())
+    assert " ".join(block("docs/slurm.md", "asks for, by measurement").text.split()) in drawn
 
 
 def test_what_a_plan_costs(results: Path) -> None:
