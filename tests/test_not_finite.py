@@ -12,19 +12,11 @@ from relay.run_folder import attempts
 pytest_plugins = ["chain_runs"]
 
 NAN_FROM_STEP_4 = "if self.steps == 4:\n            next(self.model.parameters()).data.fill_(float('nan'))"
-NAN_IN_EVALUATION = """pass
-
-    def predict(self, inputs):
-        return super().predict(inputs) * float('nan')
-
-    def train_step(self, batch):"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [{}, {"launcher": "torchrun", "devices_per_node": 2}], ids=["one", "two"])
-def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench, processes: dict[str, object]) -> None:
-    base = "ddp" if processes else "cpu"
-    chain = bench.chain("results", total_steps=6, **processes, **bench.strategy("mine", NAN_FROM_STEP_4, base=base))
+def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> None:
+    chain = bench.chain("results", total_steps=6, **bench.strategy("mine", NAN_FROM_STEP_4))
     ended = chain.forked()
     assert ended.status == 1
     fault = chain.fault()
@@ -38,13 +30,6 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench, proce
     again = chain.forked(attempt=2)
     assert again.status == 1
     assert "not tried again" in again.errors
-
-
-@pytest.mark.slow
-def test_a_test_loss_that_is_no_number_ends_the_run_too(bench: Bench) -> None:
-    chain = bench.chain("results", total_steps=6, **bench.strategy("mine", NAN_IN_EVALUATION))
-    assert chain.forked().status == 1
-    assert chain.fault()["error"].startswith("the test loss of step 6 is nan: the training diverged")
 
 
 @pytest.mark.slow
@@ -63,11 +48,10 @@ def test_the_first_loss_that_is_not_finite_is_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("returned", "told"), [("None", "NoneType"), ("batch[1].float()", "a tensor of shape (32,)")])
-def test_what_is_no_loss_is_told(bench: Bench, returned: str, told: str) -> None:
-    strategy = bench.strategy("mine", f"super().train_step(batch)\n        return {returned}")
+def test_what_is_no_loss_is_told(bench: Bench) -> None:
+    strategy = bench.strategy("mine", "super().train_step(batch)\n        return batch[1].float()")
     chain = bench.chain("results", total_steps=6, **strategy)
     assert chain.forked().status == 1
     assert chain.fault()["error"] == (
-        f"TypeError: the strategy's train_step returned {told}; allowed: the mean loss, a scalar tensor"
+        "TypeError: the strategy's train_step returned a tensor of shape (32,); allowed: the mean loss, a scalar tensor"
     )

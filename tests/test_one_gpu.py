@@ -12,17 +12,15 @@ import torch
 import fake_cuda
 from planned_preflights import recorded
 from preflight_runs import says
-from relay.base.errors import UserError
 from relay.planning import one_gpu as planned
 from relay.planning.config import load
-from relay.planning.one_gpu import ALONE, Sharing
+from relay.planning.one_gpu import Sharing
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all
 from relay.process import mps_daemon, one_gpu
 from relay.selftest.parts import FAULTS
 from relay.spec.setting import Shape
 from relay.strategies import _deepspeed_library
-from test_mps import CONTROL, STAND_IN, until
 
 OLD, NEW = 22809, 23007
 TORCH = """
@@ -71,17 +69,6 @@ def test_an_older_nccl_names_the_wheel_to_fetch(tmp_path: Path, monkeypatch: pyt
     assert one_gpu.variables(DDP) == {}
 
 
-def test_a_folder_without_nccl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(planned.NCCL, str(tmp_path / "torch"))
-    with pytest.raises(UserError, match=r"TORCH_RELAY_NCCL: '.*/torch' has no libnccl.so.2"):
-        planned.of_this_machine(lambda: 1, driver=True)
-
-
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_other_machines_share_nothing(gpus: int) -> None:
-    assert planned.of_this_machine(lambda: gpus, driver=True) == ALONE
-
-
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:
     asked = load(
         {
@@ -112,33 +99,6 @@ def test_faults_are_planted_without_mps_and_two_ranks_on_a_gpu_stay_one(monkeypa
         assert one_gpu.variables(DDP)["CUDA_MPS_PIPE_DIRECTORY"] == one_gpu.NO_DAEMON
     assert one_gpu.variables(DDP) == json.loads(told)
     assert FAULTS["duplicate_gpu"].variables["nccl"][one_gpu.SHARED] == "0"
-
-
-def test_the_daemon_lives_as_long_as_the_selftest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared(tmp_path, monkeypatch)
-    program = tmp_path / "bin" / CONTROL
-    program.parent.mkdir()
-    program.write_text(STAND_IN.format(refuses=""))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "none"))  # where no daemon of the machine is
-    planned.begin_mps()
-    pipe = Path(one_gpu.variables(DDP)["CUDA_MPS_PIPE_DIRECTORY"])
-    assert (pipe / "daemon").is_file()
-    (keeper,) = planned._daemon
-    assert keeper.stdin
-    keeper.stdin.close()  # as the kernel does at the driver's end, however it ends
-    until(lambda: not pipe.exists())
-    keeper.wait()
-
-
-def test_without_mps_the_ranks_take_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shared(tmp_path, monkeypatch)
-    planned.begin_mps()
-    assert f"note: no MPS: {CONTROL} is not on the PATH; the ranks on the GPU take turns" in capfd.readouterr().err
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in one_gpu.variables(DDP)
 
 
 def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:

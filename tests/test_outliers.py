@@ -46,11 +46,6 @@ def test_a_lower_accuracy_is_warned_of_wherever_the_answer_is(
     assert "warning:" in shown(tree, capsys, monkeypatch)
 
 
-def test_an_accuracy_that_is_higher_is_warned_of_too(tree: Tree) -> None:
-    settings(tree, *USUAL, [0.999, 0.998, 0.999])
-    assert list(warned(tree)) == ["ddp-3"]
-
-
 @pytest.mark.parametrize(("other", "told"), [(0.90, False), (0.80, True)])
 def test_one_repeat_has_no_spread_and_is_warned_of_beyond_ten_points(tree: Tree, other: float, told: bool) -> None:
     settings(tree, [0.955], [0.960], [other])
@@ -89,7 +84,7 @@ def test_regression_is_compared_by_its_loss(tree: Tree) -> None:
     assert list(warned(tree)) == ["ddp-3"]
 
 
-@pytest.mark.parametrize("repeats", [1, 2, 3, 5])
+@pytest.mark.parametrize("repeats", [1, 3])
 def test_noise_is_never_warned_of(repeats: int) -> None:
     """300 comparisons of six settings: seeds that move all settings alike, and as much noise of each run's own."""
     noise = random.Random(repeats)

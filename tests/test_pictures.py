@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +12,7 @@ from matplotlib.text import Text
 
 from relay.comparison import drawing, pictures, plots
 from relay.comparison.answer import answers
-from relay.comparison.drawing import below, figure_of, fitted
+from relay.comparison.drawing import fitted
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.pictures import BESIDE, CLEAR, _free_places, axis_plot
@@ -48,31 +46,22 @@ def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draw", [plots.loss_plot, pictures.quality_plot])
 def test_the_first_repeats_alone_are_drawn_where_there_are_very_many(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, draw: Callable[..., str | None]
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree.setting("cpu", [1000.0, 1010.0, 1020.0])
     tree.setting("cpu", [1100.0, 1110.0, 1120.0], threads=2, cpus_per_task=2)
     found, said = results(tree), "No more than 2 repeats of each setting are drawn."
-    whole = draw(found, "x")
+    whole = plots.loss_plot(found, "x")
     assert tree.compare() == 0
     assert said not in tree.html
     monkeypatch.setattr(drawing, "MOST_CURVES", 4)
-    fewer = draw(found, "x")
+    fewer = plots.loss_plot(found, "x")
     assert whole is not None
     assert fewer is not None
     assert whole.count("<g id=") - fewer.count("<g id=") == 2  # a line of each setting
     assert tree.compare() == 0
     assert tree.html.count(said) == 2
-
-
-def test_a_line_has_the_name_that_its_settings_share(tree: Tree) -> None:
-    for workers in (0, 1, 2):
-        tree.setting("cpu", [1000.0], name=f"w{workers}", loader="dataloader", data_workers=workers)
-    drawn = axis_plot(results(tree), "data_workers", "workers", "images", "x")
-    assert drawn is not None
-    assert "cpu (1 proc, 1 thread, dataloader)" in drawn
 
 
 def test_cpus_are_compared_where_the_workers_follow_them(tree: Tree) -> None:
@@ -100,32 +89,6 @@ def test_numbers_of_close_points_do_not_lie_on_each_other() -> None:
     numbers = [(x + dx, y + dy) for (x, y), (dx, dy) in zip(points, offsets, strict=True)]
     assert min(math.dist(one, other) for place, one in enumerate(numbers) for other in numbers[:place]) > CLEAR / 2
     assert offsets[3] == BESIDE[0]
-
-
-@pytest.mark.parametrize("height_inches", [3.0, 30.0])
-def test_the_label_below_all_panels_keeps_clear_of_their_numbers(height_inches: float) -> None:
-    """The numbers lie in the upper half of the half inch below the panels."""
-    figure = figure_of(height_inches, left=0.5, bottom=0.5, top=0.1)
-    below(figure, "epochs")
-    assert figure._supxlabel.get_position()[1] * height_inches < 0.1
-
-
-def test_batches_that_are_doubled_have_equal_distances(tree: Tree) -> None:
-    batches = (64, 128, 256, 2048)
-    for batch in batches:
-        tree.setting("cpu", [1000.0], name=f"b{batch}", global_batch_size=batch)
-    drawn = axis_plot(results(tree), "global_batch_size", "samples", "images", "x")
-    assert drawn is not None
-    places = {text: float(x) for x, text in re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>([\d,]+)</text>', drawn)}
-    steps = [places[f"{more:,}"] - places[f"{less:,}"] for less, more in pairwise(batches)]
-    assert steps == pytest.approx([steps[0]] * 3, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("text", "room", "size"), [("x" * 40, 88, 8.0), ("x" * 110, 88, 6.4), ("a\n" + "x" * 44, 33, 6.0)]
-)
-def test_letters_are_as_small_as_the_longest_line_needs(text: str, room: int, size: float) -> None:
-    assert fitted(text, room=room) == (text, size)
 
 
 def test_what_would_be_too_small_to_read_is_cut_in_its_middle() -> None:

@@ -47,15 +47,6 @@ def test_the_limit_can_be_raised_and_counts_a_value_that_is_given_twice_once() -
         plan(load(config | {"segment": {"epochs": 10}, "most_jobs": 7}))
 
 
-def test_a_segment_in_minutes_counts_as_one_until_its_speed_is_measured(tmp_path) -> None:
-    config = load({"most_jobs": 5, "comparisons": [{"strategy": "cpu", "segment": {"minutes": 2}}]})
-    made = plan(config, speeds=tmp_path / "speeds.json")
-    assert len(made.runs) == 5
-    (tmp_path / "speeds.json").write_text(f'{{"{made.runs[0].setting_id}": 1.0}}')
-    with pytest.raises(UserError, match="jobs are not allowed; allowed: at most 5"):
-        plan(config, speeds=tmp_path / "speeds.json")
-
-
 @pytest.mark.parametrize("key", ["epochs", "evaluate_every_epochs"])
 def test_an_absurd_length_is_refused(key: str) -> None:
     for value in (1e300, 1e7):

@@ -46,13 +46,6 @@ def test_axes_expand_to_every_combination() -> None:
     assert len({table.gate(run) for run in table.runs}) == 1  # whatever the batch, the CPUs and the loader
 
 
-def test_a_default_beside_a_value_on_one_axis() -> None:
-    """Missing values among whole numbers stay whole numbers (pandas makes them NaN and 64.0 if it may)."""
-    runs = planned(CPU | {"global_batch_size": [None, 32], "threads": [None, 1], "cpus_per_task": 2}).runs
-    assert {(run.batch.global_batch_size, run.shape.threads) for run in runs} == {(64, 2), (64, 1), (32, 2), (32, 1)}
-    assert all(type(run.batch.global_batch_size) is int for run in runs)
-
-
 def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
     comparisons = [CPU | {"cpus_per_task": [1, 2, 3, 4, 5, 6]}, CPU | {"cpus_per_task": 7, "repeats": 1}]
     found = planned(*comparisons, repeats=3, seed=40)
@@ -184,18 +177,6 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
     (row,) = [line for line in text.splitlines() if line.startswith("ddp ")]
     assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
-
-
-def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
-    found = planned(DDP, CPU | {"segment": {"minutes": 5}}, gpus=2, repeats=2, runtime_minutes=60)
-    # ddp: two jobs and a gate on 2 GPUs, its reference and spot check on 1; cpu: a gate, a reference and a spot check,
-    # its runs unknown
-    assert costs.planned(found) == costs.Cost(
-        jobs=8, cpu_hours=4 + 2 + 1 + 1 + 1 + 1 + 1, gpu_hours=8, cpu_only_hours=3
-    )
-    text = table.render(found)
-    assert "?" in text
-    assert "whose speed is not measured" in " ".join(text.split())
 
 
 @pytest.mark.slow

@@ -56,13 +56,6 @@ def test_mps_planned_for_gpus_is_looked_for_and_stops_where_it_is_not() -> None:
     assert findings(facts)["MPS"].ok
 
 
-def test_a_strategy_that_needs_no_mps_is_not_stopped_without_it() -> None:
-    facts = recorded()
-    for rank in facts["ranks"]:
-        rank["mps"]["program"] = None
-    assert "MPS" not in findings(facts)
-
-
 def test_mps_on_cpus_needs_nothing() -> None:
     assert preflight_of(planned(MPS, config={"device": "cpu"}), "mps").node_needs == ()
 
@@ -117,12 +110,7 @@ def test_a_dataloader_is_looked_at_although_a_resident_run_has_its_shape() -> No
     assert says(findings(facts)["torchvision"], "warn", "torchvision::nms", "a task that imports it fails")
 
 
-@pytest.mark.parametrize(
-    ("needs", "named"),
-    [('{"cuda": ("gpu_direct",)}', "gpu_direct"), ('{"tpu": ("mps",)}', "tpu"), ('("mps",)', "node_needs")],
-)
-def test_a_need_that_no_preflight_knows_is_refused(tmp_path: Path, needs: str, named: str) -> None:
-    like_ddp(tmp_path, needs)
-    with pytest.raises(UserError, match=r"requirements\.node_needs") as told:
+def test_a_need_that_no_preflight_knows_is_refused(tmp_path: Path) -> None:
+    like_ddp(tmp_path, '{"cuda": ("gpu_direct",)}')
+    with pytest.raises(UserError, match=r"requirements\.node_needs.*gpu_direct"):
         requirements.read(tmp_path / "like_ddp.py")
-    assert named in str(told.value)

@@ -11,7 +11,6 @@ import yaml
 
 import drive
 from planned_preflights import recorded
-from relay.base.errors import UserError
 from relay.planning import costs, shapes
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -22,9 +21,6 @@ from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.site import load_site
 from relay.spec.user_limits import all_counters, beside_driver
-from site_clusters import filled_in
-
-ROOT = Path(__file__).resolve().parents[1]
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
@@ -88,13 +84,6 @@ def test_memory_that_is_not_asked_for_is_not_compared(planned: Planned) -> None:
     assert checks_grant.memory(Facts(told)) is None
 
 
-def test_memory_of_the_config_that_cannot_be_asked_for_is_warned_of(planned: Planned) -> None:
-    refusing = {"partitions": [CPU_NODES | {"asks_memory": False}]}
-    (warning,) = planned(CPU, site=refusing, memory_mb_per_node=5000, device="cpu").warnings
-    assert "memory_mb_per_node 5000 is not asked for there" in warning
-    assert not planned(CPU, memory_mb_per_node=5000, device="cpu").warnings
-
-
 # GPUs
 
 
@@ -107,14 +96,6 @@ def test_gpus_are_asked_for_as_the_cluster_wants(planned: Planned) -> None:
     other = planned(DDP)
     assert "gres" not in other.resources(other.runs[0])
     assert "--gpus-per-node=a100:2" in allocation.srun(only_job(other), 2, 12)
-
-
-def test_gpus_of_any_kind_and_none_by_gres(planned: Planned) -> None:
-    anything = {"gpu_request": "gres", "partitions": [CPU_NODES, GPU_NODES | {"gpu_name": None}]}
-    assert only_job(planned(DDP, site=anything)).job_gpus == "--gres=gpu:2"
-    without = planned(CPU, site=anything, device="cpu")
-    assert (only_job(without).job_gpus, only_job(without).step_gpus) == (None, None)
-    assert not {"gres", "tasks_per_gpu"} & set(without.resources(without.runs[0]))
 
 
 # Limits of a user
@@ -166,13 +147,6 @@ def test_entries_of_one_partition_share_its_limits(planned: Planned) -> None:
     assert sorted(found.resources(run)["user_0_gpus"] for run in found.runs) == [1, 2]
 
 
-def test_a_plan_that_cannot_run_at_once_is_warned_of(planned: Planned) -> None:
-    site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 4}}], "limits": {"jobs": 50}}
-    (warning,) = planned(DDP, site=site, repeats=3).warnings
-    assert warning.startswith("3 runs at once would take 6 GPUs in partition gpus, of which a user may have 4 at once")
-    assert not planned(DDP, site=site, repeats=2).warnings
-
-
 def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None:
     limits = {"jobs": 5, "nodes": 2, "gpus": 4, "cpus": 3}
     found = planned(CPU, site={"partitions": [CPU_NODES | {"limits": limits}, GPU_NODES], "limits": limits})
@@ -198,26 +172,12 @@ def test_whole_nodes_count_and_cost_in_full(planned: Planned) -> None:
     assert not planned(CPU | {"cpus_per_task": 64}, site=whole, device="cpu").warnings
 
 
-@pytest.mark.parametrize("option", ["--gpus-per-node=", "--gres=gpu:"])
-def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned, option: str) -> None:
-    request = "gres" if "gres" in option else "gpus-per-node"
-    found = planned(DDP, site={"partitions": [GPU_NODES | {"whole_nodes": True}], "gpu_request": request})
-    assert f"{option}a100:4" in flags_of(found)
-    assert f"{option}a100:2" in allocation.srun(only_job(found), 2, 12)
+def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned) -> None:
+    found = planned(DDP, site={"partitions": [GPU_NODES | {"whole_nodes": True}], "gpu_request": "gres"})
+    assert "--gres=gpu:a100:4" in flags_of(found)
+    assert "--gres=gpu:a100:2" in allocation.srun(only_job(found), 2, 12)
     (warning,) = found.warnings
     assert "uses 2 of the 4 GPUs and 24 of the 48 CPUs of each node" in warning
-
-
-def test_a_driver_that_would_take_a_whole_node_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch there
-    for name, warned in (("zurada", True), ("narval", False)):
-        site = filled_in(load_site(name, ROOT))
-        with pytest.raises(UserError, match="sbatch"):
-            drive.as_job([], site, 60)
-        assert ("and partition cpu384g gives whole nodes" in capsys.readouterr().out) is warned
 
 
 # Short jobs
@@ -239,16 +199,6 @@ def test_jobs_shorter_than_the_cluster_wants_are_warned_of(planned: Planned, tmp
     assert not planned(CPU, site=site, runtime_minutes=60).warnings
     (warning,) = planned(CPU, site=site, segment={"minutes": 30}, runtime_minutes=90).warnings
     assert "has jobs of about 30 minutes" in warning
-
-
-def test_a_measured_speed_tells_how_long_jobs_are(planned: Planned, tmp_path: Path) -> None:
-    site, config = {"min_minutes": 60}, {"epochs": 20, "segment": {"steps": 100}}
-    (setting,) = planned(CPU, site=site, **config).settings
-    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 12}}')
-    (warning,) = planned(CPU, site=site, **config).warnings
-    assert "has jobs of about 21 minutes" in warning  # one of them is the start
-    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 60}}')
-    assert not planned(CPU, site=site, **config).warnings
 
 
 def test_preflights_keep_to_the_times_that_are_allowed(planned: Planned) -> None:

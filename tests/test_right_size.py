@@ -60,12 +60,6 @@ def declared(results: Path, run: Run) -> int | None:
     return job.memory_mb
 
 
-def test_without_a_measurement_jobs_ask_for_what_is_declared(results: Path) -> None:
-    found = made(results)
-    assert asked(found, found.runs[0]) == (1800, 60)
-    assert "by measurement" not in render(found)
-
-
 def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     """30 + 440 × 2 + 5 + 8 s are 923 s, a quarter more and 60 s: 21 minutes."""
     before = made(results)

@@ -17,7 +17,6 @@ from relay.comparison.inputs import Record
 from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, memory
 from relay.comparison.script_losses import differing
-from relay.planning import one_alone
 from relay.planning.chains import forecasts
 from relay.run_folder.places import Places
 from relay.spec.run import Run
@@ -57,7 +56,7 @@ def test_the_line_that_starts_a_script_has_its_launcher_and_its_values() -> None
     assert printed(run) == ["<--standalone><--nproc-per-node><2><train.py><1>"]
 
 
-@pytest.mark.parametrize("value", ["a b", "'", '"', "$HOME", "`id`", "$(id)", "\\", "{x}", "a;b", "*", "!x", "ä"])
+@pytest.mark.parametrize("value", ["a b*", "'", "$(id)", "\\", "{x}"])
 def test_nothing_of_a_value_is_read_by_the_shell(value: str) -> None:
     run = run_of("python train.py --name={name} {address}:{port}:{name}", options={"name": value})
     assert printed(run) == [f"<train.py><--name={value}><node1:29500:{value}>"]
@@ -96,13 +95,6 @@ def test_memory_is_asked_for_all_that_a_script_starts() -> None:
     assert asked is not None
     assert asked > 20 * 1024
     assert "all that the command starts" in why
-
-
-def test_one_training_alone_is_of_one_setting() -> None:
-    asked = {"command": "python train.py", "cpus_per_task": [1, 2]}
-    assert one_alone.refusals(planned({"command": "python train.py"}), ["chain"]) == []
-    assert "trains one setting alone, and the config has 2 settings" in one_alone.refusals(planned(asked), ["chain"])[0]
-    assert one_alone.refusals(planned(asked), ["all"]) == []
 
 
 def ended(run: Run, script: str) -> None:

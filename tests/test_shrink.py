@@ -46,10 +46,6 @@ def test_a_strategy_for_gpus_becomes_the_one_that_stands_for_it() -> None:
     assert config.comparisons[2].options == {}  # model_parallel has none
 
 
-def test_a_strategy_that_is_unknown_is_left_to_the_planner() -> None:
-    assert shrunk({"strategy": "ddpp"}).comparisons[0].strategy == "ddpp"
-
-
 def test_what_a_config_says_for_itself_comes_first() -> None:
     own = {"task": "lenet-synthetic", "epochs": 3, "task_options": {"train_count": 640}}
     config = shrunk({"strategy": "cpu"}, task="lenet-cifar10", epochs=30, task_options={"classes": 5}, shrunk=own)

@@ -118,21 +118,6 @@ def test_a_further_stack_has_the_same_torch(offered: Path, tmp_path: Path) -> No
     ]
 
 
-def test_packages_of_ones_own_come_from_the_cluster_too(offered: Path, tmp_path: Path) -> None:
-    write_wheel(offered, "einops", "0.8+site")
-    write_wheel(offered, "torch", "2.5.9+site")
-    found = planned(tmp_path, packages={"torch": ["einops", "torch<2.6"]})
-    assert asked(found)["packages"] == ["einops===0.8+site", "psutil===7.0+site", "torch===2.5.9+site"]
-
-
-def test_a_strategy_for_a_newer_torch_is_skipped(offered: Path, tmp_path: Path) -> None:
-    for wheel in offered.glob("torch-*"):
-        wheel.unlink()
-    write_wheel(offered, "torch", "2.4.1+site")
-    (skipped,) = planned(tmp_path).skipped
-    assert "cpu needs torch 2.5 or newer, has 2.4.1+site" in skipped.reasons
-
-
 @pytest.mark.slow
 def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> None:
     environment = asked(planned(tmp_path))
@@ -141,16 +126,6 @@ def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> No
     _, python = prepared(environment, tmp_path / "disk")
     done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     assert done.stdout.strip() == "2.6.0+site"
-
-
-@pytest.mark.long
-def test_a_node_says_what_is_gone(offered: Path, tmp_path: Path) -> None:
-    environment = asked(planned(tmp_path))
-    (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
-    (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"torch===2\.6\.0\+site.*recorded in results/locks.*delete the lock") as caught:
-        prepared(environment, tmp_path / "other")
-    assert str(caught.value).count("\n") == 1
 
 
 @pytest.mark.slow

@@ -105,10 +105,10 @@ def test_reading_leaves_the_generators_where_they_were(workers: int) -> None:
     assert random.getstate() == before[2]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("workers", WORKERS)
-def test_tensors_in_memory_give_the_bits_of_single_samples(dtype: torch.dtype, workers: int) -> None:
+def test_tensors_in_memory_give_the_bits_of_single_samples(workers: int) -> None:
     """A TensorDataset is indexed as a whole. Tokens stay whole numbers; scalars keep their shape."""
+    dtype = torch.float64
     stored = TensorDataset(torch.rand(7, 3, dtype=torch.float32), torch.arange(7) % 3, torch.rand(7))
     its = split(stored, dtype=dtype)
     resident = list(Resident(its, CPU).batches(iter(STEPS)))
@@ -194,8 +194,10 @@ class InPlace(Pixels):
 PIXELS = torch.arange(7 * 2 * 3 * 3, dtype=torch.uint8).view(7, 2, 3, 3)
 
 
-@pytest.mark.parametrize(("task", "ready"), [(Pixels, True), (InPlace, True), (Centred, False), (OfFour, False)])
-@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    ("task", "ready", "channels_last"),
+    [(Pixels, True, True), (InPlace, True, False), (Centred, False, True), (OfFour, False, False)],
+)
 def test_samples_in_memory_are_transformed_once_where_that_is_the_same(
     task: type[Pixels], ready: bool, channels_last: bool
 ) -> None:
@@ -231,18 +233,11 @@ class Endless(IterableDataset[Any]):
         return 7
 
 
-class NoLength(Dataset[Any]):
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
         (Endless(), "Endless is an IterableDataset; allowed: map-style datasets, with __len__ and __getitem__"),
-        (NoLength(), "NoLength has no length; allowed: map-style datasets, with __len__ and __getitem__"),
         (iter(range(3)), "range_iterator has no length; allowed: map-style"),
-        (TensorDataset(torch.zeros(0, 3)), "TensorDataset has no samples; allowed: at least one"),
     ],
 )
 def test_a_dataset_that_cannot_be_read_by_numbers_is_one_line(dataset: Any, said: str) -> None:
@@ -252,11 +247,11 @@ def test_a_dataset_that_cannot_be_read_by_numbers_is_one_line(dataset: Any, said
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_samples_of_differing_shapes_want_a_collate_fn(workers: int) -> None:
+@pytest.mark.slow
+def test_samples_of_differing_shapes_want_a_collate_fn() -> None:
     """One line, also from a process that loads samples."""
     with pytest.raises(UserError) as error:
-        list(Streamed(split(Lengths()), CPU, workers).batches(iter(STEPS)))
+        list(Streamed(split(Lengths()), CPU, 2).batches(iter(STEPS)))
     assert "\n" not in str(error.value)
     differing = "sample 0 of the training set has the shape [1, 2], sample 3 [4, 2]"
     assert f"the samples make no batch ({differing}); allowed: tensors" in str(error.value)

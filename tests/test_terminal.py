@@ -70,15 +70,6 @@ def test_a_sites_file_is_named_where_the_executor_wants_its_own_options(shown: i
     ]
 
 
-def test_an_account_that_nobody_can_check_is_no_news(shown: io.StringIO, executor: Any) -> None:
-    ask(executor, "mine")
-    assert "account 'mine'. Proceeding without account validation" in shown.getvalue()
-    before = shown.getvalue()
-    with Terminal(site="generic").installed():
-        ask(executor, "mine")
-    assert "account" not in shown.getvalue().removeprefix(before)
-
-
 def test_something_may_be_done_after_each_job() -> None:
     done: list[tuple[int, int]] = []
     record = logging.makeLogRecord({"event": LogEvent.PROGRESS, "done": 3, "total": 9})

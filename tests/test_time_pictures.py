@@ -10,7 +10,7 @@ import pytest
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.table import comparison_rows
-from relay.comparison.time_pictures import best_run, step_plot, time_unit, timeline_plot, usage_plot
+from relay.comparison.time_pictures import best_run, step_plot, timeline_plot, usage_plot
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -67,13 +67,6 @@ def test_each_job_is_a_bar_with_its_parts(tree: Tree) -> None:
     assert "80 %" in found, "of the first job's 10 seconds"
 
 
-def test_a_long_chain_shows_its_first_jobs_and_its_last(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0], name="x", summary={"jobs": [job(number) for number in range(1, 31)]})
-    found = texts(timeline_plot(results(tree), "x"))
-    assert sum(text.startswith("job ") for text in found) == 7
-    assert {"job 1, to step 22", "…", "job 30, to step 22"} <= set(found)
-
-
 def test_a_step_is_a_bar_of_its_parts(tree: Tree) -> None:
     split = STEP | {"step_compute_fraction": 0.7, "step_communication_fraction": 0.3}
     tree.setting("ddp", [1000.0], name="x", devices_per_node=2, summary=split)
@@ -84,7 +77,3 @@ def test_a_step_is_a_bar_of_its_parts(tree: Tree) -> None:
     assert not any(text.startswith("cpu") for text in found), "its steps were not observed"
     assert tree.compare() == 0
     assert "Not observed, because their jobs have too few steps for it: cpu (" in tree.html
-
-
-def test_times_are_told_in_the_unit_that_suits_them() -> None:
-    assert [time_unit(seconds)[1] for seconds in (5, 200, 20_000)] == ["seconds", "minutes", "hours"]

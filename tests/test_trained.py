@@ -11,14 +11,9 @@ from relay.comparison import answer_words as words
 from relay.comparison.answer import Answer, answers
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.measured import setting_results
-from relay.comparison.pictures import quality_plot
-from relay.comparison.plots import speed_plot
-from relay.comparison.quality import stated_accuracy
 from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows
 from relay.planning.dropping import clearly_slower
-from relay.spec.labels import trained
 from results_tree import Tree, shown
 from test_dropping import first
 
@@ -123,30 +118,3 @@ def test_a_slower_model_is_not_dropped_for_a_smaller_one() -> None:
     small, large = ("t", "width=4"), ("t", "width=8")
     assert clearly_slower([first("small", 900.0, trains=small), first("large", 100.0, trains=large)], 2.0) == {}
     assert "large" in clearly_slower([first("small", 900.0, trains=large), first("large", 100.0, trains=large)], 2.0)
-
-
-def test_an_option_that_all_share_is_not_named() -> None:
-    rows = [{"task": "t", "task_options": "depth=2; width=4"}, {"task": "t", "task_options": "depth=2; width=8"}]
-    assert trained(rows) == ["t (width=4)", "t (width=8)"]
-    assert trained(rows[:1] * 2) == ["t", "t"]
-
-
-def test_pictures_are_labelled_with_the_metric_of_the_task(widths: Tree) -> None:
-    inputs = read_inputs(widths.write_plan(), widths.root)
-    settings = setting_results(inputs, comparison_rows(inputs))
-    for drawn in (quality_plot(settings, "over-epochs"), speed_plot(settings, "beside-speed")):
-        assert "test dice" in str(drawn)
-        assert "accuracy" not in str(drawn)
-    assert stated_accuracy(settings, 0.9) is None, "no time to an accuracy that nobody measured"
-
-
-def test_without_metrics_the_loss_is_told(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree.setting("cpu", [1000.0, 1001.0], task="linear-random10", accuracies=[None, None], summary={"test_loss": 0.25})
-    assert tree.compare() == 0
-    assert "Test loss" in tree.html
-    printed = shown(tree, capsys, monkeypatch)
-    assert "0.250" in printed
-    assert "acc." not in printed
-    assert "test loss" in (tree.root / "comparison.md").read_text()
