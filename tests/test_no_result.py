@@ -74,12 +74,5 @@ def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
     assert tree.row("cpu")["standing"] == "fastest"
 
 
-def test_a_run_without_a_timed_step_has_no_standing(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    tree.setting("ddp", [None, None], devices_per_node=2, summary={"measured_steps": 0})
-    assert tree.row("ddp")["standing"] is None
-    assert tree.row("cpu")["standing"] == "fastest"
-
-
 def summary(chain: Chain) -> dict[str, Any]:
     return summarise(chain.run, chain.work)

@@ -32,26 +32,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_step(bench: Bench) -> No
     assert "not tried again" in again.errors
 
 
-@pytest.mark.slow
-def test_a_strategy_that_ends_too_early_is_a_fault(bench: Bench) -> None:
-    early = "pass\n\n    def train_steps(self, batches):\n        yield self.train_step(next(batches))"
-    early += "\n\n    def train_step(self, batch):"
-    chain = bench.chain("results", total_steps=6, **bench.strategy("mine", early))
-    assert chain.forked().status == 1
-    assert "`train_steps` ended after step 1; there are batches up to 6" in chain.fault()["error"]
-
-
 def test_the_first_loss_that_is_not_finite_is_told() -> None:
     losses = [(1, 2.0), (2, math.inf), (3, math.nan)]
     assert attempts.not_finite(losses, []).startswith("the training loss of step 2 is inf")
     assert attempts.not_finite(losses[:1], [{"step": 1, "test_loss": 0.5}]) == ""
-
-
-@pytest.mark.slow
-def test_what_is_no_loss_is_told(bench: Bench) -> None:
-    strategy = bench.strategy("mine", "super().train_step(batch)\n        return batch[1].float()")
-    chain = bench.chain("results", total_steps=6, **strategy)
-    assert chain.forked().status == 1
-    assert chain.fault()["error"] == (
-        "TypeError: the strategy's train_step returned a tensor of shape (32,); allowed: the mean loss, a scalar tensor"
-    )

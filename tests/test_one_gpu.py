@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
-import torch
 
 import fake_cuda
 from planned_preflights import recorded
@@ -18,9 +15,7 @@ from relay.planning.one_gpu import Sharing
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all
 from relay.process import mps_daemon, one_gpu
-from relay.selftest.parts import FAULTS
 from relay.spec.setting import Shape
-from relay.strategies import _deepspeed_library
 
 OLD, NEW = 22809, 23007
 TORCH = """
@@ -61,14 +56,6 @@ def test_a_newer_nccl_of_a_folder_lets_four_ranks_share_the_gpu(
     assert not any(one_gpu.variables(shape) for shape in others if shape)
 
 
-def test_an_older_nccl_names_the_wheel_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _ = shared(tmp_path, monkeypatch, OLD)
-    assert found.ranks == 1
-    assert "torch has 2.28.9" in found.why_not
-    assert "nvidia-nccl-cu13==2.30.7`, then set TORCH_RELAY_NCCL=FOLDER" in found.why_not
-    assert one_gpu.variables(DDP) == {}
-
-
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:
     asked = load(
         {
@@ -91,16 +78,6 @@ def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:
     assert why.skipped[-1].reasons == ("devices_per_node is 2, 1 GPU can be used here",)
 
 
-def test_faults_are_planted_without_mps_and_two_ranks_on_a_gpu_stay_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under MPS one client's end may be the others', too."""
-    told = json.dumps({one_gpu.SHARED: "1", "CUDA_MPS_PIPE_DIRECTORY": "/there"})
-    monkeypatch.setenv(one_gpu.VARIABLES, told)
-    with one_gpu.without_mps():
-        assert one_gpu.variables(DDP)["CUDA_MPS_PIPE_DIRECTORY"] == one_gpu.NO_DAEMON
-    assert one_gpu.variables(DDP) == json.loads(told)
-    assert FAULTS["duplicate_gpu"].variables["nccl"][one_gpu.SHARED] == "0"
-
-
 def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:
     facts = recorded()
     for rank in facts["ranks"]:
@@ -113,12 +90,3 @@ def test_a_preflight_stops_at_a_shared_gpu_unless_nccl_is_told_of_it() -> None:
     shared = {found.check: found for found in check_all(facts)}
     assert says(shared["one GPU for each rank"], "note", f"which {one_gpu.SHARED} allows", "no speed")
     assert "visible GPUs" not in shared
-
-
-def test_deepspeed_gets_a_local_rank_that_names_this_ranks_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DS_ACCELERATOR", "")
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    _deepspeed_library.name_device(torch.device("cpu"))
-    assert os.environ["LOCAL_RANK"] == "3"
-    _deepspeed_library.name_device(torch.device("cuda", 0))
-    assert (os.environ["LOCAL_RANK"], os.environ["DS_ACCELERATOR"]) == ("0", "cuda")

@@ -10,28 +10,17 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
-import debian_packages
 from chain_results import assert_same, result
 from chain_runs import Bench
 from gate_runs import Gates
-from plans import CPU, DDP, only, planned, reasons
+from plans import CPU, DDP, planned
 from relay.planning.table import words_by_id
 from relay.task.bound import BoundTask
 from short_tasks import shipped
-from stacks import provide
-from zero_gates import judged, named
 
 pytest_plugins = ["chain_runs", "plans"]
 
 # The plan
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_values_that_the_task_has_anyway_make_no_other_run() -> None:
-    lenet = {"momentum": 0.9, "weight_decay": 0, "learning_rate_schedule": "constant", "learning_rate_warmup_epochs": 0}
-    assert only(CPU | lenet).id == only(CPU).id
-    princeton = {"learning_rate_schedule": "step", "learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.7}
-    assert only(CPU | princeton, task="princeton-mnist").id == only(CPU, task="princeton-mnist").id
 
 
 @pytest.mark.usefixtures("in_the_project")
@@ -66,30 +55,6 @@ def test_a_gate_has_the_values_and_the_learning_rate_that_no_batch_scales() -> N
     assert [own.learning_rate for own in gate.own_batches] == [0.04]
 
 
-REFUSED = {
-    "the optimizer of gpt-tiny, adamw, has no option momentum": ({"momentum": 0.5}, "gpt-tiny"),
-    "learning_rate_step_gamma 0.5 has no effect with learning_rate_schedule constant; use step": (
-        {"learning_rate_step_gamma": 0.5},
-        "lenet-digits",
-    ),
-    "learning_rate_schedule step needs learning_rate_step_epochs, and lenet-digits has none; give it": (
-        {"learning_rate_schedule": "step", "learning_rate_step_gamma": 0.5},
-        "lenet-digits",
-    ),
-    "learning_rate_warmup_epochs 21 are more than the run's 20 epochs": (
-        {"learning_rate_warmup_epochs": 21},
-        "lenet-digits",
-    ),
-}
-
-
-@pytest.mark.usefixtures("in_the_project")
-@pytest.mark.parametrize("reason", REFUSED)
-def test_what_cannot_be_trained_so_is_skipped_with_the_reason(reason: str) -> None:
-    values, name = REFUSED[reason]
-    assert reasons(CPU | values, task=name) == [reason]
-
-
 # The learning rate of a step
 
 
@@ -122,28 +87,11 @@ def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epo
         theirs.step()
 
 
-def test_a_warm_up_may_take_all_of_a_run() -> None:
-    """Gates ask for the learning rate after their last step, too."""
-    spec = replace(shipped("lenet-digits").task, schedule={"kind": "cosine", "warmup_epochs": 2})
-    mine = BoundTask(spec, 5, "fp32", 2, 4)
-    assert [mine.learning_rate(step) / 0.02 for step in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
-
-
 # Every strategy takes them
 
 SGD = {"momentum": 0.5, "weight_decay": 0.05, "learning_rate_schedule": "cosine", "learning_rate_warmup_epochs": 2}
 PLAIN = {"momentum": 0, "weight_decay": 0.05, "learning_rate_schedule": "step"}
 PLAIN |= {"learning_rate_step_epochs": 1, "learning_rate_step_gamma": 0.5}
-
-
-@pytest.mark.slow
-def test_a_strategy_of_another_stack_trains_so(gates: Gates, tmp_path: Path) -> None:
-    debian_packages.require()
-    provide("horovod")
-    cell = {"strategy": "horovod", **SGD}
-    assert {name: verdict["problems"] for name, verdict in judged(gates, [cell], 2, tmp_path).items()} == {
-        named(cell): []
-    }
 
 
 OWN = """\

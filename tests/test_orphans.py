@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -77,18 +76,6 @@ def recorded(work: Path, rank: int) -> None:
         del os.environ["RANK"]
 
 
-def test_what_ranks_say_of_a_lost_peer_is_in_the_log_where_nothing_else_is(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Each was left by another: that is worth a retry, but the log has to say what happened."""
-    faults.forget(tmp_path)
-    recorded(tmp_path, 0)
-    recorded(tmp_path, 1)
-    assert faults.collect(tmp_path) is None
-    told = capfd.readouterr().err.splitlines()
-    assert told == [f"rank {rank} lost its peers: PeerFailed: nobody came" for rank in (0, 1)]
-
-
 def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     """For the ranks, which end with a peer, and for the job, which tells it and is not tried again."""
     faults.forget(tmp_path)
@@ -103,18 +90,6 @@ def test_a_fault_counts_for_its_own_attempt_alone(tmp_path: Path) -> None:
     assert faults.collect(tmp_path) is None
     recorded(tmp_path, 1)
     assert [fault["rank"] for fault in faults.told(tmp_path)] == [1]
-
-
-def test_what_an_earlier_attempt_has_told_is_cleared_away_later(tmp_path: Path) -> None:
-    """Not at once: a second job of the same run would take away what the first one's ranks look for."""
-    faults.forget(tmp_path)
-    recorded(tmp_path, 1)
-    faults.forget(tmp_path)
-    (left,) = tmp_path.glob("fault-*.json")
-    long_ago = time.time() - 2 * faults.OUTLIVED_SECONDS
-    os.utime(left, (long_ago, long_ago))
-    faults.forget(tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_an_orphan_still_writes_gets_into_no_later_checkpoint(

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from chain_runs import Bench
 from gate_runs import FEW_STEPS, Gates, planned, shortened
 from own_gates import judged, own_strategy
 from relay.base.errors import UserError
-from relay.base.files import read_json
 from relay.datasets.manifest import digest
 from relay.equivalence import reference_file
-from relay.training.summary import summarise
 from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
@@ -63,23 +60,6 @@ def test_rows_of_other_versions_say_so(tree: Tree, changed: dict[str, Any], told
     warnings = {row["setting"]: row["warning"] for row in tree.rows()}
     assert warnings == {"usual-0": None, "usual-1": None, "other": f"of another version than other rows: {told}"}
     assert told in tree.headline()
-
-
-def test_one_repeat_of_another_version_is_named(tree: Tree) -> None:
-    ids = tree.setting("cpu", SPEEDS)
-    summary = read_json(tree.root / "runs" / ids[1] / "summary.json")
-    tree.write(f"runs/{ids[1]}/summary.json", summary | {"versions": OLDER})
-    told = "repeat 2: of another version than other rows: torch 2.12.0+cpu, not 2.13.0+cpu"
-    assert tree.row("cpu")["warning"] == told
-
-
-@pytest.mark.slow
-def test_a_run_records_its_data_and_the_code_that_trained_it(bench: Bench) -> None:
-    chain = bench.chain("results", total_steps=6).train(forked=True)
-    found = summarise(chain.run, chain.work)
-    assert found["dataset"] == digest(bench.prepared / chain.run.dataset.directory_name)
-    assert found["versions"]["torch"] == torch.__version__
-    assert len(found["training_source"]) == 64
 
 
 @pytest.mark.slow

@@ -77,45 +77,6 @@ def test_the_dimension_that_counts_samples_is_seen_and_told(tmp_path: Path) -> N
     assert "outputs[2]: no dimension counts the samples." in in_words(found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("returned", "seen"),
-    [
-        ("x, x.sum()", {}),
-        ("x.flatten().view(-1, 1)", {}),  # several rows for each sample
-        ("x, {'book': x[0]}", {"outputs[1]['book']": None}),
-        ("Own(x, x.T)", {"outputs.other": 1}),
-    ],
-)
-def test_places_are_seen_in_all_structures(returned: str, seen: dict[str, int | None], tmp_path: Path) -> None:
-    """Usual outputs leave nothing on the card."""
-    text = f"""{HEAD}
-    def datasets(self, folder):
-        return [TensorDataset(numbers(n, 2), numbers(n, 1)) for n in (64, 16)]
-
-    def model(self):
-        from dataclasses import dataclass
-
-        @dataclass
-        class Own:
-            given: torch.Tensor
-            other: torch.Tensor
-
-        class Given(nn.Linear):
-            def forward(self, x):
-                x = super().forward(x)
-                return {returned}
-
-        return Given(2, 2)
-
-    def loss(self, outputs, batch):
-        first = outputs if isinstance(outputs, torch.Tensor) else getattr(outputs, "given", None)
-        return (outputs[0] if first is None else first).square().mean()
-"""
-    card = task_in(tmp_path, text).card
-    assert card.outputs_along == card.training_outputs_along == seen
-
-
 @dataclass
 class Found:
     """Outputs of a class of one's own."""

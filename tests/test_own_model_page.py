@@ -46,22 +46,6 @@ def test_a_new_task_is_looked_at_without_a_warning(tmp_path: Path, monkeypatch: 
     assert "task: my_waves.py" in Path("my_waves.yaml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "words"),
-    [
-        ("task", "class", "a letter first"),
-        ("task", "torch", "a package's name"),
-        ("strategy", "ddp", "a built-in strategy has this name"),
-    ],
-)
-def test_a_name_that_cannot_be_is_refused(kind: str, name: str, words: str, tmp_path: Path) -> None:
-    made = new(kind, name, tmp_path)
-    assert (made.returncode, list(tmp_path.iterdir())) == (1, [])
-    assert made.stderr.startswith("error: NAME: ")
-    assert words in made.stderr
-    assert made.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(("kind", "there"), [("task", "mine.py"), ("strategy", "mine.yaml")])
 def test_nothing_is_overwritten(kind: str, there: str, tmp_path: Path) -> None:
     (tmp_path / there).write_text("my work")

@@ -117,18 +117,6 @@ def test_a_bad_list_is_one_line(index: Path, packages: Any, told: str) -> None:
     assert not Path("results").exists()
 
 
-def test_a_package_that_needs_another_torch_is_one_line(index: Path) -> None:
-    write_wheel(index, "old-audio", "1.0", "torch<2.9")
-    with pytest.raises(UserError, match=r"pip has no wheels for old-audio: .*old-audio") as caught:
-        planned_with(packages={"torch": ["old-audio"]})
-    assert "\n" not in str(caught.value)
-
-
-def test_a_job_without_the_lock_is_told(index: Path) -> None:
-    with pytest.raises(UserError, match=r"results/locks/torch-\w+\.txt is missing: start the driver again"):
-        planned_with(record=False, **OWN)
-
-
 # Installed
 
 
@@ -181,29 +169,3 @@ def test_on_nodes_it_comes_from_the_wheelhouse(index: Path, tmp_path: Path, monk
     (tmp_path / "disk").mkdir()
     _, python = prepared(asked, tmp_path / "disk")
     subprocess.run([python, "-c", "import tiny_audio, tiny_base"], check=True)
-
-
-def test_in_conda_it_joins_the_file_that_creates_the_environment(index: Path, tmp_path: Path) -> None:
-    site = site_of(tmp_path, mode="conda", conda={"torch": "envs/torch.yaml"})
-    found = planned_with(site=site, **OWN)
-    stack, _ = recorded(found)
-    file = Path(str(login_node.conda_of(site, stack, ROOT)))
-    assert file == Path(f"results/locks/{stack}.yaml").resolve()
-    made, twin = yaml.safe_load(file.read_text()), yaml.safe_load((ROOT / "envs/torch.yaml").read_text())
-    assert made["dependencies"][:-1] == twin["dependencies"][:-1]
-    assert made["dependencies"][-1]["pip"] == [*twin["dependencies"][-1]["pip"], "tiny-audio==1.0", "tiny-codec==2.1"]
-    changed = file.stat()
-    planned_with(site=site, **OWN)
-    assert file.stat() == changed
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        ({"mode": "conda", "conda": {"torch": "pytorch"}}, "nothing can be added to 'pytorch' .*; allowed with a file"),
-        ({"mode": "apptainer", "image": "a.sif"}, "takes its packages from the cluster .*allowed with wheels, conda"),
-    ],
-)
-def test_where_nothing_can_be_added(index: Path, tmp_path: Path, environment: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        planned_with(site=site_of(tmp_path, **environment), **OWN)

@@ -151,25 +151,6 @@ def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
     assert ("warning: " in capsys.readouterr().err) == (longest == 30)
 
 
-def test_the_scheduler_ends_after_the_local_rules(settings: Any) -> None:
-    ended: list[str] = []
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    scheduler = object.__new__(JobScheduler)
-    scheduler.workflow = SimpleNamespace(dag=SimpleNamespace(queue_input_jobs=[]))
-    scheduler._open_jobs = SimpleNamespace(acquire=interrupted)
-    scheduler._executor = SimpleNamespace(cancel=lambda: ended.append("Slurm"))
-    scheduler._local_executor = SimpleNamespace(shutdown=lambda: ended.append("local"))
-    assert not scheduler.schedule()
-    assert ended == ["Slurm"]
-    ended.clear()
-    with patches.applied(settings):
-        assert not scheduler.schedule()
-    assert ended == ["Slurm", "local"]
-
-
 def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
     jobs = [SimpleNamespace(priority=priority, scheduler_resources={"_nodes": 1}, input=[]) for priority in (1, 3, 2)]
     greedy = object.__new__(Scheduler)

@@ -9,8 +9,7 @@ import pytest
 
 from plans import CPU, DDP, ROOT, edit, planned, strategy_folder
 from relay.base.errors import UserError
-from relay.spec.identity import module_sources, strategy_sources
-from relay.spec.requirements import BUILT_IN
+from relay.spec.identity import module_sources
 from relay.spec.run import OwnBatch
 
 pytest_plugins = ["plans"]
@@ -40,18 +39,6 @@ def test_a_gate_serves_all_runs_that_it_bears_on() -> None:
     (reference,) = found.references.values()
     assert reference.id.startswith("lenet-digits-")
     assert (reference.strategy.name, reference.shape.world_size, reference.shape.launcher) == ("reference", 1, "none")
-
-
-def test_cpus_and_launchers_make_no_other_gate() -> None:
-    alone = planned(DDP)
-    others = planned(DDP | {"cpus_per_task": 2, "launcher": "spawn"})
-    assert set(alone.gates) == set(others.gates)
-    assert set(alone.references) == set(others.references)
-    both = planned(DDP | {"cpus_per_task": [1, 2], "launcher": ["torchrun", "spawn"]})
-    assert set(both.gates) == set(alone.gates)
-    assert len(both.runs) == 4
-    (gate,) = both.gates.values()
-    assert gate.shape.launcher == "direct"  # it starts sooner
 
 
 def test_settings_that_differ_in_their_batch_share_a_gate_that_trains_at_each() -> None:
@@ -156,16 +143,3 @@ def test_what_a_gate_depends_on_follows_from_imports() -> None:
     names = {str(p.relative_to(ROOT / "scripts/relay")) for p in module_sources(ROOT, "equivalence.gate")}
     assert {"equivalence/gate.py", "equivalence/trials.py", "process/ranks.py", "task/data.py", "spec/run.py"} <= names
     assert not any(name.startswith(("training/", "planning/", "comparison/")) for name in names)
-
-
-def test_a_strategys_sources_are_what_it_imports(tmp_path: Path) -> None:
-    path = Path(strategy_folder(tmp_path, "mine", "")) / "mine.py"
-    edit(path, "from relay", "from relay.strategies.ddp import DDP\nfrom relay")
-    own, cpu, pipeline = (
-        {p.name for p in strategy_sources(file)} for file in (path, BUILT_IN / "cpu.py", BUILT_IN / "pipeline.py")
-    )
-    assert {"base.py", "ddp.py", "mine.py", "_scaler.py", "bound.py"} <= own
-    assert {"base.py", "cpu.py", "_scaler.py", "bound.py"} <= cpu
-    assert "ddp.py" not in cpu
-    assert "_cut.py" in pipeline
-    assert not {"run.py", "ranks.py"} & pipeline  # what computes nothing decides no run's identity

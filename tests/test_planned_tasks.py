@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from plans import CPU, DDP, ROOT
-from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.planning.cards import Looks, NotKnown
+from relay.planning.cards import Looks
 from relay.planning.config import Config, load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -61,23 +60,6 @@ def reasons(config: Config) -> list[str]:
     return [reason for skipped in planned(config).skipped for reason in skipped.reasons]
 
 
-def test_a_file_that_is_not_there_is_one_line(own: Path) -> None:
-    with pytest.raises(UserError, match=rf"config: task: 'mine\.py': there is no such file; paths begin at {own}"):
-        planned(asked(CPU, task="mine.py"))
-
-
-@pytest.mark.slow
-def test_the_data_are_prepared_before_the_task_is_looked_at(own: Path) -> None:
-    config = asked(CPU, task="my_task.py", task_options={"train_count": 64}, epochs=8)
-    with pytest.raises(NotKnown, match="`snakemake data` prepares them"):
-        planned(config, look=True)
-    found = planned(config, prepare=True)
-    (run,) = found.runs
-    assert (run.dataset.train_count, run.task.file) == (64, "my_task.py")
-    assert (own / "results/datasets" / run.dataset.directory_name / "manifest.json").is_file()
-    assert [again.id for again in planned(config).runs] == [run.id]  # as jobs plan, which look at nothing
-
-
 def test_a_call_after_an_edit_says_that_its_runs_are_new(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = asked(CPU, task="my_task.py")
     seen(config)
@@ -117,12 +99,6 @@ def test_random_samples_are_read_one_by_one(own: Path) -> None:
     ]
     seen(config, random_samples=None, equal_shapes=None)  # nothing is refused for what is not known
     assert not reasons(config)
-
-
-def test_synchronised_norms_are_skipped_on_cpus(own: Path) -> None:
-    config = asked(CPU, DDP, task="my_task.py")
-    seen(config, synced=("1",))
-    assert reasons(config) == 2 * ["SyncBatchNorm (1) computes on GPUs alone, device is cpu; use BatchNorm there"]
 
 
 def test_a_loss_that_is_no_mean_is_measured_only_where_that_is_asked_for(own: Path) -> None:

@@ -17,19 +17,6 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 # What is skipped, and why
 
 
-def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
-    found = planned(CPU, {"strategy": "single_gpu", "cpus_per_task": 4})
-    assert [run.strategy.name for run in found.runs] == ["cpu"]
-    (skipped,) = found.skipped
-    assert skipped.reasons == ("single_gpu needs a GPU, device is cpu; use cpu instead",)
-    setting = skipped.setting
-    assert (setting.task.name, setting.strategy.name) == ("lenet-digits", "single_gpu")
-    assert (setting.shape.cpus_per_task, setting.feeding.loader) == (4, "resident")
-    assert found.strategies == ["cpu", "single_gpu"]
-    assert found.runs_of("single_gpu") == []
-    assert found.runs_of("cpu") == found.runs
-
-
 @pytest.mark.parametrize(
     ("comparison", "reason"),
     [
@@ -67,42 +54,10 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
 
 
-def test_more_threads_than_cpus_are_warned_of() -> None:
-    crowd = DDP | {"devices_per_node": 4, "cpus_per_task": 2, "threads": 2}
-    (warning,) = planned(crowd, cpus=4).warnings
-    assert warning.endswith(
-        "(comparisons[0]) computes in 4 processes of 2 threads each, this machine has 4 CPUs: "
-        "its speed is not that of 8 CPUs"
-    )
-    assert not planned(crowd, cpus=8).warnings
-
-
-def test_several_contradictions_are_all_named() -> None:
-    (reason,) = reasons(DDP | {"devices_per_node": 3, "threads": 2, "data_workers": 1})
-    assert reason.split("; ") == [
-        "threads 2 exceed cpus_per_task 1",
-        "data_workers 1 have no work with loader resident",
-        "use loader dataloader",
-        "global_batch_size 64 is not divisible by 3 processes",
-    ]
-
-
 def test_one_bad_combination_does_not_take_the_others_along() -> None:
     found = planned(DDP | {"devices_per_node": [1, 2, 3, 4]})
     assert sorted(run.shape.devices for run in found.runs) == [2, 4]
     assert [skipped.setting.shape.devices_per_node for skipped in found.skipped] == [1, 3]
-
-
-def test_strategies_that_fit_nothing_here_are_skipped(tmp_path: Path) -> None:
-    folder = strategy_folder(tmp_path, "stacked", "processes='one', stack='sails'")
-    strategy_folder(tmp_path, "nickel", "backends=('nccl',)")
-    strategy_folder(tmp_path, "orphan", "processes='one', devices=('cuda',)")
-    names = [{"strategy": name} for name in ("stacked", "nickel", "orphan")]
-    assert reasons(*names, strategy_folders=[folder]) == [
-        "stack sails has no lock envs/sails.txt",
-        "nickel needs nccl, device cpu offers gloo",
-        "orphan needs a GPU, device is cpu",
-    ]
 
 
 # What is refused

@@ -17,7 +17,7 @@ from planned_preflights import FACTS, recorded
 from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.preflight import job, nccl_log, node
+from relay.preflight import job, nccl_log
 from relay.preflight.checks import check_all, explain, prevent_joining
 from relay.preflight.findings import Finding
 from relay.preflight.page import page, show
@@ -124,20 +124,6 @@ def test_nccls_log_tells_version_ways_and_warnings() -> None:
     assert told["warnings"] == ["Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000"]
 
 
-def test_the_filesystem_of_a_path_is_that_of_its_deepest_mount() -> None:
-    assert node.filesystem(Path("/proc/self/status")) == "proc"
-    assert node.filesystem(Path("/proc/no/such/file")) == "proc"
-    assert node.filesystem(Path("/")) not in (None, "proc")
-
-
-def test_the_check_of_the_interface_reads_nccls_patterns() -> None:
-    facts = recorded()
-    for text, there in (("ib", True), ("=ib", False), ("=ib0", True), ("^lo", True), ("eth1,ib0", True), ("en", False)):
-        change(facts, ["ranks", "*", "environment", "NCCL_SOCKET_IFNAME"], text)
-        found = {found.check: found for found in check_all(facts)}["network interface"]
-        assert found.ok is there, text
-
-
 # The page
 
 
@@ -172,20 +158,6 @@ def test_the_page_names_what_failed_and_where(tmp_path: Path, capsys: pytest.Cap
     assert printed.count("note: libaio: not there") == 1
     assert "it could not start" in printed
     assert printed.splitlines()[-1].startswith("Verdict: NO: 2 of 3")
-
-
-def test_a_preflight_of_a_shape_that_is_no_longer_planned_is_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fault = Finding("driver", False, "stop", "it is too old", "ask for a newer one")
-    written(tmp_path, "planned")
-    written(tmp_path, "former", fault, failed=True)
-    assert show(tmp_path, ["planned"]) == 0
-    printed = capsys.readouterr().out
-    assert "former" not in printed
-    assert "too old" not in printed
-    assert printed.splitlines()[-1].startswith("Verdict: yes: nothing stops training in any of 1")
-    assert show(tmp_path) == show(tmp_path, ["former", "planned"]) == 1
 
 
 def test_a_planned_preflight_that_did_not_run_is_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -173,56 +172,6 @@ def probe(results: Path) -> Callable[..., tuple[int, Any]]:
         return status, json.loads(output.read_text()) if output.exists() else None
 
     return run
-
-
-@pytest.mark.slow
-def test_the_peak_is_that_of_the_process_and_not_of_the_larger_one_which_started_it() -> None:
-    held = 2**30
-    small = "import torch; from relay.process import machine; print(machine.peak_memory_bytes([torch.device('cpu')]))"
-    large = (
-        f"import subprocess, sys; kept = b'1' * {held}; subprocess.run([sys.executable, '-c', {small!r}], check=True)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", large],
-        check=True,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
-    )
-    assert 50 * 2**20 < int(done.stdout) < held
-
-
-@pytest.mark.slow
-def test_a_budget_too_small_for_one_sample_is_one_line(
-    probe: Callable[..., tuple[int, Any]], capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, found = probe({"strategy": "cpu"}, 100, first=2)
-    assert (status, found["batch_per_device"]) == (0, None)
-    assert found["reason"].startswith("1 sample on each device, the fewest that it can take, do not fit: no room: the")
-    assert "\n" not in found["reason"]
-    assert "Traceback" not in capfd.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_strategy_that_fails_is_a_fault_and_no_batch(
-    probe: Callable[..., tuple[int, Any]], results: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "failing.py").write_text(
-        "from relay.strategies.base import Requirements, Strategy\n\n\n"
-        "class Failing(Strategy):\n"
-        "    requirements = Requirements(processes='one', devices=('cpu',), backends=('gloo',))\n\n"
-        "    def build(self):\n"
-        "        raise ValueError('no such layer')\n"
-    )
-    made = planned({"strategy": "failing"}, strategy_folders=[str(tmp_path)])
-    ((name, asked),) = probes(made).items()
-    spec, output = results / "probe" / "failing.run.json", results / "probe" / f"{name}.json"
-    asked.probe.write(spec)
-    assert run_probe(spec, results, output, asked.limits) == 1
-    assert not output.exists()
-    assert f"probe {asked.probe.id}: ValueError: no such layer" in capfd.readouterr().err
-    assert run_probe(spec, results, output, asked.limits, attempt=2) == 1  # in words only
-    assert "failed before, not tried again: ValueError: no such layer" in capfd.readouterr().err
 
 
 FULL = """

@@ -105,25 +105,6 @@ def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_site_whose_environment_has_a_name_is_planned_anywhere(tmp_path: Path) -> None:
-    """Beside a conda that is older than Snakemake would ask for: it is asked for nothing."""
-    (tmp_path / "conda").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked; echo conda 24.3.0\n")
-    (tmp_path / "conda").chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], "--profile", str(ROOT / "profiles/arc"), "--dry-run"],
-        cwd=tmp_path,
-        env=environment | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "conda" not in done.stderr
-    assert not (tmp_path / "asked").exists()
-
-
-@pytest.mark.slow
 def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("epochs: 1\n")
     wrong = {

@@ -10,13 +10,10 @@ import pytest
 import yaml
 
 import drive
-from planned_preflights import recorded
 from relay.planning import costs, shapes
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.preflight import checks_grant
-from relay.preflight.findings import Facts
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.site import load_site
@@ -68,20 +65,6 @@ def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned)
     assert found.resources(found.runs[0])["mem_mb"] == 0
     assert not [flag for flag in flags_of(found) if flag.startswith("--mem")]
     assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]
-
-
-def test_memory_that_is_not_asked_for_is_not_compared(planned: Planned) -> None:
-    job = only_job(planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]}))
-    granted = {"JobId": "7", "NumNodes": "1", "NumTasks": "2", "CPUs/Task": "12", "TresPerNode": "gres:gpu:a100:2"}
-    allocation.check(job, granted | {"MinMemoryNode": "100M", "AllocTRES": "cpu=24,mem=100M,node=1"})
-    told = recorded()
-    for rank in told["ranks"]:
-        rank["slurm"]["SLURM_MEM_PER_NODE"], rank["memory_limit_mb"] = "100", 100
-    assert not checks_grant.grant(Facts(told)).ok
-    assert not checks_grant.memory(Facts(told)).ok
-    told["job"]["memory_mb"] = None
-    assert checks_grant.grant(Facts(told)).ok
-    assert checks_grant.memory(Facts(told)) is None
 
 
 # GPUs
@@ -139,14 +122,6 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
 
 
-def test_entries_of_one_partition_share_its_limits(planned: Planned) -> None:
-    small, large = ({"gpus_per_node": gpus, "limits": {"gpus": 2}} for gpus in (1, 4))
-    found = planned(DDP, {"strategy": "single_gpu"}, site={"partitions": [GPU_NODES | small, GPU_NODES | large]})
-    assert found.site
-    assert set(all_counters(found.site)) == {"user_0_gpus"}
-    assert sorted(found.resources(run)["user_0_gpus"] for run in found.runs) == [1, 2]
-
-
 def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None:
     limits = {"jobs": 5, "nodes": 2, "gpus": 4, "cpus": 3}
     found = planned(CPU, site={"partitions": [CPU_NODES | {"limits": limits}, GPU_NODES], "limits": limits})
@@ -188,17 +163,6 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
         monkeypatch.setenv(name, "its")
     kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
     assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
-
-
-def test_jobs_shorter_than_the_cluster_wants_are_warned_of(planned: Planned, tmp_path: Path) -> None:
-    site = {"min_minutes": 60}
-    assert planned(CPU, site=site, runtime_minutes=59).warnings == [
-        f"runtime_minutes: 59 is under the 60 that {tmp_path}/somewhere.yaml names as the shortest useful job "
-        "(min_minutes); raise it"
-    ]
-    assert not planned(CPU, site=site, runtime_minutes=60).warnings
-    (warning,) = planned(CPU, site=site, segment={"minutes": 30}, runtime_minutes=90).warnings
-    assert "has jobs of about 30 minutes" in warning
 
 
 def test_preflights_keep_to_the_times_that_are_allowed(planned: Planned) -> None:

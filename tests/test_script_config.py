@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from plans import planned, reasons
+from plans import planned
 from relay.base.errors import UserError
-from relay.planning.config import load
-from relay.spec.script import filled
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
-COMMAND = "python train.py --batch {batch_per_process}"
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +73,6 @@ def test_a_file_that_an_option_names_is_part_of_the_run() -> None:
     assert files == [(f"{rate}.yaml", "helper.py", "train.py") for rate in ("0.1", "0.2")]
 
 
-def test_an_option_with_braces_stays_as_it_is() -> None:
-    run = only(command="python train.py {settings}", options={"settings": '{"a": "{seed}"}'})
-    assert filled(run.strategy.script.command[-1], {"seed": 1}, last=True) == '{"a": "{seed}"}'
-
-
 @pytest.mark.parametrize(
     ("text", "reported", "chained"),
     [
@@ -122,15 +114,6 @@ def test_what_a_speed_counts(text: str, comparison: dict[str, Any], counts: str)
     Path("train.py").write_text(text)
     run = only(**comparison)
     assert (run.strategy.script.counts, run.task.unit) == (counts, counts)
-
-
-def test_a_script_needs_no_task_no_data_and_no_gate() -> None:
-    plan = planned({"command": "python train.py"}, task="no_such_task.py")
-    assert (plan.gates, plan.references, plan.spot_checks, plan.libtorch) == ({}, {}, {}, {})
-    (run,) = plan.runs
-    assert (run.dataset.name, run.length.total_steps, plan.segments(run)) == ("", 1, [1])
-    assert plan.to_json()["config"]["comparisons"][0] == {"command": "python train.py"}
-    assert load(plan.to_json()["config"]).comparisons[0].strategy == "train"
 
 
 @pytest.mark.parametrize(
@@ -190,22 +173,3 @@ def test_a_large_file_is_not_copied_with_each_run() -> None:
         stream.truncate(11 * 2**20)
     with pytest.raises(UserError, match=r"weights.bin has 11 MiB.*`links`"):
         planned({"command": "python train.py weights.bin"})
-
-
-@pytest.mark.parametrize(
-    ("comparison", "told"),
-    [
-        ({"nodes": 2}, "2 nodes: needs a cluster profile"),
-        ({"cpus_per_task": 1, "threads": 2}, "threads 2 exceed cpus_per_task 1"),
-        ({"launcher": "srun", "devices_per_node": 2}, "launcher srun needs a cluster profile; use launcher direct"),
-        ({"command": COMMAND, "global_batch_size": 9, "devices_per_node": 2}, "9 is not divisible by 2 processes"),
-        (
-            {"command": "torchrun --nproc-per-node=2 train.py", "devices_per_node": 1},
-            "the command starts 2 processes on a node (--nproc-per-node), and 1 are asked for",
-        ),
-        ({"command": COMMAND}, "placeholder {batch_per_process} has no value; give global_batch_size"),
-    ],
-)
-def test_what_cannot_run_is_skipped_with_its_reason(comparison: dict[str, Any], told: str) -> None:
-    (reason,) = reasons({"command": "python train.py", **comparison})
-    assert told in reason

@@ -43,13 +43,6 @@ def test_an_accuracy_is_a_fraction_or_in_per_cent(tmp_path: Path, told: str, val
     assert seen.take()["read"] == {"accuracy": [pytest.approx(value)]}
 
 
-def test_one_speed_at_the_end_is_that_of_the_whole_command(tmp_path: Path) -> None:
-    seen = observed(tmp_path, samples_per_second="([0-9.]+) img/s")
-    seen.line("all: 50 img/s", 100.0)
-    assert seen.take()["blocks"] == []
-    assert speed(seen.whole(7.0)) == pytest.approx(50)
-
-
 def test_steps_that_are_printed_make_a_speed_also_where_each_epoch_counts_anew(tmp_path: Path) -> None:
     seen = observed(tmp_path, step="step ([0-9]+)")
     for now, step in ((0.0, 10), (1.0, 20), (2.0, 30), (3.0, 10), (4.0, 20)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +26,6 @@ from relay.selftest.parts import FAULTS, RESUME
 from relay.selftest.rows import Records, Row
 from relay.spec.setting import Shape
 from relay.spec.site import load_site
-from slurm_runs import site_file
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = (ROOT / selftest.CONFIG).parent
@@ -67,22 +65,6 @@ def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int
     for gate in whole.gates.values():  # each has all that its job is asked for
         assert whole.references[whole.reference_of[gate.id]].task == gate.task
         assert whole.preflight(gate) in whole.preflights
-
-
-@pytest.mark.slow
-def test_faults_are_planted_with_each_backend_that_is_planned() -> None:
-    def backends(gpus: int) -> set[str | None]:
-        return {look.shape.backend for look in selftest.pairs(made(gpus)).values()}
-
-    assert backends(1) == {"gloo"}  # two processes share the GPU
-    assert backends(2) == {"gloo", "nccl"}
-    here, there = (replace(GLOO, backend="nccl", nodes=nodes) for nodes in (1, 2))
-    met = [FAULTS["duplicate_gpu"].met_by(shape) for shape in (here, there, GLOO)]
-    assert met == [True, False, False]
-
-
-def test_a_cluster_also_gets_pairs_over_two_nodes(tmp_path: Path) -> None:
-    assert {look.shape.nodes for look in selftest.pairs(made(site=site_file(tmp_path))).values()} == {1, 2}
 
 
 def test_a_config_of_ones_own_is_tested_alone(tmp_path: Path) -> None:

@@ -82,12 +82,6 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Any) -> None:
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
 
-def test_one_process_may_have_several_devices(planned: Any) -> None:
-    given = asked(planned({"strategy": "right_two_devices", "devices_per_node": 2}, strategy_folders=[STRATEGIES]))
-    assert "--gpus-per-node=a100:2" in given["slurm_extra"].split()
-    assert (given["nodes"], given["tasks"], given["cpus_per_task"]) == (1, 1, 24)
-
-
 def test_the_site_says_whom_to_charge_and_to_mail(planned: Any) -> None:
     site = {"account": "def-someone", "qos": "high", "constraint": "ib", "reservation": "course"}
     site |= {"mail_user": "someone@example.org", "mail_type": ["END", "FAIL"]}
@@ -154,13 +148,6 @@ def test_a_preflights_name_is_its_shape_alone(planned: Any) -> None:
     (name,) = planned({"strategy": "single_gpu"}).preflights
     for change in ({"network_interface": "ib0"}, {"node_disk": "/scratch"}, {"modules": ["cuda/12"]}):
         assert list(planned({"strategy": "single_gpu"}, site=change).preflights) == [name]
-
-
-def test_a_process_on_a_gpu_has_memory_however_few_its_threads(planned: Any) -> None:
-    found = planned({"strategy": "single_gpu", "cpus_per_task": 1}, site={"memory_mb_per_gpu": None})
-    (reference,) = found.references.values()
-    assert reference.shape.cpus_per_task == 1
-    assert found.job(reference).memory_mb == 12 * 1500
 
 
 def test_memory_of_the_config_takes_the_place_of_the_sites(planned: Any) -> None:

@@ -39,26 +39,6 @@ def test_a_shard_is_no_view_of_the_whole(tmp_path: Path) -> None:
     spawned(_memory, 2, prepared("gpt-tiny", tmp_path))
 
 
-def _resharded(ranks: Ranks, folder: Path) -> None:
-    for reshard in (True, False):
-        task = of_task("lenet-digits", folder)
-        strategy = built("fsdp", ranks, task, reshard_after_forward=reshard)
-        given = batch(task, strategy)
-        strategy.train_step(given)
-        before = strategy.footprint()
-        assert strategy.predict(given).shape == (4, 10)
-        assert strategy.footprint() == before
-        strategy.train_step(given)
-        strategy.forward(given)  # in training the option decides
-        gathered = not all(isinstance(p, DTensor) for p in strategy.model.parameters())
-        assert gathered is not reshard
-
-
-@pytest.mark.slow
-def test_prediction_leaves_no_unit_gathered(tmp_path: Path) -> None:
-    spawned(_resharded, 2, prepared("lenet-digits", tmp_path))
-
-
 def _summed(ranks: Ranks) -> None:
     """`replicate` and `fully_shard` ask for sums where the backend is taken to have no averages."""
     operations, real = [], dist.all_reduce

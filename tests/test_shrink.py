@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT
 from relay.base.errors import UserError
-from relay.planning import planner, shrink
+from relay.planning import shrink
 from relay.planning.config import Config, load
 
 pytest_plugins = ["plans"]
@@ -59,14 +58,3 @@ def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not(shrinks: bool) ->
         shrink.applied(load({"shrink": shrinks, "shrunk": {"epochs": "few"}}))
     (line,) = str(caught.value).splitlines()
     assert line.startswith("config: shrunk: epochs: 'few' is not allowed; allowed: a number")
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_the_plan_says_so() -> None:
-    config = shrunk({"strategy": "cpu"})
-    assert shrink.WARNING in planner.plan(config, gpus=0, cpus=2, root=ROOT).warnings
-
-
-def test_a_warm_up_is_no_longer_than_what_is_left() -> None:
-    config = shrunk({"strategy": "cpu", "learning_rate_warmup_epochs": [0.5, 5, 10]}, epochs=30)
-    assert config.comparisons[0].learning_rate_warmup_epochs == [0.5, 1]

@@ -64,14 +64,6 @@ def test_no_contradiction(tmp_path: Path) -> None:
     site(tmp_path, {"environment": FROM_SITE | {"torch_version": "2.5"}})
 
 
-def test_a_stack_that_there_is_not_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
-        planned(tmp_path, {"stack_modules": {"deepsped": ["cuda"]}})
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{tmp_path}/mine.yaml: stack_modules: 'deepsped' is unknown; did you mean 'deepspeed'? ")
-    assert "deepspeed, horovod, " in line.partition("allowed: ")[2]
-
-
 def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     made = planned(tmp_path, {"environment": {"torch": "cpu"}}, {"strategy": "ddp", "devices_per_node": 2}, CPU)
     (skipped,) = made.skipped

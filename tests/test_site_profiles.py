@@ -63,11 +63,6 @@ def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
     assert "jobs: 7" in made["profiles/zurada/config.yaml"]  # fewer than a user's 50
 
 
-def test_a_profile_has_no_more_jobs_than_a_user_may_have() -> None:
-    assert options(ROOT / "profiles/zurada").jobs == 50
-    assert options(ROOT / "profiles/narval").jobs == 100  # the executor's own, fewer than a user's 1,000
-
-
 # Planned and submitted
 
 

@@ -120,11 +120,6 @@ def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
     assert line.replace('"', "'").replace("''", "'").startswith(f"{tmp_path}/mine.yaml: {expected}"), line
 
 
-def test_several_mistakes_are_a_line_each(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"mine.yaml: qos: 1 is not allowed; .*\n.*mine.yaml: acount: 'x' has an"):
-        site(tmp_path, "{acount: x, qos: 1}")
-
-
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     allowed = f"{', '.join(READY)}, or the path of a file of your own"
     assert refusal("narwal") == [f"site: 'narwal' is unknown; did you mean 'narval'? allowed: {allowed}"]
@@ -200,25 +195,3 @@ def test_what_must_be_filled_in_is_a_line_each(tmp_path: Path) -> None:
         f"config: runtime_minutes: 700 is over the 600 of partition cores; lower it, or use another partition "
         f"({tmp_path}/mine.yaml)"
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "task", "comparison", "batch"),
-    [
-        # two nodes of four GPUs, each with a batch of 1024 of 2048 samples (document 004)
-        ("engaging", "linear-random20", {"nodes": 2, "devices_per_node": 4, "batch_per_device": 1024}, 2048),
-        ("della", "princeton-mnist", {"nodes": 3, "devices_per_node": 2, "cpus_per_task": 8}, 384),
-        ("zurada", "lenet-cifar10", {"nodes": 2, "devices_per_node": 2, "cpus_per_task": 8}, 256),
-    ],
-)
-def test_what_a_page_shows_is_planned(name: str, task: str, comparison: dict[str, Any], batch: int) -> None:
-    asked = {"strategy": "ddp", "batch_per_device": 64, **comparison}
-    config = {"task": task, "epochs": 100, "runtime_minutes": 30, "comparisons": [asked]}
-    made = plan(load(config), site=load_site(name, ROOT))
-    assert [each.reasons for each in made.skipped] == []
-    (planned,) = made.settings
-    assert planned.setting.batch.global_batch_size == batch
-    if name == "engaging":
-        said = "\n".join(made.warnings)
-        assert re.search(r"takes [48] GPUs of a user's 2, \d+ CPUs of a user's 32 in partition mit_normal_gpu", said)
-        assert f"share the 2048 samples of random: each step takes {2048 // planned.setting.shape.devices}" in said

@@ -28,7 +28,7 @@ from relay.run_folder import attempts, chain, faults, sealed
 from relay.run_folder.measured import read_measured, write_measured
 from relay.training import job
 from relay.training.adoption import adopt
-from relay.training.checkpoint import LONGEST, Checkpoints
+from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -65,19 +65,6 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 each_damage = pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 FEW = ("missing", "cut", "of other types")  # all are read by one function, which the test of each damage shows
 a_few = pytest.mark.parametrize("harm", [DAMAGES[name] for name in FEW], ids=FEW)
-
-
-@a_few
-def test_a_damaged_hint_of_what_a_save_takes_stops_nothing(
-    checkpoints: Checkpoints, training: Training, ranks: Ranks, harm: Callable[[Path], None]
-) -> None:
-    """It counts as unknown, and is written again with the next save."""
-    filled(checkpoints, training, 2)
-    harm(checkpoints.directory / LONGEST)
-    later = Checkpoints(checkpoints.directory, ranks)
-    assert later.longest_save_seconds == 0
-    filled(later, training, 4)
-    assert read_json(checkpoints.directory / LONGEST)["seconds"] > 0
 
 
 @each_damage

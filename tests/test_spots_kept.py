@@ -85,15 +85,6 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_forced_new_start_draws_anew(bench: Bench) -> None:
-    chain = planned(bench.chain("run", **SHORT), Spot("random step", 1, 2)).train(forked=True)
-    chain.start_anew("second")
-    chain.train(forked=True)
-    assert {spot.kind for spot in kept(chain).spots} == {"random step", "end"}
-    assert states(chain.work) == sorted(kept(chain).states)
-
-
-@pytest.mark.slow
 def test_keeping_states_changes_nothing_of_the_training(bench: Bench) -> None:
     with_spots = bench.chain("with", **SHORT).train(forked=True)
     without = asked(bench.chain("without", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)

@@ -67,12 +67,6 @@ def test_another_module_is_another_software_for_that_stack_alone(tmp_path: Path)
     assert names[0]["lightning_ddp"] != names[1]["lightning_ddp"]
 
 
-def test_a_name_that_is_no_module_is_refused(tmp_path: Path) -> None:
-    told = r"mine.yaml: stack_modules.lightning\[0\]: 'cuda; rm' is not allowed; allowed: a module such as python/3"
-    with pytest.raises(UserError, match=told):
-        planned(tmp_path, stack_modules={"lightning": ["cuda; rm"]})
-
-
 def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")

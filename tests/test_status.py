@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from relay.base import lock
-from relay.base.clock import duration
-from relay.driver import claim
 from relay.run_folder import attempts, chain
 from relay.slurm.commands import QueuedJob
 from relay.spec.looked import Looked
@@ -82,19 +79,6 @@ def test_a_run_whose_last_job_has_ended_is_trained(folder: Folder) -> None:
     assert (found.state, found.step, found.jobs_done, found.seconds_left) == ("trained", 300, 3, None)
 
 
-def test_a_driver_on_another_version_is_told(folder: Folder) -> None:
-    (folder.results / "here").mkdir(parents=True)
-    driver = claim.claim(folder.results / "here")
-    who = claim.working(folder.results / "here")
-    assert who.startswith(f"pid {os.getpid()} on ")
-    folder.write("code/planned.json", {"run cpu-1": {}, "gate cpu-3": {}})
-    (same,), (other,) = (page.driver(who, [a_run(n)], folder.results) for n in (1, 2))
-    assert same == f"driver: {who} works on these results"
-    assert other == f"{same}, on an earlier version of this plan: 1 other runs"
-    driver.release()
-    assert [*page.driver(claim.working(folder.results / "here"), [a_run()], folder.results)] == []
-
-
 def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Folder) -> None:
     run = a_run()
     folder.write(f"runs/{run.id}/step-100.json", {})
@@ -151,12 +135,6 @@ def test_a_run_that_failed_says_why(folder: Folder) -> None:
     ]
 
 
-def test_a_damaged_summary_counts_as_none(folder: Folder) -> None:
-    run = a_run()
-    folder.write(f"runs/{run.id}/summary.json", {"reason": ""})
-    assert folder.standing(run).state == "to do"
-
-
 @pytest.mark.parametrize("lines", ['{"start": 0, "time": "x", "blocks": [[0]]}', "\x00\xff"])
 def test_damaged_records_tell_nothing(folder: Folder, lines: str) -> None:
     run = a_run()
@@ -200,11 +178,3 @@ def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) 
         "runs: 1 running, 1 queued, 1 done; 56% of the training is done",
         "queue: 2 jobs",
     ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (100_800, "1 d 04 h")],
-)
-def test_lengths_of_time_have_two_units(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected

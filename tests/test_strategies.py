@@ -20,7 +20,7 @@ from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.spec import requirements
-from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
+from relay.spec.requirements import BUILT_IN, DIVISIBLE
 from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
 from relay.task.batches import Batch
@@ -70,13 +70,6 @@ def test_a_folder_that_is_none_and_a_name_that_is_taken_are_named(tmp_path: Path
         requirements.find([tmp_path])
 
 
-def test_what_is_not_said_has_the_contracts_defaults(tmp_path: Path) -> None:
-    assert requirements.read(_file(tmp_path, "class A:\n    requirements = Requirements()\n")) == Requirements()
-    said = "class A:\n    requirements = Requirements(divides=('samples',), options={'hook': 'none', 'mb': 25.0})\n"
-    read = requirements.read(_file(tmp_path, said))
-    assert read == Requirements(divides=("samples",), options={"hook": "none", "mb": 25.0})
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -117,12 +110,6 @@ def test_a_wrong_member_is_one_line(members: str, line: str, tmp_path: Path) -> 
     assert found.startswith(f"{path}: {line}")
 
 
-def test_what_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
-    path = _file(tmp_path, "import torch\n\nclass A\n    pass\n")
-    with pytest.raises(UserError, match=rf"^{path}:3: no valid Python: "):
-        requirements.read(path)
-
-
 def _file(folder: Path, source: str) -> Path:
     path = folder / "asked.py"
     path.write_text(source)
@@ -143,12 +130,6 @@ def test_a_strategy_may_extend_another(further_folders: Path) -> None:
     loaded = strategies.load("extending")
     assert loaded.__name__ == "Extending"
     assert loaded.requirements == requirements.read(further_folders / "extending.py")
-
-
-def test_a_file_without_a_strategy_is_named(further_folders: Path) -> None:
-    (further_folders / "bare.py").write_text("from relay.strategies.base import Requirements, Strategy\n")
-    with pytest.raises(UserError, match=r"^strategy: .*/bare\.py has no class with `requirements`$"):
-        strategies.load("bare")
 
 
 # What is saved

@@ -13,7 +13,7 @@ from own_tasks import spec
 from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.spec.run import Run, changed
-from relay.training.summary import KEPT_LOSSES, summarise
+from relay.training.summary import summarise
 
 FACTS = {
     "host": "node1",
@@ -193,11 +193,6 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     assert found["train_seconds"] == pytest.approx(4.6)
 
 
-def test_a_block_that_began_in_the_warm_up_is_left_out_whole(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 12, each=4), {"end": 12} | END, started=0, ended=2)
-    assert written.summary(changed(run, warmup_steps=5))["measured_steps"] == 4
-
-
 def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
     found = written.summary(changed(run, warmup_steps=10))
@@ -214,18 +209,6 @@ def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: 
     found = written.summary(changed(run, warmup_steps=1))
     assert found["data_wait_fraction"] == pytest.approx(0.375)
     assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
-
-
-@pytest.mark.parametrize("count", [1, 201, 1234])
-def test_the_loss_curve_is_thinned_and_keeps_its_last_point(written: Written, run: Run, count: int) -> None:
-    written.attempt(begin(), steps(0, count, each=50), {"end": count} | END, started=0, ended=2)
-    curve = written.summary(run)["losses"]
-    assert len(curve["steps"]) == len(curve["values"]) == min(count, len(curve["steps"])) <= KEPT_LOSSES
-    assert len(curve["steps"]) >= min(count, KEPT_LOSSES // 2)
-    assert curve["steps"][-1] == count
-    assert curve["values"] == [float(step) for step in curve["steps"]]
-    gaps = {b - a for a, b in zip(curve["steps"], curve["steps"][1:], strict=False)}
-    assert len(gaps) <= 1
 
 
 def test_threads_that_shared_cpus_are_told(written: Written, run: Run) -> None:

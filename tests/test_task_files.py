@@ -89,10 +89,3 @@ def test_a_file_that_is_no_task_is_one_line(tmp_path: Path, text: str, said: str
         task_class(its)
     assert str(error.value).startswith(said.format(file=its.file))
     assert "\n" not in str(error.value)
-
-
-def test_a_mistake_in_a_module_beside_the_file_is_told_there(tmp_path: Path) -> None:
-    (tmp_path / "beside_wrong.py").write_text("first = 1\nsecond = first.none\n")
-    with pytest.raises(UserError) as error:
-        task_class(spec(tmp_path, "import relay\nimport beside_wrong\n"))
-    assert str(error.value).startswith(f"{tmp_path / 'beside_wrong.py'}:2: AttributeError: ")

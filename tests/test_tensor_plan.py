@@ -163,21 +163,6 @@ def test_a_users_plan_is_all_that_is_split() -> None:
     assert plan.divisible == (("columns (first)", 8),)
 
 
-@pytest.mark.parametrize(
-    ("own", "told"),
-    [
-        ({"first": "rows"}, "tensor_plan(model): 'rows' of 'first' is not allowed; allowed: column | row | column, wh"),
-        ({"between": "row"}, "tensor_plan(model): 'between' is a ReLU; allowed for 'row': nn.Linear"),
-        ({"first": "column", "second": "row"}, "tensor parallelism: 3 processes do not divide 8 columns (first)"),
-    ],
-)
-def test_a_wrong_plan_is_told_in_one_line(own: dict[str, str], told: str) -> None:
-    with pytest.raises(UserError) as raised:
-        of(Between(nn.ReLU()), torch.zeros(2, 4), own=own, ranks=3)
-    assert str(raised.value).startswith(told)
-    assert "\n" not in str(raised.value)
-
-
 def test_heads_that_ranks_do_not_divide_are_named() -> None:
     with pytest.raises(UserError, match=r"^tensor parallelism: 3 processes do not divide 4 attention heads"):
         of(built_in("gpt-tiny"), TEXT, ranks=3)
@@ -190,8 +175,3 @@ def test_outputs_that_are_no_matrixs_have_no_split_classes() -> None:
     ):
         with pytest.raises(UserError, match=r"^loss_parallel: True is not allowed; the outputs of \w+ are not those"):
             of(model, inputs, classes_sharded=True)
-
-
-def test_a_model_that_cannot_run_here_needs_a_plan_of_the_user() -> None:
-    with pytest.raises(UserError, match=r"^tensor parallelism: Between cannot be run here .* tensor_plan\(model\)$"):
-        of(Between(nn.ReLU()), torch.zeros(2, 5))

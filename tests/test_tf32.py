@@ -9,13 +9,12 @@ from typing import get_args
 import pytest
 import torch
 
-from plans import CPU, planned, reasons
+from plans import CPU, planned
 from relay.base.errors import UserError
 from relay.equivalence.precision import OUTPUT_LIMITS
 from relay.equivalence.trials import GRADIENT_LIMITS, LOSS_LIMITS
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.preflight import devices
 from relay.process.machine import check_precision, set_precision
 from relay.spec.cuda import generation_of
 from relay.spec.setting import TF32, Precision
@@ -53,23 +52,11 @@ def test_both_switches_are_set(precision: str, matrix_products: bool, convolutio
     assert torch.backends.cudnn.allow_tf32 is convolutions
 
 
-@pytest.mark.usefixtures("switches")
-def test_preflight_tells_what_runs_set_and_not_torchs_defaults() -> None:
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = True, True
-    assert devices.collect("cpu", torchvision_too=False)["torch"]["tf32"] == {"matmul": False, "convolution": False}
-
-
 @pytest.mark.usefixtures("in_the_project")
 def test_each_has_a_gate_and_a_reference_of_its_own() -> None:
     found = planned(GPU | {"precision": ["fp32", *TF32]}, gpus=1)
     assert sorted(gate.computation.precision for gate in found.gates.values()) == sorted(["fp32", *TF32])
     assert sorted(run.computation.precision for run in found.references.values()) == sorted(["fp32", *TF32])
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_a_cpu_has_none() -> None:
-    reason = "precision tf32_matmul is a mode of GPUs, device is cpu; use bf16"
-    assert reasons(CPU | {"precision": "tf32_matmul"}) == [reason]
 
 
 def test_every_precision_has_its_limits() -> None:
@@ -91,21 +78,6 @@ def test_tf32_is_not_planned_on_gpus_that_have_none(site: str, precision: str, s
     made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
     assert bool(made.settings) is (said is None)
     assert not said or said in made.skipped[0].reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("site", "precision", "said"),
-    [
-        ("cedar", "fp16", "precision fp16 is computed without tensor cores (compute capability 6.0, it needs 7.0)"),
-        ("narval", "bf16", None),
-    ],
-)
-def test_other_precisions_of_newer_gpus_are_warned_of(site: str, precision: str, said: str | None) -> None:
-    made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
-    assert made.settings
-    told = [line for line in made.warnings if " where precision " in line]
-    assert len(told) == (said is not None)
-    assert not said or said in told[0]
 
 
 def test_the_real_gpu_is_asked_before_anything_is_measured(

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from relay.comparison.inputs import read_inputs
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.table import comparison_rows
-from relay.comparison.time_pictures import best_run, step_plot, timeline_plot, usage_plot
+from relay.comparison.time_pictures import step_plot, timeline_plot, usage_plot
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
 
-ON_CPU = {"seconds": [1.0, 2.0, None, 4.0], "cpu_utilisation": [0.5, 0.9, None, 0.7]}
-ON_GPU = ON_CPU | {"gpu_utilisation": [0.2, 0.3, None, 0.4], "gpu_power_watts": [300.0, 310.0, None, 290.0]}
 NOTHING = dict.fromkeys(("startup", "loading", "repeated", "evaluation", "saving", "idle"), 0.0)
 STEP = {f"step_{part}_fraction": 0.0 for part in ("data", "compute", "communication", "optimizer", "no_cpu", "idle")}
 
@@ -38,22 +34,6 @@ def texts(svg: str | None) -> list[str]:
 def test_without_records_of_time_there_are_no_pictures(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1010.0])
     assert [plot(results(tree), "x") for plot in (usage_plot, timeline_plot, step_plot)] == [None, None, None]
-
-
-def test_the_best_run_of_a_setting_is_its_fastest_repeat_that_has_what_is_shown(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1010.0], name="x", summary={"jobs": [job(1)]})
-    (setting,) = results(tree)
-    assert (best_run(setting, "course"), best_run(setting, "jobs")) == (None, setting.records[1])
-
-
-@pytest.mark.parametrize("course", [ON_CPU, ON_GPU], ids=["CPUs", "GPUs"])
-def test_power_and_gpus_are_drawn_where_they_were_seen(tree: Tree, course: dict[str, Any]) -> None:
-    tree.setting("cpu", [1000.0], name="x", summary={"course": course})
-    found = texts(usage_plot(results(tree), "x"))
-    assert "in use (%)" in found
-    assert "seconds since the run's first look" in found
-    assert ("power of all GPUs (W)" in found) == (course is ON_GPU)
-    assert f"dashed: CPUs{'; solid: GPUs' * (course is ON_GPU)}" in found
 
 
 def test_each_job_is_a_bar_with_its_parts(tree: Tree) -> None:

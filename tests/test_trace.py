@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from any_models import GPT, Counted, Found, Handed, Hidden, Named, Quantised, Recurrent, Routed, Shared, Stateful, UNet
-from relay.base.errors import UserError
 from relay.strategies import _cut
 from relay.strategies._recorder import Recorder
 from relay.strategies._stage import Plan, Stage, merged
@@ -124,19 +123,6 @@ def test_recording_changes_neither_the_model_nor_the_random_generator() -> None:
     assert not any(isinstance(each, torch._subclasses.FakeTensor) for each in model.state_dict().values())
 
 
-def test_outputs_keep_their_class() -> None:
-    model, batch = made("gpt")
-    found = passed(stages_of(model, batch, 2), batch)
-    assert isinstance(found, Found)
-    assert found.note == "plain"
-
-
-def test_a_model_on_the_meta_device_can_be_looked_at() -> None:
-    model, batch = made("unet")
-    names = _cut.cuttable(model.to("meta"), [each.to("meta") for each in batch], {}, [])
-    assert names == ["norm", "down2", "middle", "up2", "up1", "out"]
-
-
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -157,14 +143,3 @@ def test_why_a_model_cannot_be_cut_is_one_line(model: Any, said: str) -> None:
     assert isinstance(found, str)
     assert found.startswith(said)
     assert "\n" not in found
-
-
-def test_a_wrong_name_gets_the_allowed_ones() -> None:
-    model, batch = made("unet")
-    calls = _cut.Calls(Recorder(model, CPU).record(batch, {}, training=True))
-    with pytest.raises(UserError) as refused:
-        _cut.cut_before(calls, ["middle", "down2"])
-    assert str(refused.value) == "cut_before: 'down2' is not allowed after middle; allowed: up2, up1, out"
-    with pytest.raises(UserError) as refused:
-        _cut.cut_before(calls, ["down3"])
-    assert str(refused.value) == "cut_before: 'down3' is not allowed; allowed: norm, down2, middle, up2, up1, out"

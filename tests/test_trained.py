@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from relay.comparison.inputs import read_inputs
 from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows
 from relay.planning.dropping import clearly_slower
-from results_tree import Tree, shown
+from results_tree import Tree
 from test_dropping import first
 
 pytest_plugins = ["results_tree"]
@@ -85,33 +84,6 @@ def test_a_table_of_scaling_is_of_one_model(tree: Tree) -> None:
     assert "## lenet-digits (width=4): weak scaling" in text
     assert "## lenet-digits (width=8): weak scaling" in text
     assert [row["scaling_efficiency"] for row in rows if row["scaling"] == "weak"] == pytest.approx([1.0] * 4)
-
-
-def test_page_terminal_and_scripts_name_the_options(
-    widths: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widths.write("recommendation-of-before.sbatch", "")
-    assert widths.compare() == 0
-    assert "<code># for lenet-digits (width=8)\n#SBATCH" in widths.html
-    assert "lenet-digits (width=4): what to ask Slurm for" in widths.html
-    assert '<option value="quality">test dice</option>' in widths.html
-    assert 'data-quality="0.88' in widths.html
-    assert "accuracy" not in widths.html.split('id="how-to-read"')[0].split("</style>")[1]
-    scripts = {path.name: path.read_text() for path in widths.root.glob("*.sbatch")}
-    assert set(scripts) == {"recommendation.sbatch", "recommendation-lenet-digits-width-4.sbatch"}
-    for name, script in scripts.items():
-        assert f"Submit it as it stands: sbatch results/{name}" in script
-    listed = json.loads((widths.root / "answer.json").read_text())["answers"]
-    told = [(each["trained"], each["script"]) for each in listed]
-    assert told == [
-        ("lenet-digits (width=8)", "recommendation.sbatch"),
-        ("lenet-digits (width=4)", "recommendation-lenet-digits-width-4.sbatch"),
-    ]
-    printed = shown(widths, capsys, monkeypatch, 160)
-    assert printed.count("relative speed: the fastest is 1") == 2
-    assert "test\n" not in printed
-    assert "acc. %" not in printed
-    assert "Submit it: sbatch results/recommendation-lenet-digits-width-4.sbatch" in printed
 
 
 def test_a_slower_model_is_not_dropped_for_a_smaller_one() -> None:

@@ -113,22 +113,3 @@ def test_each_script_is_planned_as_its_line_says(row: Row) -> None:
 def test_every_script_and_every_config_has_its_line() -> None:
     assert [name for name in SCRIPTS if not re.search(rf"`{re.escape(name)}[` ]", PAGE)] == []
     assert sorted({row.config for row in ROWS}) == sorted(CONFIGS)
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_an_environment_of_louisvilles_page_is_declared_as_its_page_says(tmp_path: Path) -> None:
-    """torch 2.7.1 runs on the H100; what needs a newer torch is skipped with the reason."""
-    build = "cu126"
-    versions = (ROOT / "docs" / "torch-versions.md").read_text()
-    (declared,) = re.findall(r"(?m)^environment: .*my_pytorch.*$", versions)
-    assert re.search(rf"(?m)^\| `my_pytorch_cuda[0-9.]+` \| `{build}` \|", versions)
-    site = yaml.safe_load((ROOT / "config/sites/zurada.yaml").read_text()) | yaml.safe_load(declared)
-    site["environment"]["torch"] = build
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(site))
-    asked = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "tensor_parallel", "fsdp", "pipeline")]
-    given = {"task": "gpt-tiny", "repeats": 1, "comparisons": asked}
-    found = plan(load(given), site=load_site(str(tmp_path / "mine.yaml"), ROOT), root=ROOT, speeds=Path("none"))
-    assert {run.strategy.name for run in found.runs} == {"ddp", "tensor_parallel"}
-    assert {found.job(run).environment["build"] for run in found.runs} == {build}
-    reasons = {each.setting.strategy.name: each.reasons for each in found.skipped}
-    assert all("needs torch 2.8 or newer, has 2.7.1" in reasons[name][0] for name in ("fsdp", "pipeline"))

@@ -152,14 +152,6 @@ def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
         assert len({algorithm.learning_rate(step) for step in range(steps)}) >= rates
 
 
-def test_lossy_communication_is_asked_about_in_the_runs_own_precision() -> None:
-    run, _ = planned("cpu")
-    assert [t.name for t in trials(run)] == ["algorithm", "scaled", "own precision", "smooth twin"]
-    exact, _ = planned("cpu", precision="fp64")
-    assert [t.name for t in trials(exact)] == ["algorithm", "scaled"]
-    assert all(t.precision == "fp64" for t in trials(exact))
-
-
 @pytest.mark.slow
 def test_the_smooth_twin_tells_lossy_gradients_from_rounding(gates: Gates) -> None:
     """Without processes: the mean of four slices' gradients, exact and as fp16."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -178,24 +175,6 @@ def test_in_a_shared_group_folder_the_runs_own_folders_stay_its_owners(
     ] == []
     assert sealed.damage(work / "step-4") is None
     assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
-
-
-def test_a_group_of_the_user_alone_is_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Many systems give each user such a group, and a umask that lets it write."""
-    user = pwd.getpwuid(os.getuid())
-    members: list[str] = []
-
-    def known(gid: int) -> Any:
-        return grp.struct_group((user.pw_name, "x", gid, members))
-
-    tmp_path.chmod(0o775)
-    os.chown(tmp_path, -1, user.pw_gid)
-    monkeypatch.setattr(grp, "getgrgid", known)
-    assert trust.unsafe_above(tmp_path, "owner") is None
-    members.append(user.pw_name)
-    assert trust.unsafe_above(tmp_path, "owner") is None
-    members.append("another")
-    assert f"can be written by the members of group {user.pw_name}" in (trust.unsafe_above(tmp_path, "owner") or "")
 
 
 @pytest.mark.parametrize("name", ["code", "code/0123"])

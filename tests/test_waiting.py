@@ -12,7 +12,7 @@ import pytest
 
 from driver_runs import Workplace, until
 from mini_slurm import MiniSlurm
-from relay.driver.waiting import News, remedy
+from relay.driver.waiting import News
 from relay.slurm import commands
 from relay.slurm.commands import WaitingJob
 
@@ -97,25 +97,6 @@ def test_what_needs_somebody_is_said_at_once_and_again(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
-@pytest.mark.parametrize(
-    ("reason", "advice"),
-    [
-        ("Priority", None),
-        ("ReqNodeNotAvail, UnavailableNodes:n1", None),
-        ("JobHeldAdmin", "support"),
-        ("job_requeued_in_held_state", "scontrol release"),
-        ("DependencyNeverSatisfied", "cannot start"),
-        ("PartitionTimeLimit", "cannot start"),
-        ("AssocGrpCPUMinutesLimit", "budget"),
-        ("AssocMaxJobsLimit", "once other jobs"),
-        ("PartitionDown", "once the partition"),
-    ],
-)
-def test_the_remedy_for_a_reason(reason: str, advice: str | None) -> None:
-    text = remedy(reason)
-    assert text is None if advice is None else advice in (text or "")
-
-
 def test_an_outage_is_said_from_the_second_failed_look_on(
     news: News, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,20 +114,6 @@ def test_an_outage_is_said_from_the_second_failed_look_on(
     news.answered()
     assert said(caplog) == ["Slurm answers again"]
     assert not news.in_outage
-
-
-def test_submissions_that_reach_no_controller_are_said_from_the_second_on(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(3):
-        clock.now += 5
-        news.unsubmitted()
-        news.answered()  # squeue may be luckier
-    (line,) = said(caplog)
-    assert line.startswith("Slurm has taken no job for 5 s: ")
-    news.submitted()
-    news.submitted()
-    assert said(caplog) == ["Slurm takes jobs again"]
 
 
 # On a cluster

@@ -5,12 +5,8 @@ No NCCL is here. Flight Recorder's dumps are real ones, of gloo, which writes th
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import resource
-import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +23,6 @@ from relay.process.ranks import Ranks
 from relay.run_folder import attempt_name, faults, watchdog
 
 TIMEOUT_SECONDS = 60
-SCRIPTS = Path(watchdog.__file__).resolve().parents[2]
 # https://github.com/deepseek-ai/DeepSeek-MoE/issues/47, with another error of CUDA's in it
 ECC = """\
 [rank1]:[E410 01:50:33.889423318 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group \
@@ -190,37 +185,3 @@ def test_of_transfers_in_a_batch_the_batch_is_judged(work: Path, flights: dict[i
     told = watchdog.hang(found)
     assert told is not None
     assert "rank 0 waited 60 s in nccl:coalesced number 2" in told[1]
-
-
-def test_a_process_that_aborts_says_where_and_leaves_no_core_file(tmp_path: Path) -> None:
-    """In the log are its stacks, and in its environment is where Flight Recorder writes."""
-    _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    if most == 0:
-        pytest.skip("NOT RUN: this system allows no core files at all")
-    program = (
-        "import json, os, resource; from pathlib import Path; from relay.launch import worker\n"
-        f"resource.setrlimit(resource.RLIMIT_CORE, ({most}, {most}))\n"
-        f"worker._tell_of_aborts(Path({str(tmp_path)!r}))\n"
-        "names = [name for name in os.environ if name.startswith(('TORCH_FR', 'TORCH_NCCL'))]\n"
-        "print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE)[0], {name: os.environ[name] for name in names}]))\n"
-        "import sys; sys.stdout.flush()\n"
-        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"  # this very test leaves none
-        "os.abort()\n"
-    )
-    mine = {"TORCH_FR_BUFFER_SIZE": "7", "WORLD_SIZE": "4"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)} | mine,
-    )
-    limit, variables = json.loads(done.stdout)
-    assert limit == 0
-    assert variables == {
-        "TORCH_FR_BUFFER_SIZE": "7",  # the user's own
-        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/flight-by-hand-4-",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }
-    assert done.returncode == -6
-    assert "Fatal Python error: Aborted" in done.stderr

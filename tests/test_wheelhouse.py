@@ -6,13 +6,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from relay.base.errors import UserError
-from relay.environments import pip, wheelhouse
+from relay.environments import wheelhouse
 from tiny_stack import FETCH, ROOT, fetched, offline, project, python, wait_for
 
 
@@ -57,23 +56,6 @@ def test_another_hash_than_the_locks_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="could not be fetched: THESE PACKAGES DO NOT MATCH THE HASHES"):
         fetched(mine, tmp_path)
     assert os.listdir(tmp_path / wheelhouse.FOLDER) == [".lock"]  # noqa: PTH208
-
-
-def test_a_build_that_is_not_there_is_known_by_pips_words(tmp_path: Path) -> None:
-    """With a constraints file of the site's, pip calls it a conflict."""
-    (tmp_path / "constraints.txt").write_text("torchvision<=0.29.1\n")
-    words = ["download", "--no-deps", "--constraint", str(tmp_path / "constraints.txt"), "torchvision===0.28.0+cpu"]
-    told = subprocess.run(
-        [*pip.program(sys.executable), *words],
-        env=os.environ | offline(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    ).stdout
-    said = pip.complaint(told.splitlines())
-    assert pip.lacks("torchvision", said), said
-    assert not pip.lacks("torch", said)
 
 
 def test_a_fetch_that_is_killed_leaves_no_wheelhouse(tmp_path: Path, tiny: Path) -> None:

@@ -55,13 +55,6 @@ def test_lengths_have_limits(tmp_path: Path) -> None:
         read(tmp_path / "x", "x")
 
 
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "no.yaml", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(UserError) as caught:
-            read(path, "mine.yaml")
-        assert str(caught.value) == f"mine.yaml: cannot be read: {reason}"
-
-
 def test_numbers_are_decimal_as_they_are_written(tmp_path: Path) -> None:
     """PyYAML alone reads 7200, 8, 31 and 1000 in the first four."""
     text = "[2:00:00, 010, 0x1f, 1_000, 0, -3, 2.5, 1.5e3, -.5, .inf, 1e-3]"
