@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from chain_runs import DIGITS, VECTORS, Bench, Chain, short_run
+from chain_runs import DIGITS, VECTORS, Bench, short_run
 from relay.spec.run import changed
 from relay.training.no_result import no_result
-from relay.training.summary import summarise
 from results_tree import Tree
 
 pytest_plugins = ["chain_runs", "results_tree"]
@@ -72,7 +71,3 @@ def test_a_run_that_failed_by_its_summary_is_never_best(tree: Tree) -> None:
     assert (row["status"], row["standing"], row["relative_speed"]) == ("failed", None, None)
     assert row["reason"] == "all 2 repeats: the training loss is 0.25 at every step"
     assert tree.row("cpu")["standing"] == "fastest"
-
-
-def summary(chain: Chain) -> dict[str, Any]:
-    return summarise(chain.run, chain.work)

@@ -134,20 +134,6 @@ def test_another_wheel_of_that_name_is_refused_by_its_hash(tmp_path: Path, tiny:
         prepared(told(copy), tmp_path)
 
 
-def test_what_is_missing_or_unfit_is_one_line(tmp_path: Path, tiny: Path) -> None:
-    with pytest.raises(UserError, match=r"no wheelhouse at /nowhere .*--forcerun environment"):
-        prepared(told(Path("/nowhere")), tmp_path)
-    with pytest.raises(UserError, match=r"environment\.python: '/nowhere/python' is not a program on node"):
-        prepared(told(tiny, python="/nowhere/python"), tmp_path)
-    with pytest.raises(UserError, match=r"environment\.python: /bin/false does not run as Python"):
-        prepared(told(tiny, python="/bin/false"), tmp_path)
-    copy = copy_of(tiny, tmp_path)
-    requirements = copy / "requirements.txt"
-    requirements.write_text(re.sub("# Python .*", "# Python 3.9", requirements.read_text()))
-    with pytest.raises(UserError, match=r"is Python 3\.\d+, the wheelhouse is for 3\.9; name the Python that"):
-        prepared(told(copy), tmp_path)
-
-
 def test_the_nodes_disk_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
     assert node.node_disk("$SLURM_TMPDIR") == tmp_path

@@ -14,27 +14,9 @@ from relay.planning.config import load
 from relay.planning.one_gpu import Sharing
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all
-from relay.process import mps_daemon, one_gpu
-from relay.spec.setting import Shape
+from relay.process import one_gpu
 
 OLD, NEW = 22809, 23007
-TORCH = """
-import ctypes, sys, types
-version = types.SimpleNamespace(cuda="13.0")
-cuda = types.SimpleNamespace(nccl=types.SimpleNamespace(version=lambda: (2, 28, 9)))
-"""
-DDP = Shape(device="cuda", backend="nccl", devices_per_node=2)
-
-
-@pytest.fixture(autouse=True)
-def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python whose torch is a stand-in with NCCL 2.28.9, and nothing that a test before has left."""
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text(TORCH)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    for name in (one_gpu.VARIABLES, planned.NCCL, "LD_PRELOAD", *mps_daemon.FOLDERS):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(planned, "_daemon", [])
 
 
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int = NEW) -> tuple[Sharing, Path]:
@@ -43,17 +25,6 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int = NEW) 
     monkeypatch.setenv(planned.NCCL, str(tmp_path))
     monkeypatch.setenv(one_gpu.VARIABLES, "")  # put back after the test
     return planned.of_this_machine(lambda: 1, driver=True), library
-
-
-def test_a_newer_nccl_of_a_folder_lets_four_ranks_share_the_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, library = shared(tmp_path, monkeypatch)
-    assert found == Sharing(4)
-    assert one_gpu.variables(DDP) == planned.SHARING | {"LD_PRELOAD": str(library)}
-    assert planned.of_this_machine(lambda: 1, driver=False) == found  # a job, which plans the same
-    others = [Shape(device="cuda", backend="gloo", processes_per_device=2), Shape(device="cuda"), Shape(), None]
-    assert not any(one_gpu.variables(shape) for shape in others if shape)
 
 
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:

@@ -69,15 +69,6 @@ def test_what_is_struck_out_warns_of_nothing(tree: Tree) -> None:
     assert warned(tree) == {}
 
 
-def test_regression_is_compared_by_its_loss(tree: Tree) -> None:
-    for place, loss in enumerate([0.100, 0.102, 0.099, 0.5]):
-        tree.setting(
-            "ddp", SPEEDS, name=f"ddp-{place}", threads=place + 1, task="linear-random10",
-            accuracies=[None] * 3, summary={"test_loss": loss},
-        )  # fmt: skip
-    assert list(warned(tree)) == ["ddp-3"]
-
-
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_noise_is_never_warned_of(repeats: int) -> None:
     """300 comparisons of six settings: seeds that move all settings alike, and as much noise of each run's own."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from own_tasks import bound
 from preloaded import spawned
@@ -17,9 +16,7 @@ from relay.card.look import Data, look
 from relay.card.words import in_words
 from relay.equivalence.figures import apart, leaves_of
 from relay.process.ranks import Ranks
-from relay.spec.card import Card
 from relay.spec.tasks import TaskSpec
-from relay.strategies.data_parallel import Copies
 from relay.task import batches
 from relay.task.data import Resident
 from relay.training.evaluation import Evaluation
@@ -118,15 +115,6 @@ def test_what_belongs_to_no_sample_is_not_compared() -> None:
     assert batches.joined([table, table]) == table == []
     assert apart(table, table) == 0
     assert apart([], [torch.ones(1)]) == float("inf")
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_copies_of_the_model_join_along_it_too(training: bool) -> None:
-    """As the mode has it; on GPUs their outputs are gathered."""
-    card = Card(outputs_along={"outputs": 1}, training_outputs_along={})
-    copies = Copies(nn.Linear(1, 1).train(training), [], card)
-    copies.samples, copies.src_device_obj = [2, 2], torch.device("cpu")
-    assert copies.gather([torch.ones(2, 2)] * 2, 0).shape == ((4, 2) if training else (2, 4))
 
 
 @pytest.mark.slow

@@ -36,14 +36,3 @@ def test_an_interval_that_reaches_far_does_not_squeeze_the_marks(tree: Tree, axi
     drawn = axis_plot(found, "cpus_per_task", "CPUs", "images", "x") if axis else speed_plot(found, "x")
     assert drawn is not None
     assert 1000 <= max(ticks(drawn)) <= 5000
-
-
-def test_a_line_keeps_its_settings_where_cpus_and_workers_are_crossed(tree: Tree) -> None:
-    for cpus in (1, 2):
-        for workers in (1, 2):
-            both = {"cpus_per_task": cpus, "threads": cpus, "data_workers": workers}
-            tree.setting("cpu", [1000.0], name=f"c{cpus}w{workers}", loader="dataloader", **both)
-    drawn = axis_plot(results(tree), "cpus_per_task", "CPUs", "images", "x")
-    assert drawn is not None
-    names = re.findall(r">(cpu \([^<]*\))</text>", drawn)
-    assert sorted(names) == ["cpu (1 proc, dataloader, 1 worker)", "cpu (1 proc, dataloader, 2 workers)"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from plans import CPU, DDP, only, planned, strategy_folder
 from relay.planning import costs, table
-from relay.spec.run import Setting, built
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -75,18 +73,6 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
     assert rates[8, "square_root"] == pytest.approx(2 * own)
 
 
-def test_options_are_axes_with_the_strategys_defaults(tmp_path: Path) -> None:
-    folder = strategy_folder(tmp_path, "hooked", "divides=('samples',), options={'hook': 'none', 'bucket_mb': 25.0}")
-    found = planned(
-        {"strategy": "hooked", "devices_per_node": 2, "options": {"bucket_mb": [1, 50]}},
-        strategy_folders=[folder],
-    )
-    assert sorted(run.strategy.options["bucket_mb"] for run in found.runs) == [1.0, 50.0]
-    assert all(run.strategy.options["hook"] == "none" for run in found.runs)
-    assert len(found.gates) == 2  # a strategy with other options is another strategy to the gate
-    assert found.runs[0].strategy.file == str(tmp_path / "hooked.py")
-
-
 def test_what_is_asked_for_twice_runs_once() -> None:
     found = planned(CPU, CPU | {"threads": 1, "repeats": 2}, CPU | {"loader": ["resident", "resident"]})
     assert len(found.runs) == 2
@@ -128,19 +114,6 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
 
 
 # What comes out
-
-
-def test_plan_json_is_what_the_comparison_reads() -> None:
-    found = planned(DDP | {"segment": {"epochs": 10}}, {"strategy": "single_gpu"}, margin=0.05)
-    (run,) = found.runs
-    written = json.loads(json.dumps(found.to_json()))
-    assert written["margin"] == 0.05
-    assert written["runs"] == [
-        {"id": run.id, "setting": run.setting_id, "gate": found.gate(run), "segments": [220, 440]}
-        | {"reference": found.reference_of[found.gate(run)], "preflight": None}
-    ]
-    skipped = built(Setting, written["skipped"][0]["setting"])
-    assert (skipped, tuple(written["skipped"][0]["reasons"])) == (found.skipped[0].setting, found.skipped[0].reasons)
 
 
 def test_the_table_adds_up_and_fits_a_terminal() -> None:

@@ -135,16 +135,6 @@ def written(folder: Path, name: str, *findings: Finding, failed: bool = False) -
     return folder / name
 
 
-def test_the_page_answers_with_figures_and_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path, "ddp-2x2", Finding("clocks", False, "warn", "g2 is late", "tell your site"))
-    assert show(tmp_path) == 0
-    printed = capsys.readouterr().out
-    for words in ("ddp-2x2", "2×2 g1,g2", "2.13.0 cu12.8", "570.86.15", "nccl 2.26.2+cuda12.8 NET/IB,P2P", "45"):
-        assert words in printed
-    assert "warn: clocks: g2 is late\n      → tell your site" in printed
-    assert printed.splitlines()[-1].startswith("Verdict: yes")
-
-
 def test_the_page_names_what_failed_and_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fault = Finding("driver", False, "stop", "it is too old", "ask for a newer one")
     remark = Finding("libaio", False, "note", "not there", "none needed")

@@ -15,7 +15,7 @@ import yaml
 from plans import planned
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.planning.probed import batch_unit, config_text, probes, refusals, shown
+from relay.planning.probed import batch_unit, config_text, probes, refusals
 from relay.probe.job import Limits, Search, run_probe
 from relay.spec.requirements import find, read
 from short_tasks import looked, prepare_at_hand
@@ -121,17 +121,6 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
     for before, after in zip(made.settings, again.settings, strict=True):
         assert all(getattr(before.setting, name) == getattr(after.setting, name) for name in alike)
         assert (before.repeats, before.segment) == (after.repeats, after.segment)
-
-
-def test_a_setting_that_cannot_be_probed_keeps_its_batch_and_says_why() -> None:
-    made = planned({"strategy": "cpu", "global_batch_size": 48}, {"strategy": "single_gpu"})
-    (name,) = probes(made)
-    answers = {name: ANSWER | {"batch_per_device": None, "reason": "1 sample takes 300 MB, the budget is 200 MB"}}
-    again = plan(load(yaml.safe_load(config_text(made, answers, "p.yaml"))), gpus=0)
-    assert [planned_.setting.batch.global_batch_size for planned_ in again.settings] == [48]
-    told = shown(made, answers, "p.yaml").splitlines()
-    assert told[0] == f"{name} (1 × 1 cpu, fp32): 1 sample takes 300 MB, the budget is 200 MB"
-    assert told[1] == "single_gpu: skipped: single_gpu needs a GPU, device is cpu; use cpu instead"
 
 
 def test_a_probe_longer_than_its_job_is_refused_where_it_is_asked_for() -> None:

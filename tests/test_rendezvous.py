@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.schedules import SCHEDULES
 from relay.task.bound import BoundTask
-from rendezvous import Batch, Operation, stuck, written_down
+from rendezvous import stuck, written_down
 from short_tasks import task
 
 Case = tuple[str, int, dict[str, Any]]  # strategy, samples of a replica, options
@@ -72,26 +71,3 @@ def test_what_stages_send_is_received_in_the_same_kind_of_batch(processes: int, 
         if case[2].get("schedule") == "1f1b":  # the others send everything alone, but for old versions of torch
             assert any(batch.together for log in logs for batch in log), case
         assert stuck(logs) is None, case
-
-
-PAIR, THREE = (0, 1), (0, 1, 2)
-
-
-def sends(peer: int, *, size: int = 1) -> Operation:
-    """A tensor for the peer."""
-    return Operation(True, peer, (size,), torch.float32)
-
-
-def receives(peer: int, *, size: int = 1) -> Operation:
-    """A tensor of the peer's."""
-    return Operation(False, peer, (size,), torch.float32)
-
-
-def alone(operation: Operation, group: tuple[int, ...] = PAIR) -> Batch:
-    """A send or a receive by itself."""
-    return Batch(group, together=False, operations=[operation])
-
-
-def together(*operations: Operation, group: tuple[int, ...] = PAIR) -> Batch:
-    """A batch of several."""
-    return Batch(group, together=True, operations=list(operations))

@@ -82,12 +82,6 @@ class Opened:
         self.context.close()
 
 
-def names(page: Any) -> list[str]:
-    """The settings that the table shows, in its order."""
-    rows = page.locator("table.settings tbody:visible")
-    return [str(rows.nth(place).get_attribute("data-name")) for place in range(rows.count())]
-
-
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (DESK, "dark")], ids=["phone", "desk"])
 def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
     """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""
@@ -118,22 +112,3 @@ def test_the_answer_comes_first_and_is_copied(browser: Any, report: Path) -> Non
         block = [line for line in (report.with_name("recommendation.sbatch")).read_text().splitlines()
                  if line.startswith(("#SBATCH", *TO_FILL_IN)) and not line.startswith(OWN)]  # fmt: skip
         assert copied.splitlines() == block
-
-
-def test_the_table_is_sorted_by_mouse_and_keyboard(browser: Any, report: Path) -> None:
-    with Opened(browser, report, DESK) as opened:
-        page = opened.page
-        before = names(page)
-        heading = page.get_by_role("button", name="Strategy")
-        heading.focus()
-        page.keyboard.press("Enter")
-        assert names(page) == sorted(before, key=str.lower)
-        assert heading.locator("xpath=..").get_attribute("aria-sort") == "ascending"
-        page.keyboard.press("Enter")
-        assert names(page) == sorted(before, key=str.lower)[::-1]
-        page.get_by_role("button", name="Speed", exact=True).click()
-        speeds = [float(each) for each in page.locator("table.settings tbody").evaluate_all(
-            "rows => rows.map(row => row.dataset.speed).filter(Boolean)")]  # fmt: skip
-        assert speeds == sorted(speeds, reverse=True)
-        page.get_by_label("Sort by").select_option("")
-        assert names(page) == before

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import drive
-from relay.planning import costs, shapes
+from relay.planning import shapes
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
@@ -94,18 +94,6 @@ def test_a_job_that_alone_exceeds_a_limit_is_skipped_with_the_numbers(planned: P
     assert skipped.reasons[0].endswith("partition cpus: 4 nodes of a user's 2")
 
 
-def test_a_limit_that_is_not_confirmed_is_a_warning(planned: Planned) -> None:
-    said = {"gpus": 2, "cpus": 32, "confirmed": False}
-    limited = {"partitions": [CPU_NODES, GPU_NODES | {"limits": said}]}
-    found = planned(DDP | {"devices_per_node": [2, 4]}, site=limited)
-    assert {run.shape.devices for run in found.runs} == {2, 4}
-    (warning,) = [line for line in found.warnings if "of a user's" in line]
-    assert "takes 4 GPUs of a user's 2, 48 CPUs of a user's 32 in partition gpus" in warning
-    assert "or set confirmed: true to have such jobs skipped" in warning
-    assert found.site
-    assert not all_counters(found.site)  # Slurm holds back what it does not allow
-
-
 def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Planned) -> None:
     site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 8}}], "limits": {"jobs": 9, "cpus": 99}}
     found = planned(DDP | {"nodes": 2}, site=site)
@@ -134,17 +122,6 @@ def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None
 
 
 # Whole nodes
-
-
-def test_whole_nodes_count_and_cost_in_full(planned: Planned) -> None:
-    whole = {"partitions": [CPU_NODES | {"whole_nodes": True}], "limits": {"cpus": 100}}
-    found = planned(CPU, site=whole, device="cpu", runtime_minutes=60)
-    assert found.resources(found.runs[0])["user_cpus"] == 64
-    hours = 4 * 64 + 64 * 10 / 60  # run, gate, reference and spot check; the preflight's ten minutes
-    assert costs.planned(found).cpu_hours == pytest.approx(hours)
-    (warning,) = found.warnings
-    assert "uses 1 of the 64 CPUs of each node, and partition cpus gives and charges whole nodes" in warning
-    assert not planned(CPU | {"cpus_per_task": 64}, site=whole, device="cpu").warnings
 
 
 def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned) -> None:

@@ -13,7 +13,6 @@ from relay.planning import plan as plan_module
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.right_size import Requests
 from relay.planning.table import render
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -123,10 +122,3 @@ def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pyte
     assert found.more_memory(found.runs[0], 1800) == 3000
     assert found.more_memory(found.runs[0], 3000) == 3000
     assert found.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself
-
-
-def test_a_damaged_note_counts_as_none(results: Path) -> None:
-    results.mkdir()
-    for text in ("{", "[]", '{"measured": {"x": {"minutes": 1}}, "raised": {}}', '{"measured": {}}'):
-        (results / "requests.json").write_text(text)
-        assert Requests.read(results) == Requests()

@@ -65,14 +65,6 @@ def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> 
     assert len({script.frozen_name(file) for file in script.files}) == len(script.files)
 
 
-def test_a_file_that_an_option_names_is_part_of_the_run() -> None:
-    for rate in ("0.1", "0.2"):
-        Path(f"{rate}.yaml").write_text(rate)
-    asked = {"command": "python train.py {lr}.yaml", "options": {"lr": ["0.1", "0.2"]}}
-    files = sorted(run.strategy.script.files for run in planned(asked).runs)
-    assert files == [(f"{rate}.yaml", "helper.py", "train.py") for rate in ("0.1", "0.2")]
-
-
 @pytest.mark.parametrize(
     ("text", "reported", "chained"),
     [
@@ -143,33 +135,3 @@ def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
         planned({"command": "python train.py", **comparison})
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("comparisons", "told"),
-    [
-        ([{"strategy": "cpu"}, {"command": "python train.py"}], "comparisons[0].strategy: 'cpu' is not allowed beside"),
-        (
-            [{"command": "python train.py"}, {"command": "python train.py --more"}],
-            "comparisons[1].name: 'train' is that of another command already",
-        ),
-        (
-            [
-                {"command": "python train.py"},
-                {"command": "python train.py", "name": "b", "read": {"samples_per_second": "(.*)"}},
-            ],
-            "comparisons[1]: its speed is in samples, that of comparisons[0] in runs",
-        ),
-    ],
-)
-def test_comparisons_that_do_not_belong_together(comparisons: list[dict[str, Any]], told: str) -> None:
-    with pytest.raises(UserError, match="config:") as caught:
-        planned(*comparisons)
-    assert told in str(caught.value)
-
-
-def test_a_large_file_is_not_copied_with_each_run() -> None:
-    with Path("weights.bin").open("wb") as stream:
-        stream.truncate(11 * 2**20)
-    with pytest.raises(UserError, match=r"weights.bin has 11 MiB.*`links`"):
-        planned({"command": "python train.py weights.bin"})

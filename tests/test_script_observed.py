@@ -104,31 +104,6 @@ def test_a_step_or_speed_that_cannot_be_is_told(tmp_path: Path, told: str) -> No
     assert f"'{told}' is no number" in seen.problem
 
 
-def test_a_reader_that_fails_still_empties_the_pipe() -> None:
-    def fail(text: str, now: float) -> None:
-        raise RuntimeError(text)
-
-    pipe = io.BufferedReader(io.BytesIO(b"line\n" * 100_000))  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError):
-        Output(pipe, fail, io.StringIO()).run()
-    assert pipe.read() == b""
-
-
-def test_what_is_no_number_is_told_with_its_line(tmp_path: Path) -> None:
-    seen = observed(tmp_path, loss="loss: ?(.*)")
-    seen.line("loss:1.2.3", 1.0)
-    assert seen.problem == "read.loss: '1.2.3' is no number, in the line 'loss:1.2.3'"
-
-
-def test_a_pattern_that_matches_nothing_is_told_with_the_last_lines(tmp_path: Path) -> None:
-    seen = observed(tmp_path, samples_per_second="img/s: (.*)")
-    for number in range(20):
-        seen.line(f"line {number}", float(number))
-    assert seen.missing() == "read.samples_per_second: the pattern 'img/s: (.*)' matches nothing in the output"
-    assert seen.shown().splitlines()[-1] == "| line 19"
-    assert len(seen.shown().splitlines()) == 9
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(report.PLACE, str(tmp_path / "report"))
@@ -156,15 +131,6 @@ def test_a_line_in_a_loop_reports_its_samples(place: Path, monkeypatch: pytest.M
     seen, blocks = reported(place)
     assert speed(blocks) == pytest.approx(16)
     assert (seen.step, seen.missing()) == (5, "")
-
-
-def test_only_the_first_rank_reports_and_nobody_without_a_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    report.step(samples=8)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv(report.PLACE)
-    report.step(samples=8)
-    assert not (place / "report").exists()
 
 
 def test_a_chain_that_goes_on_and_has_nothing_left_to_do_has_told_enough(place: Path) -> None:
@@ -205,8 +171,3 @@ def test_the_log_of_gigabytes_is_bounded_and_keeps_its_end() -> None:
     assert len(log) < MOST_BYTES + 2 * END_LINES * 1024
     assert log.endswith("the end\n")
     assert "MiB of output are left out here" in log
-
-
-def test_progress_bars_and_broken_text_are_lines() -> None:
-    lines, _ = read(b"10%\r20%\r\nloss \xff\nlast")
-    assert lines == ["10%", "20%", "loss �", "last"]

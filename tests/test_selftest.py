@@ -14,7 +14,6 @@ import yaml
 
 from relay.base.ending import FAULT, INTERRUPTED, Ending
 from relay.base.files import write_json
-from relay.equivalence.verdict import ALONG
 from relay.planning import selftest
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -65,15 +64,6 @@ def test_each_number_of_gpus_has_its_gates_and_a_reason_for_each_other(gpus: int
     for gate in whole.gates.values():  # each has all that its job is asked for
         assert whole.references[whole.reference_of[gate.id]].task == gate.task
         assert whole.preflight(gate) in whole.preflights
-
-
-def test_a_config_of_ones_own_is_tested_alone(tmp_path: Path) -> None:
-    settings = SimpleNamespace(configfiles=[tmp_path / "mine.yaml"])
-    assert not selftest.chosen(settings, ROOT, ["snakemake", "ddp"])
-    assert selftest.chosen(settings, ROOT, ["snakemake", "selftest"])
-    assert settings.configfiles == [ROOT / selftest.CONFIG, tmp_path / "mine.yaml"]
-    assert selftest.further(settings, ROOT) == []
-    assert selftest.chosen(settings, ROOT, [])  # in a job, which gets the same files
 
 
 # What is right
@@ -130,22 +120,6 @@ def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -
         in worked
     )
     assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
-
-
-def test_while_it_runs_the_page_says_so_and_tells_what_is_there(tmp_path: Path) -> None:
-    """Also of a gate that another one's processes have judged, whose own job is still to come."""
-    first, second = list(made().gates.values())[:2]
-    parts = [{"name": "algorithm: losses", "figure": 1e-15, "limit": 1e-9, "passed": True}]
-    write_json(tmp_path / f"equivalence/gates/{first.id}/{ALONG}", {"parts": parts, "problems": []})
-    found = [Records(tmp_path, {}).of_gate(gate) for gate in (first, second)]
-    page.write(found, tmp_path, "somewhere", tmp_path / "page.md", running="3 of 9 jobs done")
-    text = (tmp_path / "page.md").read_text()
-    title = "# Self-test of somewhere: 1 worked\n\n"
-    assert text.startswith(f"{title}**This page is not complete.** Still running: 3 of 9 jobs done.\n")
-    assert first.id in text
-    assert second.id not in text
-    page.write(found, tmp_path, "somewhere", tmp_path / "page.md")
-    assert "not complete" not in (tmp_path / "page.md").read_text()
 
 
 def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:

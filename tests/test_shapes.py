@@ -82,50 +82,10 @@ def test_replicas_on_one_device_share_it_without_nccl(planned: Any) -> None:
     assert (given["tasks"], given["cpus_per_task"]) == (4, 3)  # a GPU's 12 CPUs among its processes
 
 
-def test_the_site_says_whom_to_charge_and_to_mail(planned: Any) -> None:
-    site = {"account": "def-someone", "qos": "high", "constraint": "ib", "reservation": "course"}
-    site |= {"mail_user": "someone@example.org", "mail_type": ["END", "FAIL"]}
-    given = asked(planned({"strategy": "cpu"}, site=site))
-    assert (given["slurm_account"], given["qos"], given["constraint"]) == ("def-someone", "high", "ib")
-    assert given["slurm_extra"].split()[1:] == [
-        *("--reservation=course", "--mail-type=END,FAIL", "--mail-user=someone@example.org")
-    ]
-
-
 def test_auto_is_settled_by_the_site_and_not_by_this_machine(planned: Any) -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2}
     assert planned(ddp).runs[0].shape.device == "cuda"
     assert planned(ddp, site={"partitions": [CPU_NODES]}).runs[0].shape.device == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("comparison", "reason"),
-    [
-        ({"devices_per_node": 8}, "8 GPUs per node of 4"),
-        ({"devices_per_node": 2, "cpus_per_task": 30}, "60 CPUs per node of 48"),
-        ({"nodes": 16, "devices_per_node": 4}, "16 nodes of 8"),
-        ({"nodes": 2, "launcher": "spawn"}, "launcher spawn works on one node only, nodes is 2"),
-        (
-            {"devices_per_node": 2, "processes_per_device": 2},
-            "ddp has one process per device, processes_per_device is 2",
-        ),
-    ],
-)
-def test_what_the_site_does_not_have_is_skipped_with_the_numbers(
-    planned: Any, comparison: dict[str, Any], reason: str
-) -> None:
-    found = planned({"strategy": "ddp", **comparison})
-    assert not found.runs
-    assert reason in found.skipped[0].reasons[0]
-
-
-def test_what_is_missing_is_told_once_and_only_of_what_is_used(planned: Any) -> None:
-    site = {"account_required": True, "partitions": [CPU_NODES, GPU_NODES | {"max_minutes": None}]}
-    on_cpus = planned({"strategy": "cpu"}, site=site, device="cpu").unready
-    assert [line.split(": ")[1] for line in on_cpus] == ["account"]
-    on_gpus = planned({"strategy": "single_gpu"}, site=site).unready
-    assert ["max_minutes of partition gpus: missing" in line for line in on_gpus] == [False, True]
-    assert "runtime_minutes: 121 is over the 120" in planned({"strategy": "cpu"}, runtime_minutes=121).unready[0]
 
 
 def test_the_account_is_no_part_of_a_run_but_the_site_is(planned: Any) -> None:

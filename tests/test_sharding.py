@@ -22,23 +22,6 @@ from relay.strategies.base import Strategy
 from sharded import SAMPLES, Given, batch, bound, built, of_task, prepared
 
 
-def _memory(ranks: Ranks, folder: Path) -> None:
-    for name, task_name in (("fsdp", "gpt-tiny"), ("tensor_parallel", "gpt-tiny"), ("expert_parallel", "gpt-moe-tiny")):
-        task = of_task(task_name, folder)
-        strategy = built(name, ranks, task)
-        strategy.train_step(batch(task, strategy))
-        whole = sum(p.nbytes for p in task.model().parameters())
-        local = [p.to_local() if isinstance(p, DTensor) else p for p in strategy.model.parameters()]
-        stored = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
-        assert sum(stored.values()) <= 0.6 * whole, name
-
-
-@pytest.mark.slow
-def test_a_shard_is_no_view_of_the_whole(tmp_path: Path) -> None:
-    """The bytes of a shard tell nothing where it keeps the memory of what it was cut from."""
-    spawned(_memory, 2, prepared("gpt-tiny", tmp_path))
-
-
 def _summed(ranks: Ranks) -> None:
     """`replicate` and `fully_shard` ask for sums where the backend is taken to have no averages."""
     operations, real = [], dist.all_reduce

@@ -16,7 +16,6 @@ import pytest
 
 from chain_runs import Bench, Chain
 from checkpointed import Training, filled, names
-from relay.base import ending
 from relay.base.errors import UserError
 from relay.base.files import read_json, write_json
 from relay.base.lock import exclusive
@@ -156,14 +155,6 @@ def test_the_declared_start_is_kept_twice(begun: Chain) -> None:
         attempt(begun, 3)
 
 
-def test_a_damaged_note_of_what_was_adopted_is_one_message(bench: Bench) -> None:
-    made = bench.chain("results")
-    made.work.mkdir(parents=True)
-    (made.work / "adopted.json").write_text("{")
-    with pytest.raises(UserError, match=r"adopted.json: is damaged; delete .*, and adopt the checkpoint again"):
-        attempt(made)
-
-
 @pytest.mark.slow
 def test_a_run_whose_chain_is_lost_adopts_no_other_checkpoint(begun: Chain) -> None:
     """That would remove its own."""
@@ -192,14 +183,6 @@ def test_a_damaged_fault_is_none(tmp_path: Path, harm: Callable[[Path], None]) -
         harm(each)
     assert faults.told(tmp_path) == []
     assert faults.recorded(tmp_path) is None
-
-
-def test_a_damaged_end_of_a_job_is_no_word(tmp_path: Path) -> None:
-    path = ending.beside(tmp_path / "job.log")
-    write_json(path, {"status": 1, "what": "it failed"})
-    assert ending.read(tmp_path / "job.log") == ending.Ending(1, "it failed")
-    DAMAGES["cut"](path)
-    assert ending.read(tmp_path / "job.log") is None
 
 
 @pytest.mark.slow

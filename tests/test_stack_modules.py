@@ -74,14 +74,6 @@ def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch)
         node.interpreter(asked, Path("/tmp"))
 
 
-def test_the_login_node_builds_with_all_of_them(tmp_path: Path) -> None:
-    site = load_site(str(site_file(tmp_path, environment={"mode": "wheels"})), ROOT)
-    assert login_node.modules_of_build(site, "lightning-0123456789ab") == ["python/3.11", "cuda/12.2", "gcc"]
-    assert login_node.modules_of_build(load_site(str(site_file(tmp_path)), ROOT), "lightning") == []
-    assert login_node.modules_of_build(site, "torch") == []
-    assert login_node.load_command([]) == ""
-
-
 @pytest.mark.slow
 def test_real_modules_are_loaded_by_it(tmp_path: Path) -> None:
     slurm_packages.require({"modulecmd": "environment-modules"})

@@ -110,20 +110,6 @@ def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     assert "40% of the training is done" in page.whole([found])
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "expected"),
-    [("RUNNING", "None", ("running", "")), ("PENDING", "Priority", ("queued", "Priority"))],
-)
-def test_slurms_queue_says_what_runs_and_what_waits(folder: Folder, state: str, reason: str, expected: Any) -> None:
-    mine, other = a_run(1), a_run(11)
-    job = QueuedJob("7", "relay_1", state, "/here", f"rule_segment_wildcards_{mine.id}_200", reason)
-    without = QueuedJob("8", "something", "RUNNING", "/here", "", "None")
-    queue = queued([job, without])
-    found = folder.standing(mine, queue)
-    assert (found.state, found.why) == expected
-    assert folder.standing(other, queue).state == "to do"
-
-
 def test_a_run_that_failed_says_why(folder: Folder) -> None:
     diverged, broken = a_run(1), a_run(2)
     folder.write(f"runs/{diverged.id}/summary.json", {"status": "failed", "reason": "the loss is not finite"})
@@ -133,16 +119,6 @@ def test_a_run_that_failed_says_why(folder: Folder) -> None:
         ("failed", "the loss is not finite"),
         ("failed", "no such layer"),
     ]
-
-
-@pytest.mark.parametrize("lines", ['{"start": 0, "time": "x", "blocks": [[0]]}', "\x00\xff"])
-def test_damaged_records_tell_nothing(folder: Folder, lines: str) -> None:
-    run = a_run()
-    path = attempts.attempt_path(folder.results / "checkpoints" / run.id, 1)
-    path.parent.mkdir(parents=True)
-    path.write_text(f'{lines}\n{{"time": 1, "blocks": [[0, 0, 0, 0]]}}\n')
-    found = folder.standing(run)
-    assert (found.state, found.step, found.samples_per_second) == ("to do", 0, None)
 
 
 def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:

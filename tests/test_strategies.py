@@ -20,7 +20,7 @@ from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.spec import requirements
-from relay.spec.requirements import BUILT_IN, DIVISIBLE
+from relay.spec.requirements import DIVISIBLE
 from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
 from relay.task.batches import Batch
@@ -60,28 +60,6 @@ def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
         assert read == strategies.load(name).requirements, name
         assert set(read.divides) <= set(DIVISIBLE), name
         assert read.twin is None or read.twin in FILES, name
-
-
-def test_a_folder_that_is_none_and_a_name_that_is_taken_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^strategy_folders: '.*/nowhere' is not a folder$"):
-        requirements.find([tmp_path / "nowhere"])
-    (tmp_path / "ddp.py").write_text("")
-    with pytest.raises(UserError, match=rf"^strategy_folders: '{tmp_path}/ddp.py' has the name of {BUILT_IN}/ddp.py"):
-        requirements.find([tmp_path])
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "class A:\n    pass\n",
-        "requirements = Requirements()\nclass A:\n    pass\n",
-    ],
-)
-def test_a_file_without_requirements_is_refused(source: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, source)
-    with pytest.raises(UserError) as refused:
-        requirements.read(path)
-    assert str(refused.value) == f"{path}: no literal `requirements = Requirements(...)` in the strategy's class"
 
 
 @pytest.mark.parametrize(

@@ -155,17 +155,6 @@ def test_an_attempt_from_further_back_takes_away_from_all_before_it(written: Wri
     assert found["measured_steps"] == 10
 
 
-def test_attempts_that_recorded_nothing_cost_their_time(written: Written, run: Run) -> None:
-    """One that was killed before its first line, and one whose only line was cut off."""
-    written.attempt(started=0, ended=3)
-    written.attempt(started=3, ended=5, tail='{"time": 4.0, "start": 0, "ran')
-    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=5, ended=10)
-    found = written.summary(run)
-    assert found["attempts"] == 3
-    assert found["allocated_seconds"] == pytest.approx(10)
-    assert found["goodput"] == pytest.approx(0.1)
-
-
 def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(written: Written, run: Run) -> None:
     """Nobody was left to note its end; of one without a single line not even the start's second is known."""
     written.attempt(begin(), steps(0, 5) | {"time": 104.0}, started=100.0)
@@ -209,14 +198,6 @@ def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: 
     found = written.summary(changed(run, warmup_steps=1))
     assert found["data_wait_fraction"] == pytest.approx(0.375)
     assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
-
-
-def test_threads_that_shared_cpus_are_told(written: Written, run: Run) -> None:
-    """Such a figure is that of a crowded machine: four processes of two threads each on four CPUs."""
-    written.attempt(begin(0, *[FACTS] * 4), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(run)
-    assert found["reason"] == "8 threads shared 4 CPUs"
-    assert (found["threads_on_node"], found["cpus_of_node"]) == (8, 4)
 
 
 def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path: Path) -> None:

@@ -156,18 +156,6 @@ def test_layers_state_how_they_are_split() -> None:
 # The user's own plan, and what is refused
 
 
-def test_a_users_plan_is_all_that_is_split() -> None:
-    plan = of(Between(nn.ReLU()), torch.zeros(2, 4), own={"second": "row, whole"})
-    assert plan.styles == {"second": "row, whole"}
-    plan = of(Between(nn.ReLU()), torch.zeros(2, 4), own={"second": "row", "first": "column"}, ranks=None)
-    assert plan.divisible == (("columns (first)", 8),)
-
-
-def test_heads_that_ranks_do_not_divide_are_named() -> None:
-    with pytest.raises(UserError, match=r"^tensor parallelism: 3 processes do not divide 4 attention heads"):
-        of(built_in("gpt-tiny"), TEXT, ranks=3)
-
-
 def test_outputs_that_are_no_matrixs_have_no_split_classes() -> None:
     for model, inputs in (
         (UNet(), torch.zeros(2, 1, 8, 8)),

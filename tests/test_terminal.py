@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import Any
 
-import pytest
-import snakemake_executor_plugin_slurm as plugin
 from rich.text import Text
-from snakemake.logging import logger
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from relay.base.plain_text import plain_text
 from relay.driver.terminal import Terminal
-
-
-@pytest.fixture
-def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The executor on a cluster without accounting, where Slurm is left the choice of a partition."""
-    for command, script in {
-        "sacct": "echo sacct: fatal: no accounting >&2; exit 1",
-        "sinfo": "echo PARTITION",
-        **dict.fromkeys(("sacctmgr", "sshare"), "true"),
-    }.items():
-        (tmp_path / command).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / command).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    made = object.__new__(plugin.Executor)
-    made.logger, made._fallback_account_arg = logger, None
-    return made
 
 
 def test_something_may_be_done_after_each_job() -> None:

@@ -10,7 +10,7 @@ import torch
 from gate_runs import Gates, planned, shortened
 from relay.equivalence import reference
 from relay.equivalence.gate import distance
-from relay.equivalence.trial_task import Identified, TrialData, TrialTask
+from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import Trial, trials
 from relay.spec.run import Training, changed
 from relay.task import batches
@@ -115,29 +115,6 @@ def test_batch_normalisation_is_frozen_in_the_gate_and_the_verdict_says_so(gates
     assert not torch.equal(after[weight], before[weight])  # weight and bias are trained
     assert list(before) == list(BoundTask.of(data.run, data.folder).model().state_dict())
     assert task.notes == [FROZEN]
-
-
-def test_the_smooth_twin_has_the_same_parameters(gates: Gates) -> None:
-    data = data_of(gates, "lenet-digits")
-    rough, smooth = (in_trial(data, name) for name in ("own precision", "smooth twin"))
-    (batch,) = data.batches(smooth, 1, 0, 1)
-    assert _same(rough.model().state_dict(), smooth.model().state_dict())
-    with smooth.computing():
-        twin = smooth.outputs(smooth.model(), batch)
-    assert twin.shape == rough.outputs(rough.model(), batch).shape
-    assert not torch.allclose(twin, rough.outputs(rough.model(), batch))
-
-
-def test_data_are_read_as_if_nothing_were_replaced(gates: Gates) -> None:
-    """A data set's own random crops are no part of what is proven alike."""
-    data = data_of(gates, "lenet-digits")
-    task = in_trial(data, "smooth twin")
-    plain = list(data.batches(task, 2, 0, 1))
-    with task.computing():
-        within = list(data.batches(task, 2, 0, 1))
-    for one, other in zip(plain, within, strict=True):
-        assert isinstance(other, Identified)
-        assert all(torch.equal(*pair) for pair in zip(batches.leaves(one), batches.leaves(other), strict=True))
 
 
 def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from models import Decoder, UNet, encoder
-from relay.base.errors import UserError
 from relay.task import recompute
 from relay.task.calls import Readings
 from relay.task.units import blocks
@@ -42,14 +41,6 @@ def test_statistics_do_not_move_while_a_model_is_looked_at() -> None:
 
 
 # The user's own units
-
-
-def test_a_choice_that_tears_tied_weights_apart_is_told() -> None:
-    model = Decoder(tied="shared")
-    with pytest.raises(
-        UserError, match=r"^blocks: 'head.weight' is 'embed.token.weight' too, outside of 'head'; allow"
-    ):
-        blocks(model, [model.head])
 
 
 # Activations that are computed again

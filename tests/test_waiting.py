@@ -56,24 +56,6 @@ def pending(reason: str, *ids: int) -> list[WaitingJob]:
     return [WaitingJob(str(id), "PENDING", reason) for id in ids]
 
 
-def test_what_passes_by_itself_is_said_at_growing_intervals(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = pending("Priority", 1, 2) + pending("Resources", 3)
-    told = {}
-    for second in range(0, 7200, 10):
-        clock.now = 1000.0 + second
-        news.waiting(jobs)
-        told.update(dict.fromkeys(said(caplog), second))
-    assert list(told.values()) == [40, 90, 190, 390, 790, 1590, 3190, 5000, 6810]
-    first = "Waiting for Slurm to start jobs, for 40 s now: 2 PENDING (Priority), 1 PENDING (Resources)"
-    assert next(iter(told)) == first
-    news.waiting([])
-    clock.now += 5000
-    news.waiting(jobs)
-    assert said(caplog) == []  # others, which wait only now
-
-
 def test_what_needs_somebody_is_said_at_once_and_again(
     news: News, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

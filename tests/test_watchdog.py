@@ -168,20 +168,3 @@ def test_what_the_log_held_before_is_of_an_earlier_attempt(work: Path, flights: 
     told = ending.read(work / "job.log")
     assert told is not None
     assert "rank 0 waited 60 s" in told.what
-
-
-def test_of_transfers_in_a_batch_the_batch_is_judged(work: Path, flights: dict[int, bytes]) -> None:
-    """NCCL gives no events to the transfers of a batch: in a dump they never end, also where their batch did."""
-    leave(work, flights)
-    (dump,) = [each for rank, each in watchdog.dumps(work).items() if rank == 0]
-    hung = dict(dump["entries"][-1]) | {"is_p2p": True}
-
-    def entry(name: str, number: int, state: str) -> dict[str, Any]:
-        return hung | {"profiling_name": f"nccl:{name}", "p2p_seq_id": number, "state": state, "retired": False}
-
-    sent = [entry("send 0->1", 1, "scheduled"), entry("coalesced", 1, "completed")]
-    waits = [entry("send 0->1", 2, "scheduled"), entry("coalesced", 2, "started")]
-    found = {0: dump | {"entries": sent + waits}, 1: dump | {"entries": sent}}
-    told = watchdog.hang(found)
-    assert told is not None
-    assert "rank 0 waited 60 s in nccl:coalesced number 2" in told[1]

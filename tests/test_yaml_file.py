@@ -63,12 +63,3 @@ def test_numbers_are_decimal_as_they_are_written(tmp_path: Path) -> None:
         *("2:00:00", "010", "0x1f", "1_000"),
         *(0, -3, 2.5, 1500.0, -0.5, float("inf"), "1e-3"),
     ]
-
-
-def test_json_is_read_as_json_and_merge_keys_may_repeat_a_key(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text('{"rate": 1e-3}')
-    assert read(tmp_path / "x", "x") == {"rate": 0.001}
-    (tmp_path / "x").write_text("a: &a {b: 1}\nc: {<<: *a, b: 2}\n")
-    assert read(tmp_path / "x", "x") == {"a": {"b": 1}, "c": {"b": 2}}
-    (tmp_path / "x").write_text("")
-    assert read(tmp_path / "x", "x") is None
