@@ -23,6 +23,7 @@ from relay.comparison import alone
 from relay.planning import config as configs
 from relay.virtual_cluster.cluster import PACKAGES
 from results_tree import Tree, shown
+from snakemake_calls import called
 
 pytest_plugins = ["results_tree"]
 
@@ -73,15 +74,10 @@ def of(kind: str) -> list[Block]:
 
 @cache
 def rules() -> set[str]:
-    listed = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--list-rules", "--snakefile", ROOT / "Snakefile", "--quiet"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert listed.returncode == 0, listed.stderr
+    status, listed = called(["--list-rules", "--snakefile", ROOT / "Snakefile", "--quiet"], ROOT)
+    assert status == 0, listed
     strategies = {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")}
-    return set(listed.stdout.split()) | strategies
+    return set(listed.split()) | strategies
 
 
 def snakemake_takes(arguments: list[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.planning.reading import check_arguments, given_config, read_config
+from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local")]
@@ -54,9 +53,8 @@ def test_a_config_is_no_program(tmp_path: Path) -> None:
 
 def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('ran', 'w')\n")
-    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, "status", "--config", "task=theirs.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in done.stderr
+    _, printed = called([*SNAKEFILE, "status", "--config", "task=theirs.py"], tmp_path)
+    assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in printed
     assert not (tmp_path / "ran").exists()
 
 
@@ -89,10 +87,9 @@ def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_p
 def dry_run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     """Exit status of `snakemake -n`, and its lines but for Snakemake's own first ones."""
     environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, "-n", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    status, printed = called([*SNAKEFILE, "-n", *arguments], folder, environment)
     own = ("Using profile", "Config file", "Assuming unrestricted")
-    return done.returncode, [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith(own)]
+    return status, [line for line in printed.splitlines() if not line.startswith(own)]
 
 
 @pytest.mark.slow

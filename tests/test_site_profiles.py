@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from relay.slurm import allocation
 from relay.spec.partition import Partition
 from relay.spec.site import load_site
 from site_clusters import filled_in, site_nodes, written
+from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
 # Several kinds of GPU, whole nodes alone, no requests for memory; test_sites.py reads the others.
@@ -69,13 +69,12 @@ def test_profiles_and_schema_are_in_step_with_the_sites(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_ready_profile_plans(tmp_path: Path) -> None:
     name = "trillium-gpu"
-    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
-    command += ["--profile", ROOT / "profiles" / name, "--dry-run", "--config", "repeats=1"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["--snakefile", ROOT / "Snakefile", "--directory", tmp_path, "--profile", ROOT / "profiles" / name]
+    status, printed = called([*words, "--dry-run", "--config", "repeats=1"], ROOT)
+    assert status == 0, printed
     missing = load_site(name, ROOT).missing(60)
-    assert not missing or "warning: " in done.stderr, done.stderr
-    assert "segment" in done.stdout
+    assert not missing or "warning: " in printed, printed
+    assert "segment" in printed
     assert not (tmp_path / "results").exists()
 
 
