@@ -6,17 +6,20 @@ import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
 
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
 from relay.chain.signals import SIGNALS
+from relay.chain.state import State
 
 STEPS, CUT = 32, 16
 Order = Callable[[list[nn.Parameter]], list[Any]]
@@ -33,11 +36,12 @@ def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         signal.signal(number, handler)
 
 
-def trained(order: Order, stop: int | None = None) -> list[torch.Tensor]:
+def trained(order: Order, stop: int | None = None, adapt: Callable[[Any], None] = lambda _: None) -> list[torch.Tensor]:
     """The weights after a job of the training of six layers of one shape, whose optimizer has them in this order."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(6)))
     optimizer = torch.optim.AdamW(order(list(model.parameters())), lr=0.05)
+    adapt(optimizer)
     run = resume(model=model, optimizer=optimizer)
     try:
         for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(STEPS)]):
@@ -80,6 +84,14 @@ def test_other_groups_are_refused_by_the_parameters_name() -> None:
 
 
 class Numbers(Dataset[int]):
+    """Its samples, and the epoch that it was told."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def __len__(self) -> int:
         return 8
 
@@ -92,12 +104,56 @@ def within_a_batch_sampler() -> tuple[DataLoader[int], Any]:
     return DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, 2, drop_last=False)), sampler
 
 
-def test_who_draws_by_the_epoch_is_told_it_within_a_batch_sampler() -> None:
-    loader, told = within_a_batch_sampler()
+def within_a_concatenated_set() -> tuple[DataLoader[int], Any]:
+    data = Numbers()
+    return DataLoader(ConcatDataset([Numbers(), data])), data
+
+
+@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set])
+def test_who_draws_by_the_epoch_is_told_it_wherever_it_is(made: Callable[[], tuple[Any, Any]]) -> None:
+    loader, told = made()
     run = resume(model=nn.Linear(1, 1))
     run._place.epoch = 3
     list(batches(loader, run._place))
     assert told.epoch == 3
+
+
+def test_the_orders_of_two_epochs_differ_also_with_a_sampler_in_a_sampler() -> None:
+    loader, _ = within_a_batch_sampler()
+    run = resume(model=nn.Linear(1, 1))
+    seen = [batch.tolist() for _, batch in run.steps(loader, epochs=2)]
+    assert seen[:2] != seen[2:]
+
+
+def test_numpys_numbers_are_saved_as_plain_ones() -> None:
+    def by_numpy(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0]["lr"] = np.float64(0.05)
+
+    trained(list, CUT, by_numpy)
+    trained(list, None, by_numpy)
+
+
+def test_a_schedule_by_numpy_is_saved() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10))
+    optimizer.step()
+    schedule.step()
+    run = resume(model=model, optimizer=optimizer, schedule=schedule)
+    for step, _ in run.steps([1, 2]):
+        run.after(step)
+    run._lock.close()
+    again = resume(model=model, optimizer=optimizer, schedule=schedule)
+    assert again.step == 2
+
+
+def test_what_could_not_be_read_back_is_refused_by_its_name_before_it_is_saved() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = State({"model": model, "optimizer": optimizer}, resume(model=nn.Linear(1, 1))._checkpoints.ranks)
+    optimizer.param_groups[0]["since"] = datetime(2026, 1, 2, tzinfo=UTC)
+    with pytest.raises(ChainError, match=r"optimizer: its state_dict holds more than tensors and plain values"):
+        state.check()
 
 
 def test_a_save_that_fails_once_ends_nothing(
@@ -120,14 +176,30 @@ def test_a_save_that_fails_once_ends_nothing(
     assert resume(model=nn.Linear(1, 1)).step == 6
 
 
+def test_two_that_fail_end_it_with_the_disks_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("relay.chain.saving.torch.save", save)
+    run = resume(model=nn.Linear(1, 1))
+    with pytest.raises(ChainError, match=r"step 2 could not be saved: Input/output error .*; see to that disk, and"):
+        list(run.steps(range(1, 3)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_temporary_folder_too_long_for_data_workers_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Their sockets lie there; without them the training waited for ever."""
     long = tmp_path / ("x" * 110)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     run = resume(model=nn.Linear(1, 1))
-    told = r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
-    with pytest.raises(ChainError, match=told):
-        next(run.steps(DataLoader(Numbers(), 2, num_workers=1)))
+    loader = DataLoader(Numbers(), 2, num_workers=workers)
+    if workers:
+        with pytest.raises(
+            ChainError, match=r"TMPDIR=.*: \d+ characters are too many for data workers' sockets; allowed"
+        ):
+            next(run.steps(loader))
+    else:
+        assert next(run.steps(loader))[0] == 1

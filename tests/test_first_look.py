@@ -10,22 +10,48 @@ from pathlib import Path
 import pytest
 
 from relay.base.errors import UserError
-from relay.driver.first_look import parsed
+from relay.driver.first_look import check, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "workflow" / "plugins"
 HELP = "snakemake --help lists Snakemake's options"
 FILES = {
     "tab.yaml": "epochs: 1\n\tseed: 2\n",
+    "open.yaml": "epochs: [1, 2\nseed: 1\n",
+    "dashes.yaml": "---\n",
+    "empty.yaml": "",
+    "itself.yaml": "a: &a\n  b: *a\n",
+    "tab/config.yaml": "cores: 1\n\tjobs: 2\n",
+    "typo/config.yaml": "coers: 2\n",
+    "nothing/config.yaml": "",
     "mine.yaml": "epochs: 1\n",
 }
 MISTAKES = {
     "--configfile tab.yaml": "tab.yaml: line 2, column 1: is no YAML: a tab stands here; indent with spaces",
+    "--configfile open.yaml": "open.yaml: line 2, column 5: is no YAML: ",
+    "--configfile dashes.yaml": "dashes.yaml: is empty; allowed: keys and values",
+    "--configfile empty.yaml": "empty.yaml: is empty; allowed: keys and values",
+    "--configfile itself.yaml": "itself.yaml: is no YAML: Circular reference detected",
     "--configfile mine.yaml ddp": "--configfile: there is no file 'ddp'; a target has to stand before --configfile",
+    "--configfile no.yaml": "no.yaml: cannot be read: No such file or directory",
+    "--configfile tab": "tab: cannot be read: Is a directory",
+    "--config epochs": "--config: 'epochs' has no value; allowed: NAME=VALUE",
     "--config gate.steps=20": "--config: 'gate.steps' is not allowed as a name; allowed: 'gate={steps: 20}' for a key",
+    "--config =3": "--config: '' is not allowed as a name; allowed: a key of the config",
+    "--directory mine.yaml": "--directory: 'mine.yaml' is a file; allowed: a folder",
+    "--cores two": "--cores: Error parsing number of cores",
+    "--cores": "argument --cores/-c: expected one argument",
     "--touch": "--touch: is not allowed, because results are judged by what they hold; their times do not matter",
+    "--rerun-triggers code": "--rerun-triggers: is not allowed, because results are judged by what they hold; ",
     "--delete-all-output": "--delete-all-output: is not allowed, because it would leave half of each training; ",
+    "--batch all=1/2": "--batch: is not allowed, because only `comparison` has the runs as its inputs; allowed: ",
+    "--set-threads segment=x": "--set-threads: segment=x is not allowed; allowed: a whole number from 1 on",
+    "--set-resources x": f"--set-resources: not enough values to unpack (expected 2, got 1); {HELP}",
+    "--executor slrm": "argument --executor/-e: invalid choice: 'slrm' (choose from",
     "--cofigfile mine.yaml": f"option --cofigfile is unknown; did you mean '--configfile'? {HELP}",
+    "--profile typo": f"option --coers, which the profile gives, is unknown; did you mean '--cores'? {HELP}",
+    "--profile tab": "Couldn't parse config file: ",
+    "--profile nothing": "The config file doesn't appear to contain 'key: value' pairs",
     "--profile locl": "--profile: 'locl' is no folder with a config.yaml; did you mean 'profiles/local'? allowed: ",
 }
 
@@ -53,6 +79,15 @@ def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFi
 def test_a_call_without_a_mistake_is_read_as_snakemake_reads_it(folder: Path) -> None:
     given = parsed(["ddp", "-n", "--configfile", "mine.yaml", "--config", "gate={steps: 20}"])
     assert (given.targets, given.dryrun, given.config) == (["ddp"], True, ["gate={steps: 20}"])
+
+
+@pytest.mark.parametrize(("words", "more"), [("status", ["--cores", "1"]), ("status -j2", []), ("ddp", [])])
+def test_status_needs_no_number_of_cores(
+    folder: Path, words: str, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", given := ["snakemake", *words.split()])
+    check(given[1:])
+    assert sys.argv == ["snakemake", *words.split(), *more]
 
 
 def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
