@@ -17,7 +17,6 @@ from relay.task import batches
 from relay.task.bound import BoundTask
 
 CPU = torch.device("cpu")
-FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
 
 
 def trial(run: Training, name: str) -> Trial:
@@ -81,40 +80,6 @@ def test_slices_of_real_data_are_the_global_batch(gates: Gates) -> None:
         assert all(torch.equal(part, leaf) for part, leaf in zip(parts, batches.leaves(batch), strict=True))
         assert batch.ids.tolist() == data.indices(step).tolist()
         assert batches.count(batch) == data.run.batch.global_batch_size
-
-
-def test_dropout_is_off_in_the_gate_and_the_verdict_says_so(gates: Gates) -> None:
-    data = data_of(gates, "princeton-mnist")
-    task = in_trial(data, "algorithm")
-    (batch,) = data.batches(task, 1, 0, 1)
-    plain, stilled = BoundTask.of(data.run, data.folder).model().double(), task.model()
-    assert not torch.equal(plain(batch.data[0]), plain(batch.data[0]))
-    assert torch.equal(task.outputs(stilled, batch), task.outputs(stilled, batch))
-    assert torch.equal(task.outputs(stilled, batch), task.outputs(stilled.eval(), batch))
-    assert task.notes == ["dropout is switched off in the gate"]
-    assert _same(plain.state_dict(), stilled.state_dict())
-
-
-def test_batch_normalisation_is_frozen_in_the_gate_and_the_verdict_says_so(gates: Gates) -> None:
-    data = data_of(gates, "resnet18-cifar10")
-    task = in_trial(data, "algorithm")
-    model = task.model()
-    (batch,) = data.batches(task, 1, 0, 1)
-    few = batches.taken(batch, slice(2))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    statistics = [name for name in before if "running_" in name]
-    assert any(not torch.equal(before[name], torch.zeros_like(before[name])) for name in statistics)
-
-    assert model.training
-    assert torch.allclose(task.outputs(model, batch)[:2], task.outputs(model, few), rtol=0, atol=1e-12)
-    task.outputs(model, batch).square().sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    after = model.state_dict()
-    assert _same({name: before[name] for name in statistics}, {name: after[name] for name in statistics})
-    weight = statistics[0].replace("running_mean", "weight")
-    assert not torch.equal(after[weight], before[weight])  # weight and bias are trained
-    assert list(before) == list(BoundTask.of(data.run, data.folder).model().state_dict())
-    assert task.notes == [FROZEN]
 
 
 def test_a_schedule_by_epochs_moves_within_the_gate(gates: Gates) -> None:
