@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-import fake_cuda
 from planned_preflights import recorded
 from preflight_runs import says
-from relay.planning import one_gpu as planned
 from relay.planning.config import load
 from relay.planning.one_gpu import Sharing
 from relay.planning.planner import plan
 from relay.preflight.checks import check_all
 from relay.process import one_gpu
-
-OLD, NEW = 22809, 23007
-
-
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int = NEW) -> tuple[Sharing, Path]:
-    """What is decided on one GPU with an NCCL of this version in a folder that is named, and its library."""
-    library = fake_cuda.nccl(tmp_path / "unpacked", version)
-    monkeypatch.setenv(planned.NCCL, str(tmp_path))
-    monkeypatch.setenv(one_gpu.VARIABLES, "")  # put back after the test
-    return planned.of_this_machine(lambda: 1, driver=True), library
 
 
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:

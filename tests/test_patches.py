@@ -170,12 +170,6 @@ def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
     assert [job.priority for job in handed] == [3, 2, 1, 3, 2, 1]
 
 
-def test_one_thread_submits(settings: Any) -> None:
-    assert Watched(settings).executor._job_submission_executor._max_workers == 2
-    with patches.applied(settings):
-        assert Watched(settings).executor._job_submission_executor._max_workers == 1
-
-
 def submitting(settings: Any) -> Watched:
     """An executor whose job is ready for `run_job`."""
     watched = Watched(settings)

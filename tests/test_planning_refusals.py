@@ -54,12 +54,6 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
 
 
-def test_one_bad_combination_does_not_take_the_others_along() -> None:
-    found = planned(DDP | {"devices_per_node": [1, 2, 3, 4]})
-    assert sorted(run.shape.devices for run in found.runs) == [2, 4]
-    assert [skipped.setting.shape.devices_per_node for skipped in found.skipped] == [1, 3]
-
-
 # What is refused
 
 

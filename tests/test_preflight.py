@@ -17,7 +17,7 @@ from planned_preflights import FACTS, recorded
 from preflight_runs import says
 from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.preflight import job, nccl_log
+from relay.preflight import job
 from relay.preflight.checks import check_all, explain, prevent_joining
 from relay.preflight.findings import Finding
 from relay.preflight.page import page, show
@@ -101,27 +101,6 @@ def test_a_known_error_is_explained(error: str, check: str, remedy: str) -> None
     assert (found.check, found.severity) == (check, "stop")
     assert remedy in found.remedy
     assert explain("ValueError: a lost peer, or anything") is None
-
-
-NCCL_LOG = """\
-g1:71:71 [0] NCCL INFO Bootstrap : Using ib0:10.1.0.1<0>
-NCCL version 2.21.5+cuda12.4
-g1:71:90 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.1.0.1<0>
-g1:71:90 [0] NCCL INFO Using network IB
-g1:71:90 [0] NCCL INFO Channel 00/02 :    0   1   2   3
-g1:71:90 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
-g1:71:90 [0] NCCL INFO Channel 01/0 : 0[0] -> 2[0] [send] via NET/IBext_v8/0
-g1:71:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
-g1:71:90 [0] NCCL INFO Channel 01 : 0[0] -> 1[1] via SHM/direct/direct
-g1:71:90 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000
-"""
-
-
-def test_nccls_log_tells_version_ways_and_warnings() -> None:
-    told = nccl_log.parse(NCCL_LOG)
-    assert (told["version"], told["network"]) == ("2.21.5+cuda12.4", "IB")
-    assert told["via"] == {"NET/IB": 1, "NET/IBext_v8": 1, "P2P": 1, "SHM": 1}
-    assert told["warnings"] == ["Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000"]
 
 
 # The page

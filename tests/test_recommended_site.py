@@ -9,8 +9,6 @@ import pytest
 from plans import ROOT
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.slurm.batch_script import BatchScript
-from relay.spec.job import Job
 from relay.spec.site import load_site
 from results_tree import Tree
 from slurm_runs import site_file
@@ -38,10 +36,3 @@ def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
     assert tree.compare() == 0
     lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
     assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]
-
-
-def test_the_script_loads_the_modules_of_the_site_and_of_the_stack(tmp_path: Path) -> None:
-    environment = {"mode": "wheels", "modules": ["gcc/12", "cuda"], "stack_modules": ["cuda", "my mpi"]}
-    job = Job(memory_mb=100, minutes=1, partition="gpu", environment=environment)
-    script = BatchScript(name="x", job=job, jobs=1, command=["true"], folder=tmp_path, output=tmp_path / "log")
-    assert "module load gcc/12 cuda 'my mpi'" in script.render().splitlines()

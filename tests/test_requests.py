@@ -17,7 +17,7 @@ from relay.planning.planner import plan
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.site import load_site
-from relay.spec.user_limits import all_counters, beside_driver
+from relay.spec.user_limits import all_counters
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
@@ -110,17 +110,6 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
 
 
-def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None:
-    limits = {"jobs": 5, "nodes": 2, "gpus": 4, "cpus": 3}
-    found = planned(CPU, site={"partitions": [CPU_NODES | {"limits": limits}, GPU_NODES], "limits": limits})
-    assert found.site
-    left = beside_driver(found.site)
-    assert (left.limits.known, left.partitions[0].limits.known) == ({"jobs": 4, "nodes": 1, "gpus": 4, "cpus": 2},) * 2
-    assert left.partition_for("cpu", 0, 1, 60, cpus_per_node=3)[0] is None
-    assert left.partitions[1] == found.site.partitions[1]
-    assert left.file == found.site.file
-
-
 # Whole nodes
 
 
@@ -140,14 +129,3 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
         monkeypatch.setenv(name, "its")
     kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
     assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
-
-
-def test_preflights_keep_to_the_times_that_are_allowed(planned: Planned) -> None:
-    """At least the site's `min_minutes`, at most the `max_minutes` of the partition that the runs go to."""
-    for least, most, minutes in ((None, 60, 10), (5, 60, 10), (15, 60, 15), (None, 1, 1), (2, 5, 5)):
-        site = {"min_minutes": least, "partitions": [CPU_NODES | {"max_minutes": most}]}
-        found = planned(CPU, site=site, runtime_minutes=most)
-        (look,) = found.preflights.values()
-        job = found.job(look)
-        assert job
-        assert job.minutes == minutes

@@ -6,7 +6,6 @@ The driver sees none of its ends, so that the job itself counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from relay.training import job
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs"]
-
-Start = Callable[[], int]
 
 
 @pytest.fixture

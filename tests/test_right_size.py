@@ -75,14 +75,6 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
 
 
-def test_the_time_limit_is_never_more_than_declared_and_all_can_be_switched_off(results: Path) -> None:
-    before = made(results)
-    finish(results, before, before.runs[0], seconds=20.0)
-    found = made(results, memory_mb_per_node=700)
-    assert asked(found, found.runs[1]) == (NEEDED_MB, 60)  # the measured job had 1,800, and needed more than 700
-    assert asked(made(results, right_size=False), found.runs[1]) == (1800, 60)
-
-
 def test_the_drivers_jobs_come_to_the_same_and_a_finished_run_keeps_what_it_asked_for(results: Path) -> None:
     before = made(results)
     before.prepare()

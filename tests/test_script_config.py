@@ -94,21 +94,6 @@ def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "comparison", "counts"),
-    [
-        ("", {}, "runs"),
-        ("", {"read": {"samples_per_second": "([0-9]+)"}}, "samples"),
-        ("import relay\nrelay.step(samples=3)\n", {}, "samples"),
-        ("from relay.chain import resume\n", {}, "steps"),
-    ],
-)
-def test_what_a_speed_counts(text: str, comparison: dict[str, Any], counts: str) -> None:
-    Path("train.py").write_text(text)
-    run = only(**comparison)
-    assert (run.strategy.script.counts, run.task.unit) == (counts, counts)
-
-
-@pytest.mark.parametrize(
     ("comparison", "told"),
     [
         ({"command": "python nowhere.py"}, "comparisons[0].command: nowhere.py: no such file"),

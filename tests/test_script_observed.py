@@ -97,13 +97,6 @@ def test_a_number_is_read_whole(text: str, value: float) -> None:
     assert compiled("loss {number}").search("loss nan")[1] == "nan"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("told", ["nan", "-3"])
-def test_a_step_or_speed_that_cannot_be_is_told(tmp_path: Path, told: str) -> None:
-    seen = observed(tmp_path, step=r"step (\S+)")
-    seen.line(f"step {told}", 1.0)
-    assert f"'{told}' is no number" in seen.problem
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(report.PLACE, str(tmp_path / "report"))
@@ -131,17 +124,6 @@ def test_a_line_in_a_loop_reports_its_samples(place: Path, monkeypatch: pytest.M
     seen, blocks = reported(place)
     assert speed(blocks) == pytest.approx(16)
     assert (seen.step, seen.missing()) == (5, "")
-
-
-def test_a_chain_that_goes_on_and_has_nothing_left_to_do_has_told_enough(place: Path) -> None:
-    told = report.reporter()
-    assert told is not None
-    told.event("resumed", 0)
-    seen, _ = reported(place, counts="steps")
-    assert "without a single step" in seen.missing()
-    told.event("resumed", 7)
-    seen, _ = reported(place, counts="steps")
-    assert (seen.missing(), seen.saved) == ("", 7)
 
 
 def test_a_half_written_report_is_read_on(place: Path) -> None:

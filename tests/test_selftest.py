@@ -122,19 +122,6 @@ def test_what_did_not_work_stands_first_and_every_row_is_there(tmp_path: Path) -
     assert [row.what for row in page.wrong(found)] == ["fsdp", "ddp"]
 
 
-def test_a_part_that_waited_for_a_failed_one_names_it(tmp_path: Path) -> None:
-    gate = next(iter(made().gates.values()))
-    known = Records(tmp_path, {})
-    write_json(tmp_path / "logs/environment/torch.ending.json", vars(Ending(FAULT, "no such wheel")))
-    row = known.of_gate(gate, "environment/torch")
-    assert (row.outcome, row.told) == ("not run", "it waits for results/logs/environment/torch.log: no such wheel")
-    write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(FAULT, "no room")))
-    row = known.of_gate(gate, "environment/torch")
-    assert (row.outcome, row.told) == ("failed", f"no room (results/logs/gate/{gate.id}.log)")
-    write_json(tmp_path / f"logs/gate/{gate.id}.ending.json", vars(Ending(INTERRUPTED, "was killed")))
-    assert known.of_gate(gate).outcome == "not run"
-
-
 @pytest.mark.parametrize(("ok", "outcome"), [(True, "worked"), (False, "failed")])
 def test_a_part_is_as_its_record_says(tmp_path: Path, ok: bool, outcome: str) -> None:
     write_json(tmp_path / f"selftest/{RESUME}/run-1.json", {"ok": ok, "told": "as it was", "seconds": 1.0})

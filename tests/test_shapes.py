@@ -103,13 +103,6 @@ def test_other_gpus_or_other_software_are_another_run(planned: Any) -> None:
     assert planned({"strategy": "single_gpu"}, site={"node_disk": "/scratch"}).runs[0].id == first
 
 
-def test_a_preflights_name_is_its_shape_alone(planned: Any) -> None:
-    """It is an input of its runs, which Snakemake would train again after each edit of the site."""
-    (name,) = planned({"strategy": "single_gpu"}).preflights
-    for change in ({"network_interface": "ib0"}, {"node_disk": "/scratch"}, {"modules": ["cuda/12"]}):
-        assert list(planned({"strategy": "single_gpu"}, site=change).preflights) == [name]
-
-
 def test_memory_of_the_config_takes_the_place_of_the_sites(planned: Any) -> None:
     assert asked(planned({"strategy": "cpu"}, memory_mb_per_node=7000))["mem_mb"] == 7000
     too_much = planned({"strategy": "single_gpu"}, memory_mb_per_node=600_000)

@@ -75,22 +75,6 @@ def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     assert not planned(tmp_path, {}, {"strategy": "ddp", "devices_per_node": 2}).skipped
 
 
-@pytest.mark.parametrize(
-    ("says", "told"),
-    [
-        (None, "does not run as Python (No such file or directory); name the path of one, such as /usr/bin/python3.12"),
-        ("3.9", "cpu needs Python 3.11 or newer, has 3.9"),
-    ],
-)
-def test_a_python_that_is_none_or_too_old_is_told_in_the_plan(tmp_path: Path, says: str | None, told: str) -> None:
-    python = tmp_path / "python"
-    if says is not None:
-        python.write_text(f"#!/bin/sh\necho {says}\n")
-        python.chmod(0o755)
-    (skipped,) = planned(tmp_path, {"environment": {"python": str(python)}}).skipped
-    assert told in "; ".join(skipped.reasons)
-
-
 def test_an_image_that_is_not_there_stops_before_anything_is_submitted(tmp_path: Path) -> None:
     keys = {"environment": {"mode": "apptainer", "image": str(tmp_path / "torch.sif")}}
     (line,) = planned(tmp_path, keys).unready

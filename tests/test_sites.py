@@ -40,12 +40,6 @@ def site(tmp_path: Path, text: str = "", base: str = SMALL) -> Site:
     return load_site(str(file), ROOT)
 
 
-def refusal(name_or_path: str | Path) -> list[str]:
-    with pytest.raises(UserError) as caught:
-        load_site(str(name_or_path), ROOT)
-    return str(caught.value).splitlines()
-
-
 # Ready sites
 
 
@@ -104,17 +98,6 @@ def test_a_mistake_is_one_line_with_its_file(tmp_path: Path, text: str) -> None:
     (line,) = str(caught.value).splitlines()
     expected = REFUSED[text].replace('"', "'")
     assert line.replace('"', "'").replace("''", "'").startswith(f"{tmp_path}/mine.yaml: {expected}"), line
-
-
-def test_a_file_that_is_none(tmp_path: Path) -> None:
-    allowed = f"{', '.join(READY)}, or the path of a file of your own"
-    assert refusal("narwal") == [f"site: 'narwal' is unknown; did you mean 'narval'? allowed: {allowed}"]
-    assert refusal(tmp_path / "no.yaml") == [f"{tmp_path}/no.yaml: cannot be read: No such file or directory"]
-    broken = tmp_path / "broken.yaml"
-    for text in ("partitions: [", "\udcff", "- a\n- b", ""):
-        broken.write_bytes(text.encode(errors="surrogateescape"))
-        (line,) = refusal(broken)
-        assert line.startswith(f"{broken}: ")
 
 
 # Which partition

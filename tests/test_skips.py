@@ -66,17 +66,6 @@ def test_what_cannot_run_is_skipped_with_its_reason(
     assert said in reason(comparison, **config)
 
 
-def test_replicas_of_several_processes_share_the_batch_by_replica() -> None:
-    """Four processes as two pipelines: a batch of 62 has two halves, and 4 does not divide it."""
-    comparison = {
-        "strategy": "pipeline_ddp",
-        "devices_per_node": 4,
-        "options": {"schedule": "gpipe", "micro_batches": 1},
-    }
-    assert len(planned(comparison, global_batch_size=62).runs) == 1
-    assert "not divisible by 2 replicas" in reason(comparison, global_batch_size=63)
-
-
 def test_lossy_options_are_known_by_their_values() -> None:
     ddp = {"strategy": "ddp", "devices_per_node": 2, "options": {"compression": ["none", "fp16"]}}
     told = {run.strategy.options["compression"]: run.strategy.lossy for run in planned(ddp).runs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import UserDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -144,19 +143,6 @@ def test_what_users_do_with_a_tensor_dataset_is_done() -> None:
     joined = split(TensorDataset(stored), AsDict())
     for feed in (Mapped(joined, CPU), Resident(joined, CPU)):
         assert feed.fetch(STEPS[0])["numbers"].tolist() == [3, 0, 5, 1]
-
-
-class Encoded(relay.Task):
-    """A mapping of a class of its own, as tokenizers return them."""
-
-    def collate_fn(self, samples: Sequence[Any]) -> UserDict[str, torch.Tensor]:
-        return UserDict(ids=torch.stack([sample[0] for sample in samples]), mask=torch.ones(len(samples)))
-
-
-def test_a_batch_of_another_mapping_is_divided_too() -> None:
-    batch = Mapped(split(TensorDataset(torch.arange(7)), Encoded(), dtype=torch.float64), CPU).fetch(STEPS[0])
-    assert batch["mask"].dtype == torch.float64
-    assert [part["ids"].tolist() for part in batches.chunks(batch, 2)] == [[3, 0], [5, 1]]
 
 
 class Pixels(relay.Task):

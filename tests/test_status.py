@@ -121,13 +121,6 @@ def test_a_run_that_failed_says_why(folder: Folder) -> None:
     ]
 
 
-def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:
-    run = a_run()
-    folder.write(f"runs/{run.id}/summary.json", {"status": "done", "reason": ""})
-    found = folder.standing(run)
-    assert (found.state, found.step, found.steps, found.seconds_left) == ("done", 300, 300, None)
-
-
 def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) -> None:
     done, running, waits = (a_run(number) for number in (1, 2, 3))
     folder.write(f"runs/{done.id}/summary.json", {"status": "done", "reason": ""})

@@ -10,7 +10,6 @@ from chain_runs import Bench, Chain
 from own_tasks import spec
 from relay.run_folder import attempts
 from relay.run_folder.step_split import FILE, PARTS, StepSplit
-from relay.training.intervals import common, length, union, without
 from relay.training.observed_gpu import Traced, parts
 from relay.training.summary import summarise
 
@@ -107,14 +106,6 @@ def test_the_first_job_that_ends_is_observed_and_no_other(bench: Bench) -> None:
     assert found
     assert (found.attempt, found.first, found.last) == (1, 59, 65)
     assert summarise(chain.run, chain.work)["measured_steps"] == 130 - 6
-
-
-def test_intervals() -> None:
-    assert union([(3, 4), (0, 2), (1, 2.5), (5, 5)]) == [(0, 2.5), (3, 4)]
-    assert length([(0, 2), (1, 3)]) == 3
-    assert without([(0, 10)], [(1, 2), (3, 4), (9, 12)]) == [(0, 1), (2, 3), (4, 9)]
-    assert without([(0, 1)], [(0, 1)]) == []
-    assert common([(0, 5), (6, 8)], [(4, 7)]) == [(4, 5), (6, 7)]
 
 
 def kernel(name: str, begin: float, end: float, device: int | None = 0) -> Traced:

@@ -10,7 +10,6 @@ import pytest
 
 from chain_runs import short_run
 from own_tasks import spec
-from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.spec.run import Run, changed
 from relay.training.summary import summarise
@@ -180,34 +179,6 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     assert found["measured_steps"] == 6
     assert found["samples_per_second"] == pytest.approx(640)
     assert found["train_seconds"] == pytest.approx(4.6)
-
-
-def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(changed(run, warmup_steps=10))
-    assert found["reason"] == "no step after the 10 of warm-up: nothing was measured"
-    assert found["samples_per_second"] is None
-    assert found["step_seconds_median"] is None
-    assert found["data_wait_fraction"] is None
-    assert found["goodput"] == pytest.approx(0.5)
-
-
-def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: Run) -> None:
-    line = {"blocks": [[0, 1, 1.0, 1.0], [1, 2, 1.0, 0.25], [2, 4, 1.0, 0.5]], "losses": [1, 2, 3, 4]}
-    written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
-    found = written.summary(changed(run, warmup_steps=1))
-    assert found["data_wait_fraction"] == pytest.approx(0.375)
-    assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
-
-
-def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path: Path) -> None:
-    for prepare in (lambda: None, lambda: written.attempt(started=0, ended=1)):
-        prepare()
-        with pytest.raises(UserError, match=rf"run {run.id}: no records in .*delete results/runs/{run.id}"):
-            written.summary(run)
-    (tmp_path / "chain.json").unlink()
-    with pytest.raises(UserError, match="no records"):
-        summarise(run, tmp_path)
 
 
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:

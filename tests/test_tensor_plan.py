@@ -9,11 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from models import Decoder, Residual, UNet, encoder
-from relay.base.errors import UserError
+from models import Decoder, Residual, encoder
 from relay.spec.tasks import TaskSpec
 from relay.strategies._tensor_plan import TensorPlan, plan_of
-from relay.task import recompute
 from relay.task.load import task_class
 
 
@@ -128,18 +126,6 @@ def test_a_matrix_that_is_not_called_is_left_alone() -> None:
     assert styles(normed, torch.zeros(2, 4)) == {"second": "row, whole"}
 
 
-def test_a_matrix_that_is_computed_again_is_one() -> None:
-    model = Between(nn.ReLU())
-    recompute.apply(model, [("first", model.first)])
-    assert styles(model, torch.zeros(2, 4)) == {"first": "column", "second": "row"}
-
-
-def test_the_plan_has_one_order_on_all_ranks() -> None:
-    """Splitting is collective, and sets of names have another order in each process."""
-    model = Decoder()
-    assert list(styles(model, TEXT)) == [name for name, _ in model.named_modules() if name in styles(model, TEXT)]
-
-
 def test_layers_state_how_they_are_split() -> None:
     plan = of(built_in("gpt-tiny"), TEXT, ranks=4)
     block = {"query": "column", "key": "column", "value": "column", "out": "row", "up": "column", "down": "row"}
@@ -154,12 +140,3 @@ def test_layers_state_how_they_are_split() -> None:
 
 
 # The user's own plan, and what is refused
-
-
-def test_outputs_that_are_no_matrixs_have_no_split_classes() -> None:
-    for model, inputs in (
-        (UNet(), torch.zeros(2, 1, 8, 8)),
-        (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), IMAGES[..., :4]),
-    ):
-        with pytest.raises(UserError, match=r"^loss_parallel: True is not allowed; the outputs of \w+ are not those"):
-            of(model, inputs, classes_sharded=True)
