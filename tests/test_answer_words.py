@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 from relay.comparison import answer_words as words
 from relay.comparison.page_words import how_long
-from relay.comparison.wording import headlines
 from results_tree import Tree
 from test_answer import ON_GPU, answer_of, told
 
@@ -21,12 +19,6 @@ def times(factor: float) -> list[float]:
     return [factor * speed for speed in STEADY]
 
 
-def test_a_tie_at_the_same_cost_is_left_to_the_queue(tree: Tree) -> None:
-    tree.setting("cpu", STEADY)
-    tree.setting("cpu", STEADY, loader="dataloader")
-    assert words.certainty(answer_of(tree)).endswith("It costs the same: take what your queue gives first.")
-
-
 def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY)
     tree.setting("cpu", STEADY, cpus_per_task=2, threads=2)
@@ -36,17 +28,6 @@ def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY, loader="dataloader")
     found = words.certainty(answer_of(tree))
     assert found.endswith("costs the same as the recommended one. Of these, take what your queue gives first.")
-
-
-def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
-    for number in range(40):
-        tree.setting("cpu", [1000.0, 1002.0, 998.0, 1001.0, 999.0], name=f"s{number}", warmup_steps=number)
-    found = answer_of(tree)
-    assert words.certainty(found).count("cpu (") == 3
-    assert "and 36 more train equally fast" in words.certainty(found)
-    (line,) = headlines([each.row for each in found.candidates])
-    assert line.count("cpu (") == 4
-    assert "36 more" in line
 
 
 def test_doubts_are_told_apart(tree: Tree) -> None:
@@ -61,46 +42,12 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     )
 
 
-def test_many_doubts_of_many_costs_make_no_endless_answer_whatever_their_names(tree: Tree) -> None:
-    tree.setting("cpu", [1300.0, 1000.0, 1150.0])
-    for cores in range(2, 12):
-        speeds = [0.68 * cores * speed for speed in (1000.0, 1300.0, 1100.0)]
-        tree.setting("ddp", speeds, name=f"s{cores}", devices_per_node=cores, options={"hook": "{0} {x}"})
-    found = words.certainty(answer_of(tree))
-    assert found.startswith("Not certain. ")
-    assert found.count("hook={0} {x}) looks ") == 3
-    assert "more the measurements do not tell either." in found
-
-
 def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("cpu", STEADY, cpus_per_task=4)
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
     found = answer_of(tree)
     assert found.certainty == "unclear"
     assert "A GPU is worth it where an hour of it costs less than 11 hours of a CPU core" in told(found)
-
-
-def test_an_idle_gpu_is_evidence_against_it(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, cpus_per_task=4)
-    tree.setting("single_gpu", times(0.8), summary={"gpu_utilisation": 0.06}, **ON_GPU)
-    assert "Its GPUs computed 6 % of the time." in told(answer_of(tree))
-
-
-def test_a_gpu_that_costs_less_than_the_cpus_is_held_against_what_it_would_have_to_do(tree: Tree) -> None:
-    """48 cores that are five times as fast pay from 0.7 × 48 / 5 cores for a GPU on."""
-    tree.setting("cpu", STEADY, cpus_per_task=48)
-    tree.setting("single_gpu", times(0.2), **ON_GPU)
-    assert "A GPU is worth it where an hour of it costs less than 6.7 hours of a CPU core" in told(answer_of(tree))
-
-
-def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree: Tree) -> None:
-    tree.setting("cpu", times(2.5), cpus_per_task=48)
-    tree.setting("single_gpu", STEADY, **ON_GPU)
-    found = answer_of(tree)
-    assert found.best
-    assert found.best.on_gpus
-    assert told(found).count("The best setting on CPUs, cpu (1 proc, 1 thread, resident), is 2.50 times as fast") == 1
-    assert "A GPU is worth it where an hour of it costs less than 13 hours of a CPU core; here" in told(found)
 
 
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
@@ -124,19 +71,3 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     assert first == f"{found.request.jobs} jobs of 20 minutes"
     assert words.sentence(found).endswith(f", in {first}.")
     assert asked.rows[1][3] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
-
-
-def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
-    tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
-    told = words.certainty(answer_of(tree))
-    assert "Because it costs half as much, I recommend it if it is at least 0.71 times as fast." in told
-    assert "The fastest repeat of cpu (1 proc, 1 thread, resident) was 18 times as fast as its slowest." in told
-
-
-def test_a_useless_interval_is_told_in_numbers(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 2000.0], cpus_per_task=2, threads=2)
-    tree.setting("cpu", [1600.0, 700.0])
-    said = words.certainty(answer_of(tree))
-    assert re.search(r"looks 1\.34 times as fast \(between under 0\.001 and over 1,000\)", said), said
-    assert "perhaps a tenth" not in said

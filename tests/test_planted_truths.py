@@ -9,7 +9,7 @@ from planted_truths import TRUTHS, Truth, changed, found, interval
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.name)
 def test_no_planted_truth_is_answered_wrongly_with_certainty(truth: Truth) -> None:
-    said = found(truth, 4)
+    said = found(truth, 2)
     assert (said.wrong, said.unsaid) == (0, 0), said
 
 
@@ -19,8 +19,8 @@ def test_rounds_that_differ_alike_for_both_hide_no_difference() -> None:
 
 
 def test_a_day_is_called_no_change_and_a_change_of_half_is_one() -> None:
-    assert {*changed(0.05, 40)} <= {"the same", "unclear"}
-    assert {*changed(0.02, 10, days=3, ratio=0.5)} == {"slower"}
+    assert {*changed(0.02, 15)} <= {"the same", "unclear"}
+    assert {*changed(0.02, 5, days=3, ratio=0.5)} == {"slower"}
 
 
 def test_the_interval_is_that_of_clopper_and_pearson() -> None:
