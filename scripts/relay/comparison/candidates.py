@@ -163,11 +163,14 @@ class Candidate(SettingResult):
 
 
 def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
-    """From how many epochs on another candidate ends its training before the best one; None where it never does."""
+    """From how many epochs on another candidate ends its training before the best one; None where it never does.
+
+    None as well for chains of jobs, whose starts grow with the training: they take nothing once.
+    """
     if other.run.strategy.script or best.run.strategy.script or best.goal:
         return None
     (start, epoch), (other_start, other_epoch) = best.start_and_epoch, other.start_and_epoch
-    if other_epoch >= epoch * band(margin)[0] or other_start <= start:
+    if other_epoch >= epoch * band(margin)[0] or other_start <= start or not start:
         return None
     return (other_start - start) / (epoch - other_epoch)
 
