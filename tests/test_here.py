@@ -99,16 +99,6 @@ def test_gpus_are_those_that_cuda_shows(
         assert made.skipped[0].reasons == ("devices_per_node is 8, 2 GPUs can be used here",)
 
 
-def test_a_job_takes_the_drivers_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another count would be another plan, and asking takes seconds on some machines."""
-    monkeypatch.delenv(gpus.COUNTED, raising=False)
-    driver_of_gpus(tmp_path, monkeypatch, 8)
-    assert gpus.count_gpus() == 8
-    driver_of_gpus(tmp_path, monkeypatch, 4)
-    assert gpus.count_gpus(anew=False) == 8
-    assert gpus.count_gpus() == 4
-
-
 def test_without_nvidias_driver_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))

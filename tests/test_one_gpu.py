@@ -49,7 +49,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int = NEW) 
     library = fake_cuda.nccl(tmp_path / "unpacked", version)
     monkeypatch.setenv(planned.NCCL, str(tmp_path))
     monkeypatch.setenv(one_gpu.VARIABLES, "")  # put back after the test
-    return planned.of_this_machine(lambda: 1, driver=True), library
+    return planned.of_this_machine(lambda: 1), library
 
 
 def test_a_newer_nccl_of_a_folder_lets_four_ranks_share_the_gpu(
@@ -58,7 +58,6 @@ def test_a_newer_nccl_of_a_folder_lets_four_ranks_share_the_gpu(
     found, library = shared(tmp_path, monkeypatch)
     assert found == Sharing(4)
     assert one_gpu.variables(DDP) == planned.SHARING | {"LD_PRELOAD": str(library)}
-    assert planned.of_this_machine(lambda: 1, driver=False) == found  # a job, which plans the same
     others = [Shape(device="cuda", backend="gloo", processes_per_device=2), Shape(device="cuda"), Shape(), None]
     assert not any(one_gpu.variables(shape) for shape in others if shape)
 
@@ -74,12 +73,12 @@ def test_an_older_nccl_names_the_wheel_to_fetch(tmp_path: Path, monkeypatch: pyt
 def test_a_folder_without_nccl_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(planned.NCCL, str(tmp_path / "torch"))
     with pytest.raises(UserError, match=r"TORCH_RELAY_NCCL: '.*/torch' has no libnccl.so.2"):
-        planned.of_this_machine(lambda: 1, driver=True)
+        planned.of_this_machine(lambda: 1)
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_other_machines_share_nothing(gpus: int) -> None:
-    assert planned.of_this_machine(lambda: gpus, driver=True) == ALONE
+    assert planned.of_this_machine(lambda: gpus) == ALONE
 
 
 def test_ranks_of_nccl_share_and_the_rest_is_skipped_with_its_reason() -> None:

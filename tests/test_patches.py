@@ -268,6 +268,18 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, settings: Any, monkeypatch: 
         assert submit() == (["error"], ["sbatch"])
 
 
+def test_jobs_start_the_workflow_that_they_were_handed(slurm: Slurm, settings: Any) -> None:
+    executor = Watched(settings).executor
+    executor.snakefile = "/checkout/Snakefile"
+    with patches.applied(settings):
+        assert executor.get_snakefile() == "/checkout/Snakefile"
+        copy = slurm.folder.parent / "results/code/call/Snakefile"
+        copy.parent.mkdir(parents=True)
+        copy.touch()
+        assert executor.get_snakefile() == str(copy)
+    assert executor.get_snakefile() == "/checkout/Snakefile"
+
+
 def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
     assert {"executor_plugin", "executor_settings"} <= set(inspect.signature(Workflow.execute).parameters)
     source = inspect.getsource(Workflow.execute)
@@ -275,6 +287,7 @@ def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
 
 
 OF_THE_EXECUTOR = ["check_active_jobs", "sleep", "__post_init__", "run_job", "shutdown", "_report_job_error_threadsafe"]
+OF_THE_EXECUTOR += ["get_snakefile"]
 
 
 def test_all_is_put_back(settings: Any) -> None:
