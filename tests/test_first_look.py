@@ -120,12 +120,17 @@ def test_other_workflows_and_jobs_are_left_alone(folder: Path) -> None:
     assert "error: tab.yaml" not in call(folder, *job)[1]
 
 
-def test_an_environment_that_is_installed_finds_the_plugin(tmp_path: Path) -> None:
+def test_an_environment_that_is_installed_finds_the_plugin_and_offers_chains(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     for _ in range(2):
-        bootstrap.add_plugins(tmp_path / "venv")
+        bootstrap.add_own(tmp_path / "venv")
     program = "import importlib.util as u; print(u.find_spec('snakemake_logger_plugin_torch_relay').origin)"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(tmp_path / "venv" / "bin" / "python"), "-c", program]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
     assert Path(found).is_relative_to(PLUGINS)
+    mine = tmp_path / "mine.py"
+    mine.write_text("import importlib.util as u, relay.chain as c; print(c.__file__, u.find_spec('relay.spec'))")
+    chained = [str(tmp_path / "venv/bin/relay-chain"), command[0], str(mine)]
+    told = subprocess.run(chained, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(tmp_path / "venv/share/torch-relay/relay/chain/__init__.py"), "None"]

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import relay.chain
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
+from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.files import described
@@ -145,9 +145,15 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     with pytest.raises(ChainError, match=f"{changed}: after batch 4 of epoch 0 it would go on at another place; give"):
         trained(lambda: sized(3), None)
     assert "the command's words were '--batch-size 2', and are '--batch-size 3' now" in capsys.readouterr().err
+    shutil.copytree("checkpoints", "accepted")
     assert len(trained(lambda: sized(2), 6)) == 2
     assert len(trained(lambda: sized(3), None)) == 4
     assert f"{changed}\n" in capsys.readouterr().err
+    shutil.rmtree("checkpoints")
+    Path("accepted").rename("checkpoints")
+    monkeypatch.setenv(note.ACCEPT, "1")
+    seen = [[int(sample) for sample in batch] for _, batch, *_ in trained(lambda: sized(3), None)]
+    assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
 @pytest.mark.slow
@@ -618,7 +624,7 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     [
         (("--time", "soon", "true"), "time limit: 'soon' is not allowed"),
         (("--time",), "time limit: '' is not allowed"),
-        (("--tiem", "3", "true"), "--tiem 3 true: not allowed; allowed: [--time LIMIT] COMMAND"),
+        (("--tiem", "3", "true"), "--tiem 3 true: not allowed; allowed: [--time LIMIT] [--accept] COMMAND"),
         (("/no/such/program",), "/no/such/program: No such file or directory"),
     ],
 )
