@@ -76,6 +76,22 @@ REFUSED = {
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
+    "runtime_minutes: 2h": (
+        "config: runtime_minutes: '2h' is not allowed; allowed: a whole number of at least 1 "
+        "(this is text: write 120, without quotes)"
+    ),
+    "memory_mb_per_node: 4 GB": (
+        "config: memory_mb_per_node: '4 GB' is not allowed; allowed: a whole number of at least 1 or null "
+        "(this is text: write 4096, without quotes)"
+    ),
+    "comparisons: [{strategy: cpu, learning_rate: [0.1, 0.2]}]": (
+        "config: comparisons[0].learning_rate: [0.1, 0.2] is not allowed here; "
+        "allowed: beside `comparisons`, one for all of them"
+    ),
+    "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
+        "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
+        "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
+    ),
     "gate: {seeds: 2}": "config: gate.seeds: 2 has an unknown key; did you mean 'seed'? allowed: seed, steps",
     "comparisons: [{strategy: cpu, segment: {foo: 2}}]": (
         "config: comparisons[0].segment.foo: 2 has an unknown key; allowed: epochs, minutes, steps"

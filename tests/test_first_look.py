@@ -120,6 +120,13 @@ def test_other_workflows_and_jobs_are_left_alone(folder: Path) -> None:
     assert "error: tab.yaml" not in call(folder, *job)[1]
 
 
+def test_a_list_begins_with_the_targets_for_users(capsys: pytest.CaptureFixture[str]) -> None:
+    check(["--cores", "1", "--list"])
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "snakemake --profile profiles/local            the whole comparison of config/config.yaml"
+    assert told[-1] == "all rules:"
+
+
 def test_an_environment_that_is_installed_finds_the_plugin_and_offers_chains(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
     for _ in range(2):
