@@ -485,7 +485,11 @@ WARNINGS = {
         changed("self.second(F.relu(self.first(inputs)))", "self.second(F.relu(self.first(inputs)).detach())"),
         "first.weight, first.bias got no gradient",
     ),
-    "a misspelt attribute": (changed(MORE, MORE + "    global_batchsize = 8\n"), "did you mean 'global_batch_size'"),
+    "a misspelt attribute": (
+        # `block` is near `blocks`, and used: it is an option
+        changed(MORE, MORE + "    global_batchsize, block = 8, 4\n    half = property(lambda self: self.block / 2)\n"),
+        "did you mean 'global_batch_size'",
+    ),
     "a misspelt method": (
         changed(MORE, MORE + "\n    def metric(self, outputs, batch):\n        return {}\n\n"),
         "metric is no method of relay.Task, and nothing in the file calls it; did you mean 'metrics'?",
