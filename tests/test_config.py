@@ -84,6 +84,10 @@ REFUSED = {
         "config: memory_mb_per_node: '4 GB' is not allowed; allowed: a whole number of at least 1 or null "
         "(this is text: write 4096, without quotes)"
     ),
+    "comparisons: [cpu]": (
+        "config: comparisons[0]: 'cpu' is not allowed; allowed: a block with the keys strategy, nodes, "
+        "devices_per_node, processes_per_device, cpus_per_task, threads, interop_threads, launcher and others"
+    ),
     "comparisons: [{strategy: cpu, learning_rate: [0.1, 0.2]}]": (
         "config: comparisons[0].learning_rate: [0.1, 0.2] is not allowed here; "
         "allowed: beside `comparisons`, one for all of them"

@@ -23,6 +23,7 @@ LOOK_ALIKES = (
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
 )
 
+MOST_KEYS = 8  # of a block that a line names
 # What people write behind numbers, by what the names of keys hold.
 UNITS = {
     "minutes": {"d": 1440.0, "h": 60.0, "m": 1.0},
@@ -86,7 +87,8 @@ def describe(schema: Schema, whole: Schema) -> str:
         return f"{exactly}, each {items}"
     if kind == "object":
         keys = schema.get("properties")
-        return f"a block with the keys {', '.join(keys)}" if keys else "a block of names and values"
+        named = ", ".join([*(keys or ())][:MOST_KEYS]) + (" and others" if keys and len(keys) > MOST_KEYS else "")
+        return f"a block with the keys {named}" if keys else "a block of names and values"
     if schema.get("pattern", "").endswith(r"\.py$"):
         return "a file of your own (.py)"
     if "pattern" in schema:
