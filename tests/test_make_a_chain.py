@@ -156,6 +156,15 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
+def test_what_an_open_umask_has_made_is_gone_on_with() -> None:
+    before = os.umask(0)
+    try:
+        parts = [len(trained(lambda: DataLoader(Numbers(), 2), stop)) for stop in (4, None)]
+    finally:
+        os.umask(before)
+    assert parts == [4, 8]
+
+
 @pytest.mark.slow
 def test_batches_that_were_trained_are_not_read_again() -> None:
     read: list[int] = []
