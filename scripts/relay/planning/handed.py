@@ -6,7 +6,6 @@ their runs. Only one driver at a time works on a folder, and it waits for the jo
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 from pathlib import Path
@@ -26,7 +25,8 @@ WORKFLOW = ("Snakefile", "workflow", "scripts", "config", "envs")
 
 def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
     """Write down a call's plan for its jobs. Those on nodes run a copy of the workflow, and read no config of today."""
-    partial = FOLDER.with_name(f".{FOLDER.name}.{os.getpid()}")
+    partial = FOLDER.with_name(f".{FOLDER.name}")
+    remove(partial)  # of a driver that was killed
     make_own(partial)
     if plan.site:
         for name in WORKFLOW:
