@@ -206,7 +206,8 @@ def run_pip(
 
 def show_progress(line: str) -> None:
     """Tells what takes long of what pip says: files of a megabyte and more, builds, and the installation."""
-    if found := re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line):
+    found = re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line)
+    if found:
         say(f"      downloading {found[1]} ({found[2]})")
     elif line.startswith("Installing collected packages: "):
         count = line.count(",") + 1
