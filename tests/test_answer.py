@@ -211,6 +211,14 @@ def test_who_ends_the_whole_training_first_is_recommended_and_beyond_which_lengt
     assert line.startswith("For more than 460 epochs, ")  # 591 s, by the 1.28 s that each takes less
 
 
+def test_a_chain_has_no_start_that_it_takes_once(tree: Tree) -> None:
+    """Its jobs begin as often as it needs: for fewer epochs it takes a start as well."""
+    tree.setting("cpu", [110.0, 110.2, 109.8], name="one-job", threads=2, summary=QUICK_TO_START)
+    tree.setting("cpu", [80.0, 80.2, 79.8], name="chain", summary=QUICK_TO_START | {"attempts": 2})
+    tree.rules = {"epochs": 600}
+    assert "would end first" not in told(answer_of(tree))
+
+
 def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
     """An epoch of 22 steps takes 12.8 s, or 14.08 s: 591 s of a start are made up for by 462 epochs."""
     tree.setting("cpu", [110.0, 110.2, 109.8], name="slow", threads=2, summary=SLOW_TO_START | {"train_seconds": 12.0})

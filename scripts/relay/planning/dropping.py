@@ -7,9 +7,7 @@ Both repeats of both settings have to show it, so that one that was disturbed dr
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from relay.planning.plan import Plan
 
 ROUNDS = 2  # by which it is decided
-DROPPED = "TORCH_RELAY_DROPPED"  # the driver's decision, for the processes that plan again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +60,13 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
     return found
 
 
-def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) -> None:
+def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
     """Leave the repeats of clearly slower settings out of a plan, but for those that have begun.
 
-    `names` gives the settings' names by their ids. `driver`: whether this process decides. Others do as the driver of
-    their call has decided.
+    `names` gives the settings' names by their ids.
     """
-    if driver:
-        os.environ.pop(DROPPED, None)
-        factor = plan.config.drop_slower_than
-        slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
-    else:
-        slower = json.loads(os.environ.get(DROPPED, "{}"))
+    factor = plan.config.drop_slower_than
+    slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
     kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or _begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
@@ -82,8 +74,6 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) ->
     plan.dropped = {setting: why for setting, why in slower.items() if setting in left_out}
     counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
     plan.settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
-    if driver and plan.dropped:
-        os.environ[DROPPED] = json.dumps(plan.dropped)
 
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
