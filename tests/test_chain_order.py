@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, D
 
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
-from relay.chain.signals import SIGNALS
+from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.state import State
 
 STEPS, CUT = 32, 16
@@ -31,6 +31,7 @@ def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)  # it would end the tests' own process
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -112,12 +112,16 @@ def _status(
         raise ChainError(f"{words[0]}: {error.strerror}") from None
     started.append(command)
     pass_on()  # a signal that came before there was a command
-    while (status := _ended(command, MEANWHILE_SECONDS if meanwhile else None)) is None:
+    ordered_at = None
+    while (status := _ended(command, MEANWHILE_SECONDS)) is None:
         meanwhile and meanwhile()
+        ordered_at = ordered_at or (time.monotonic() if signalled else None)
+        if ordered_at and time.monotonic() - ordered_at >= float(_SHUTDOWN[1]):  # torchrun ends its processes so, too
+            os.killpg(command.pid, signal.SIGKILL)
     return (128 - status if status < 0 else status), bool(signalled)
 
 
-def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
     """A command's status, or None where it still runs after so many seconds."""
     try:
         return command.wait(seconds)

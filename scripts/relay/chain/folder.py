@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from .errors import ChainError
+from .errors import ChainError, say
 from .files import described, remove, sync, write_json
 
 KEPT = 2
@@ -64,6 +64,11 @@ class Folder:
         """The steps of which a checkpoint is there, damaged or not; the newest first."""
         found = (place.name.removeprefix("step-") for place in self.path.glob("step-*"))
         return sorted((int(number) for number in found if number.isdecimal()), reverse=True)
+
+    def reached(self) -> int:
+        """The step of the newest sound checkpoint; 0 where there is none. It waits for another process as `open`."""
+        with self.open():
+            return next((step for step in self.steps() if damage(self.place(step)) is None), 0)
 
     def place(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
@@ -170,3 +175,23 @@ def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | N
 def whole(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The files of all ranks, as one mapping."""
     return {name: told for each in files for name, told in each.items()}
+
+
+def newest_sound(places: Sequence[Path], script: str, world_size: int, remedy: str) -> Path | None:
+    """The first sound one of checkpoints, the newest first; None where there is none at all.
+
+    Says what is passed over. Raises ChainError where none is sound, and for one of another script or number of
+    processes, with the `remedy` for that.
+    """
+    for place in places:
+        step = place.name.rpartition("-")[2]
+        if problem := damage(place):
+            say(f"the checkpoint of step {step} is passed over: {problem}")
+            continue
+        if wrong := of_another(manifest(place), script, world_size):
+            raise ChainError(f"{place} {wrong}; {remedy}")
+        say(f"goes on from step {step} ({place})")
+        return place
+    if places:
+        raise ChainError(f"{places[0].parent}: no checkpoint is sound; remove the folder to start at step 0")
+    return None

@@ -32,7 +32,7 @@ from . import note
 from .agreement import Agreement
 from .errors import ChainError, Stopped, say, tell_in_one_line
 from .files import described
-from .folder import Folder, damage, manifest, of_another
+from .folder import Folder, manifest, newest_sound
 from .generators import generators
 from .lightning_loader import Loader
 from .place import Place, own_generators
@@ -40,6 +40,7 @@ from .ranks import Ranks
 from .report import reporter
 from .signals import Interruption
 from .time_limit import end_time
+from .workers import prepare
 
 CHECKPOINT = "trainer.ckpt"
 
@@ -65,7 +66,7 @@ class ChainCallback(Checkpoint):
         self.folder = Folder(Path(folder))
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name
-        self._interruption = Interruption()
+        self._interruption = Interruption(saved=lambda: self._saved)
         self._ranks: Ranks | None = None
         self._lock: Any = None  # held as long as the process lives
         self._found: Path | None = None
@@ -87,26 +88,15 @@ class ChainCallback(Checkpoint):
         self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
-        step = ranks.of_first(lambda: self._newest(ranks.world_size))
-        self._found = None if step is None else self.folder.place(step)
-        return None if self._found is None else str(self._found / CHECKPOINT)
-
-    def _newest(self, world_size: int) -> int | None:
-        steps = self.folder.steps()
-        for step in steps:
-            place = self.folder.place(step)
-            if problem := damage(place):
-                say(f"the checkpoint of step {step} is passed over: {problem}")
-                continue
-            if wrong := of_another(manifest(place), self._script, world_size):
-                raise ChainError(f"{place} {wrong}; give another folder")
-            say(f"goes on from step {step} ({place})")
-            if told := reporter():  # now: the Trainer calls nobody where no step is left
-                told.event("resumed", step)
-            return step
-        if steps:
-            raise ChainError(f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0")
-        return None
+        places = [self.folder.place(step) for step in self.folder.steps()]
+        self._found = ranks.of_first(
+            lambda: newest_sound(places, self._script, ranks.world_size, "give another folder")
+        )
+        if self._found is None:
+            return None
+        if told := reporter():  # now: the Trainer calls nobody where no step is left
+            told.event("resumed", int(self._found.name.rpartition("-")[2]))
+        return str(self._found / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
@@ -141,6 +131,8 @@ class ChainCallback(Checkpoint):
 
     def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
+        for each in combined.flattened:
+            prepare(each)
         self._loaders = [Loader(each, trainer) for each in combined.flattened]
         for loader, its_place, its_generators in zip(
             self._loaders, own.get("places", ()), own.get("own", ()), strict=False
