@@ -485,8 +485,24 @@ def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
 
 
 def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
-    """Slurm's SIGUSR1 comes to all processes of a job; torchrun knows none but SIGTERM."""
-    assert chain_command.main(["sh", "-c", "kill -USR1 $$; exit 3"]) == 3
+    """Slurm's SIGUSR1 or 2 comes to all processes of a job; torchrun knows none but SIGTERM."""
+    assert chain_command.main(["sh", "-c", "kill -USR1 $$; kill -USR2 $$; exit 3"]) == 3
+
+
+@pytest.mark.parametrize("told", ["#SBATCH --time=5 --array=0-3", "#SBATCH -a 1,2%1"])
+def test_an_array_is_refused_of_which_each_job_would_submit_an_array(told: str) -> None:
+    Path("job.sh").write_text(f"#!/bin/sh\n{told}\nrelay-chain python train.py -a 3\n")
+    with pytest.raises(ChainError, match=r"(--array=0-3|-a 1,2%1): each job of an array would submit an array"):
+        sbatch.main(["job.sh"])
+
+
+def test_checkpoints_are_the_users_own_whatever_the_umask_is() -> None:
+    before = os.umask(0)
+    try:
+        saved(2)._lock.close()
+        assert saved(2).step == 2
+    finally:
+        os.umask(before)
 
 
 def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> None:
@@ -527,7 +543,8 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     ("told", "words", "variable", "refused"),
     [
         ("#SBATCH --export=NONE", [], "", "--export=NONE"),
-        ("#SBATCH --export NIL", [], "", "--export NIL"),
+        ("#SBATCH --time=5 --export NIL", [], "", "--export NIL"),
+        ("", ["--export", "NONE"], "", "--export NONE"),
         ("", ["--export=HOME"], "", "--export=HOME"),
         ("", [], "NONE", "SBATCH_EXPORT=NONE"),
         ("#SBATCH --export=NONE", ["--export=ALL,A=1"], "NONE", ""),

@@ -24,7 +24,7 @@ relay-chain sbatch [--jobs N] job.sh    submit job.sh, which calls relay-chain; 
 """
 
 MEANWHILE_SECONDS = 60.0
-STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
 _SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
@@ -130,10 +130,11 @@ def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def _end_with_parent() -> None:
-    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1.
+    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1 and 2.
 
-    Slurm may send that to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
+    Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
     """
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -80,11 +80,12 @@ class Folder:
 
     @staticmethod
     def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Make a checkpoint's files durable, and write its manifest. Raises OSError."""
+        """Make a checkpoint's files durable and its user's own, and write its manifest. Raises OSError."""
         for name in files:
             sync(place / name)
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
         for each in [*place.rglob("*"), place]:
+            each.chmod(each.stat().st_mode & ~stat.S_IWOTH)  # whatever the umask is: it would not be read again
             if each.is_dir():
                 sync(each)
 

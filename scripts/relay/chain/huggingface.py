@@ -73,6 +73,8 @@ class ChainCallback(TrainerCallback):
         """Begin to watch for signals and the time."""
         if args.save_total_limit == 1:
             raise ChainError("save_total_limit=1: the older checkpoint has to stay until the newer is sealed; give 2")
+        if args.save_only_model:
+            raise ChainError("save_only_model=True: the next job would begin with a new optimizer; leave it out")
         ranks = self._join()
         prepare(kwargs.get("train_dataloader"))
         self._interruption.watch()

@@ -99,9 +99,11 @@ def within(loader: Any) -> list[Any]:
         if any(each is other for other in found):
             continue
         found.append(each)
-        held = [*getattr(each, "__dict__", {}).values(), *(getattr(each, name, None) for name in HOLDING)]
+        held = list(getattr(each, "__dict__", {}).values())
         held += [one for several in held if type(several) in (list, tuple) for one in several[:MOST_HELD]]
         unread += [one for one in held if isinstance(one, FEEDING) or hasattr(one, "set_epoch")]
+        # What has one of these names feeds the loader, whatever it is.
+        unread += [one for name in HOLDING if (one := getattr(each, name, None)) is not None]
     return found
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from . import note
 from .errors import STOPPED, say
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
 NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
 LAST_SECONDS = 60.0  # from the order to end until the last resort, unless two saves and a step take longer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,12 +68,15 @@ class State:
             _check_readable(name, groups(optimizer))
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
-        """Of each of its groups the parameters' names; none at all where one of them belongs to no module."""
+        """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
         known = {
             id(each): f"{module}.{key}" for module, its in self.modules.items() for key, each in its.named_parameters()
         }
-        found = [[known.get(id(each), "") for each in group["params"]] for group in optimizer.param_groups]
-        return found if all(map(all, found)) else []
+        strange = itertools.count(1)
+        return [
+            [known.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
+            for group in optimizer.param_groups
+        ]
 
     def replicated(self) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
