@@ -496,6 +496,18 @@ def test_an_array_is_refused_of_which_each_job_would_submit_an_array(told: str) 
         sbatch.main(["job.sh"])
 
 
+def test_a_script_that_goes_to_another_folder_saves_where_it_began(tmp_path: Path) -> None:
+    """It had made a folder of checkpoints there, and the next job began anew."""
+    (tmp_path / "node").mkdir()
+    run = resume(model=model())
+    for step, _ in run.steps(range(2)):
+        os.chdir(tmp_path / "node")
+        run.after(step)
+    run._lock.close()
+    os.chdir(tmp_path)
+    assert resume(model=model()).step == 2
+
+
 def test_checkpoints_are_the_users_own_whatever_the_umask_is() -> None:
     before = os.umask(0)
     try:

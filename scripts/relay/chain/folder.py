@@ -34,7 +34,15 @@ class Folder:
     """Where one chain's checkpoints lie."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._given, self._from = path, Path.cwd()
+
+    @property
+    def path(self) -> Path:
+        """The folder, as it was given; also where the script has gone to another one since."""
+        with suppress(OSError):  # the current one was removed
+            if Path.cwd() == self._from:
+                return self._given
+        return self._from / self._given
 
     def open(self) -> TextIO:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
@@ -76,7 +84,7 @@ class Folder:
 
     def partial(self, attempt: str, step: int) -> Path:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
-        return self.path / f".partial-{attempt}-{step}"
+        return self._from / self._given / f".partial-{attempt}-{step}"
 
     @staticmethod
     def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
