@@ -74,6 +74,7 @@ class ChainCallback(Checkpoint):
         self._loaders: list[Loader] = []
         self._saved = self._asked = 0
         self._put_off = False
+        self._proven = False  # whether a checkpoint of this training was read
         self._save_seconds = 0.0
 
     # Before the training
@@ -94,6 +95,7 @@ class ChainCallback(Checkpoint):
         )
         if self._found is None:
             return None
+        self._proven = True
         if told := reporter():  # now: the Trainer calls nobody where no step is left
             told.event("resumed", int(self._found.name.rpartition("-")[2]))
         return str(self._found / CHECKPOINT)
@@ -204,6 +206,9 @@ class ChainCallback(Checkpoint):
         ranks.alike(lambda: self._complete(partial, step) if ranks.rank == 0 else None)
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
+        if not self._proven:  # the next job would be too late to find it
+            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT))
+            self._proven = True
 
     def _complete(self, partial: Path, step: int) -> None:
         files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}
@@ -225,6 +230,15 @@ def _joined(trainer: Any) -> Ranks:
         else:
             launcher.launch(begin, trainer=trainer)
     return Ranks.join()
+
+
+def _read(trainer: Any, path: Path) -> None:
+    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be."""
+    try:
+        trainer.strategy.load_checkpoint(path)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise ChainError(f"{path} was saved, and the Trainer cannot read it: {reason}") from None
 
 
 def _step(trainer: Any) -> int:
