@@ -23,14 +23,13 @@ from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen, several
 from relay.process.generators import drawn_from
-from relay.spec.card import CHANGING
 from relay.task import batches, finite
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.draws import Draws, outside
 from relay.task.in_float64 import InFloat64
 from relay.task.load import told
-from relay.task.mean_loss import LIMITS, Changing, mean_over_samples
+from relay.task.mean_loss import LIMITS, Dependent, check_gradients, mean_over_samples
 from relay.task.places import calling, mistake, of_machine, place
 from relay.task.split import Chosen
 from relay.task.still import FrozenNorms, still
@@ -206,8 +205,8 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
         model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
         try:
             return _difference(task, exact, model, batch, seen)
-        except Changing:
-            seen.card["dependent"] = CHANGING
+        except Dependent as error:
+            seen.card["dependent"] = str(error)
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):
@@ -232,6 +231,8 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         stack.enter_context(FrozenNorms())
         found, where = mean_over_samples(bound, model, batch), f"({place(type(bound.own), 'model')})"
         is_mean = found < LIMITS[bound.dtype]
+        if is_mean:
+            check_gradients(bound, model, batch)
         if not is_mean and _mixes(bound, model, batch):
             seen.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
         padded = not seen.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths

@@ -143,6 +143,7 @@ def watched(watch: Watch, samples: int, seen: Seen, *, flops: bool = True) -> No
     seen.card |= {
         "dropout": tuple(watch.dropout),
         "draws": tuple(watch.draws),
+        "differentiates": watch.differentiates,
         "batch_norm": tuple(dict.fromkeys(norms)),
     }
     if flops:

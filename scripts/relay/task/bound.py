@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
@@ -87,6 +88,7 @@ class BoundTask:
         self.autocast = AUTOCAST.get(self.precision)
         self.unwrapped = False  # whether the user's file compiles the model
         self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
+        self._rates: list[float] = []  # those of steps, by the task's own scheduler
 
     @cached_property
     def own(self) -> Task:
@@ -245,6 +247,20 @@ class BoundTask:
             with outside():  # a smooth twin's functions are for the model
                 nn.utils.clip_grad_norm_(held, self.own.clip_grad_norm)
 
+    @cached_property
+    def scheduler(self) -> LRScheduler:
+        """The task's own, at the first step, of an optimiser that trains nothing. Raises UserError for what is none."""
+        stand_in = torch.optim.SGD([torch.zeros(1)], self.spec.learning_rate, momentum=0.9)
+        made: Any = self.own.scheduler(stand_in, self.total_steps)
+        if not isinstance(made, LRScheduler) or made.optimizer is not stand_in:
+            raise UserError(
+                f"task {self.spec.name}: scheduler() returned {type(made).__name__}; allowed: one of torch's "
+                "schedulers, of the optimiser that it is given"
+            )
+        stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
+        self._rates = made.get_last_lr()
+        return made
+
     @property
     def warmup_steps(self) -> int:
         """The steps in which the learning rate rises; the schedule begins after them."""
@@ -253,6 +269,12 @@ class BoundTask:
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
         schedule, factor, warmup = self.spec.schedule, 1.0, self.warmup_steps
+        if schedule["kind"] == "scheduler":
+            scheduler = self.scheduler
+            while len(self._rates) <= step:
+                scheduler.step()
+                self._rates += scheduler.get_last_lr()
+            return float(self._rates[step])
         begun = step - warmup
         if begun < 0:
             factor = (step + 1) / warmup
