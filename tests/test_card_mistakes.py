@@ -278,6 +278,11 @@ MISTAKES = {
         "no parameter of the model gets a gradient",
         "def loss",
     ),
+    "a gradient that is no number": (
+        changed(LOSS, "        return torch.where(outputs > 1e9, outputs / 0, outputs.square()).mean()\n"),
+        "is not finite in the first batch, although the loss is; allowed: finite ones",
+        "def loss",
+    ),
     "no optimizer": (
         changed(OPTIMIZER, "        return self.learning_rate\n"),
         "optimizer() returned float; allowed: a torch.optim.Optimizer",

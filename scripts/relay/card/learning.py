@@ -77,7 +77,8 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             loss.backward()
     if not trained:
         raise mistake(kind, "model", "all parameters have requires_grad=False; allowed: some that are trained")
-    left = [name for name, parameter in trained.items() if parameter.grad is None]
+    gradients = {name: each.grad for name, each in trained.items() if each.grad is not None}
+    left = [name for name in trained if name not in gradients]
     if len(left) == len(trained):
         raise mistake(
             kind,
@@ -85,13 +86,16 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             "no parameter of the model gets a gradient from the loss; allowed: a loss that is computed from the "
             "model's outputs, without detach(), item() or no_grad()",
         )
-    if sparse := [name for name, each in trained.items() if each.grad is not None and each.grad.is_sparse]:
+    if sparse := [name for name, each in gradients.items() if each.is_sparse]:
         raise mistake(
             kind,
             "model",
             f"the gradient of {several(sparse)} is sparse, and strategies sum and divide dense ones; allowed: "
             "nn.Embedding without sparse=True, and an optimiser of dense gradients, such as Adam for SparseAdam",
         )
+    if odd := [name for name, each in gradients.items() if not bool(each.isfinite().all())]:
+        told = f"the gradient of {several(odd)} is not finite in the first batch, although the loss is"
+        raise mistake(kind, "loss", f"{told}; allowed: finite ones; torch.where and nanmean hide NaN in a loss alone")
     seen.card["without_gradient"] = tuple(left)
     if left:
         seen.warnings.append(

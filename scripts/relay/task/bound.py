@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,6 +95,12 @@ class BoundTask:
     def own(self) -> Task:
         """The user's object."""
         return task_of(self.spec)
+
+    def apart(self) -> Self:
+        """The same for another model, whose user's object may keep what it makes."""
+        made = copy(self)
+        made.__dict__["own"] = copy(self.own)
+        return made
 
     @property
     def dtype(self) -> torch.dtype:
@@ -258,7 +265,7 @@ class BoundTask:
                 "schedulers, of the optimiser that it is given"
             )
         stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
-        self._rates = made.get_last_lr()
+        self._rates = [float(made.get_last_lr()[0])]
         return made
 
     @property
@@ -273,8 +280,8 @@ class BoundTask:
             scheduler = self.scheduler
             while len(self._rates) <= step:
                 scheduler.step()
-                self._rates += scheduler.get_last_lr()
-            return float(self._rates[step])
+                self._rates.append(float(scheduler.get_last_lr()[0]))
+            return self._rates[step]
         begun = step - warmup
         if begun < 0:
             factor = (step + 1) / warmup

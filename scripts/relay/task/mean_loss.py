@@ -26,7 +26,7 @@ CLIPPING = (
     "numbers in the model clip or round them, and the parts of a divided batch have larger ones; allowed: "
     "clip_grad_norm, or an optimiser that clips in its step"
 )
-STANDING = "all gradients of the first batch are 0: it trains nothing, so that nothing can be compared"
+STANDING = "all gradients of the first batch are 0, or not finite: it trains nothing, so that nothing can be compared"
 
 
 class NotFinite(UserError):
@@ -86,8 +86,8 @@ def check_gradients(task: Computes, model: nn.Module, batch: Batch) -> None:
         model.zero_grad()
         (task.loss(task.outputs(model, batch), batch) * scale).backward()
         found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
-    most = max(each.abs().max().item() for each in found[0])
-    if most == 0:
+    most = max((each.abs().max().item() for each in found[0] if each.numel()), default=0.0)
+    if not 0 < most < math.inf:
         raise Dependent(STANDING)
     pairs = zip(*found, strict=True)
     if not all(torch.allclose(one, other, rtol=0, atol=1e-6 * most) for one, other in pairs):

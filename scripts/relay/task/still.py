@@ -129,9 +129,9 @@ def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not before:
         return ()
-    values = [(each, each.detach().clone()) for each in model.parameters()]
+    values = [(each, each.detach().clone()) for each in model.parameters() if each.is_floating_point()]
     for parameter, _ in values:  # an average of them is the same only at first
-        parameter += MOVED
+        parameter.add_(MOVED)
     compute(model)
     for parameter, value in values:
         parameter.copy_(value)
