@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from own_tasks import bound, spec
 from relay.equivalence.plain import Plain
@@ -81,3 +82,17 @@ def test_the_footprint_is_what_training_holds() -> None:
     plain = Plain.of(task_of("lenet-cifar10"), CPU)
     plain.step([[batch_of(2)]], RATE)
     assert plain.footprint == {"parameters": 62_006 * 8, "gradients": 62_006 * 8, "optimizer": 62_006 * 8}
+
+
+def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
+    """Each plain training of a task has its own."""
+    task = task_of("lenet-cifar10")
+
+    class Keeping(type(task.own)):  # type: ignore[misc]
+        def model(self) -> nn.Module:
+            self.kept = super().model()
+            return self.kept
+
+    task.own.__class__ = Keeping
+    trainings = [Plain.of(task, CPU) for _ in range(2)]
+    assert [each.task.own.kept for each in trainings] == [each.model for each in trainings]
