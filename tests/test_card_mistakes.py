@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from relay.base.errors import UserError
+from relay.card.learning import _Calls
 from relay.card.look import Data, look
 from relay.card.model import UNWRAPPED
 from relay.planning.unproven import because
@@ -621,6 +622,15 @@ def test_a_mean_over_tokens_is_told_and_not_refused(tmp_path: Path) -> None:
     (told,) = found.warnings
     assert "a mean over something else, such as tokens, is another one where a batch is divided otherwise" in told
     assert looked(tmp_path, changed(MORE, MORE + TOKENS.format(OF_SAMPLES))).warnings == ()
+
+
+def test_indexing_is_no_broadcasting() -> None:
+    column, row = torch.rand(8, 1), torch.arange(8)
+    with _Calls() as calls:
+        column[row, 0].sum()
+        assert calls.broadcast == 0
+        (column - row).mean()
+    assert calls.broadcast == 8
 
 
 JOINS = METHOD.format("collate_fn(self, samples)", "{}")

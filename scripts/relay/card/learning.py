@@ -283,7 +283,9 @@ class _Calls(TorchFunctionMode):
         given = dict(kwargs or {})
         result = func(*args, **given)
         shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
-        self.broadcast = max([self.broadcast, *(each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes)])
+        joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
+        if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
+            self.broadcast = max([self.broadcast, *joined])
         if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
             self.entropies.append((args[0] if args else given["input"], result))
         return result
