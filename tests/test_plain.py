@@ -78,12 +78,6 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     assert plain.model.training
 
 
-def test_the_footprint_is_what_training_holds() -> None:
-    plain = Plain.of(task_of("lenet-cifar10"), CPU)
-    plain.step([[batch_of(2)]], RATE)
-    assert plain.footprint == {"parameters": 62_006 * 8, "gradients": 62_006 * 8, "optimizer": 62_006 * 8}
-
-
 def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
     """Each plain training of a task has its own."""
     task = task_of("lenet-cifar10")
