@@ -230,7 +230,7 @@ MISTAKES = {
     "no scheduler": (
         changed(MORE, METHOD.format("scheduler(self, optimizer, steps)", "optimizer")),
         "scheduler() returned SGD; allowed: one of torch's schedulers, of the optimiser that it is given",
-        None,
+        "def scheduler",
     ),
     "a scheduler and a schedule": (
         changed(
