@@ -63,6 +63,7 @@ def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> 
     assert named == {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")}
     script = only(command="python pkg/train.py a/c.yaml b/c.yaml").strategy.script
     assert len({script.frozen_name(file) for file in script.files}) == len(script.files)
+    assert script.frozen_name("pkg/../out.yaml").startswith("from-")  # not beside the frozen code
 
 
 @pytest.mark.parametrize(

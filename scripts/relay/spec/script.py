@@ -55,7 +55,8 @@ class Script:
 
         A file elsewhere has a folder of its own there, for several may have one name.
         """
-        folder, path = Path(self.folder).absolute(), Path(file).absolute()
+        # With `..` in it, a name would lead out of the snapshot.
+        folder, path = (Path(os.path.normpath(Path(each).absolute())) for each in (self.folder, file))
         if path.is_relative_to(folder):
             return str(path.relative_to(folder))
         return f"from-{sha256(os.path.normpath(path).encode()).hexdigest()[:8]}/{path.name}"
