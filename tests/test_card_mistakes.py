@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from relay.base.errors import UserError
+from relay.card.learning import _Calls
 from relay.card.look import Data, look
 from relay.planning.unproven import because
 from relay.spec.looked import Looked
@@ -64,6 +66,25 @@ LOSS = "        return F.cross_entropy(outputs, batch[1])\n"
 MODEL = "        return Network()\n"
 OPTIMIZER = "        return torch.optim.SGD(parameters, self.learning_rate)\n"
 FORWARD = "self.second(F.relu(self.first(inputs)))"
+OWN_RATE = (
+    "        self.made = torch.optim.SGD(parameters, self.learning_rate)\n        return self.made\n",
+    '        getattr(self, "made", None) and self.made.param_groups[0].update(lr=0.5)\n',
+)
+SCHEDULERS = "torch.optim.lr_scheduler"
+CLIPPED = """\
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.first.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+"""
+STATELESS = """\
+class Wrapped(torch.optim.Optimizer):
+    def __init__(self, base):
+        self.base, self.param_groups = base, base.param_groups
+
+    def step(self, closure=None):
+        self.base.step()
+
+
+class Task"""
 HOOKED = """\
         made = torch.optim.SGD(parameters, self.learning_rate)
         made.register_step_post_hook(lambda *_: {})
@@ -166,6 +187,11 @@ MISTAKES = {
         "no parameter of the model gets a gradient",
         "def loss",
     ),
+    "a gradient that is no number": (
+        changed(LOSS, "        return torch.where(outputs > 1e9, outputs / 0, outputs.square()).mean()\n"),
+        "is not finite in the first batch, although the loss is; allowed: finite ones",
+        "def loss",
+    ),
     "an optimizer of other parameters": (
         returns(OPTIMIZER, "torch.optim.SGD(Network().parameters(), self.learning_rate)"),
         "optimizer() holds none of the parameters that it was given",
@@ -173,13 +199,52 @@ MISTAKES = {
     ),
     "a scheduler": (
         changed(OPTIMIZER, SCHEDULER),
-        "optimizer() makes a scheduler; each step is taken at the rate that `schedule` says; allowed: an optimiser",
+        "optimizer() makes a scheduler; each step is taken at the rate that the task's scheduler or schedule says; all",
         "def optimizer",
     ),
     "a rate that steps change": (
         changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(lr=0.5 * made.param_groups[0]['lr'])")),
-        "a step of optimizer()'s changes the learning rate; each step is taken at the rate that `schedule` says",
+        "a training step changes the learning rate; each step is taken at the rate that the task's scheduler",
         "def optimizer",
+    ),
+    "a rate that the loss changes": (
+        changed(OPTIMIZER, OWN_RATE[0]).replace(LOSS, OWN_RATE[1] + LOSS),
+        "a training step changes the learning rate",
+        "def optimizer",
+    ),
+    "a weight decay that steps change": (
+        changed(OPTIMIZER, HOOKED.format("made.param_groups[0].update(weight_decay=0.1)")),
+        "a training step changes weight_decay; allowed: one that stays",
+        "def optimizer",
+    ),
+    "a scheduler that wants to know the loss": (
+        changed(MORE, METHOD.format("scheduler(self, optimizer, steps)", f"{SCHEDULERS}.ReduceLROnPlateau(optimizer)")),
+        "missing 1 required positional argument: 'metrics'",
+        "def scheduler",
+    ),
+    "a scheduler that changes more": (
+        changed(MORE, METHOD.format("scheduler(self, optimizer, steps)", f"{SCHEDULERS}.CyclicLR(optimizer, 0.1, 1)")),
+        "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False",
+        "def scheduler",
+    ),
+    "no scheduler": (
+        changed(MORE, METHOD.format("scheduler(self, optimizer, steps)", "optimizer")),
+        "scheduler() returned SGD; allowed: one of torch's schedulers, of the optimiser that it is given",
+        "def scheduler",
+    ),
+    "a scheduler and a schedule": (
+        changed(
+            MORE, METHOD.format("scheduler(self, optimizer, steps)", "None") + "    schedule = {'kind': 'cosine'}\n"
+        ),
+        "schedule is given beside a method scheduler; allowed: one of them",
+        "schedule =",
+    ),
+    "an optimizer without a state": (
+        changed(OPTIMIZER, "        return Wrapped(torch.optim.SGD(parameters, self.learning_rate))\n").replace(
+            "class Task", STATELESS
+        ),
+        "of Wrapped",
+        "",
     ),
     "sparse gradients": (
         changed(FORWARD, "self.second(inputs.long()).sum(1)").replace(
@@ -291,6 +356,15 @@ def test_what_may_be_meant_is_a_warning(case: str, tmp_path: Path) -> None:
     assert re.search(r"\.py:\d+: ", told)
 
 
+def test_indexing_is_no_broadcasting() -> None:
+    column, row = torch.rand(8, 1), torch.arange(8)
+    with _Calls() as calls:
+        column[row, 0].sum()
+        assert calls.broadcast == 0
+        (column - row).mean()
+    assert calls.broadcast == 8
+
+
 JOINS = METHOD.format("collate_fn(self, samples)", "{}")
 PADDED = changed(ITEM, "        return torch.ones(1 + index % 5, 4), torch.tensor(index % 3)\n").replace(
     MORE,
@@ -319,6 +393,16 @@ DEPENDENT = {
         "the samples that collate_fn() makes depend on the others",
         "def collate_fn",
     ),
+    "clipped gradients": (
+        changed("        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)\n", CLIPPED),
+        "a loss that is scaled has other gradients, beside the scale",
+        "",
+    ),
+    "nothing to learn": (
+        changed(LOSS, "        return F.relu(outputs - 1e6).mean()\n"),
+        "all gradients of the first batch are 0",
+        "",
+    ),
     "masked padding": (PADDED.replace(FORWARD, f"({FORWARD} * inputs[..., :1]).sum(1)"), "", ""),
 }
 
@@ -333,4 +417,4 @@ def test_what_depends_on_other_samples_cannot_be_proven(case: str, tmp_path: Pat
     assert because(found.task) == told
     if place := re.search(r"\.py:(\d+)\)", told):
         assert line in text.splitlines()[int(place[1]) - 1]
-    assert bool(place) == bool(words)
+    assert bool(place) == bool(line)

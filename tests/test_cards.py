@@ -358,6 +358,7 @@ def test_gradients_within_a_forward_pass_are_looked_at(tmp_path: Path) -> None:
     card = seen_of(tmp_path, text).task.card
     assert card.mean_difference == 0
     assert card.forward_flops
+    assert card.differentiates
 
 
 def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import relay
 from own_tasks import OWN, bound, spec
 from preloaded import spawned
 from relay import strategies
+from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.task.bound import BoundTask, set_learning_rate
 from relay.task.data import Resident, Streamed
@@ -43,10 +44,11 @@ class Head(nn.Module):
         self.form, self.linear, self.drop = form, nn.Linear(6, 3), nn.Dropout(0.5)
 
     def forward(self, points: torch.Tensor, labels: torch.Tensor) -> Any:
-        logits = self.linear(self.drop(points))
+        noise = torch.randn_like(points) if self.form == "noisy" else 0.0
+        logits = self.linear(self.drop(points + noise))
         loss = F.cross_entropy(logits, labels)
         forms = {"tensor": logits, "tuple": (logits, [logits * 2]), "dict": {"logits": logits}}
-        return (forms | {"dataclass": Returned(loss, logits), "loss": loss})[self.form]
+        return (forms | {"dataclass": Returned(loss, logits), "loss": loss, "noisy": logits})[self.form]
 
 
 class Formed(relay.Task):
@@ -120,11 +122,12 @@ def test_replicas_count_every_sample_once_together(form: str) -> None:
     spawned(evaluated, 2, "ddp", form, 16)
 
 
-def test_evaluation_leaves_the_training_as_it_was(ranks: Ranks) -> None:
-    """It draws nothing for dropout, and dropout is at work again afterwards."""
+@pytest.mark.parametrize("form", ["dict", "noisy"])
+def test_evaluation_leaves_the_training_as_it_was(form: str, ranks: Ranks) -> None:
+    """It draws nothing for dropout, which is at work again afterwards. What a model draws all the same stays apart."""
     courses = []
     for evaluates in (False, True):
-        task = formed("dict")
+        task = formed(form)
         made = strategies.load("cpu")(task, ranks, 16, {})
         evaluation = Evaluation(Streamed(task.split("test"), ranks.device, 0), made, 16)
         train = Resident(task.split("train"), ranks.device)
@@ -134,6 +137,16 @@ def test_evaluation_leaves_the_training_as_it_was(ranks: Ranks) -> None:
             courses[-1].append(made.train_step(train.fetch(chosen(60, 16, 5, step))).item())
             assert not evaluates or evaluation.measure() == evaluation.measure()
     assert courses[0] == courses[1]
+
+
+def test_a_rate_that_the_task_changes_by_itself_is_told(ranks: Ranks) -> None:
+    """As a hook does that steps a scheduler, perhaps after many steps."""
+    made = strategies.load("cpu")(formed("tensor"), ranks, 16, {})
+    for rate in (0.1, 0.05):
+        made.set_learning_rate(rate)
+    made.optimizer.param_groups[0]["lr"] = 0.02
+    with pytest.raises(UserError, match=r"a step changes the learning rate from 0.05 to 0.02; allowed: the class's"):
+        made.set_learning_rate(0.01)
 
 
 def test_parameter_groups_keep_the_ratio_of_their_learning_rates() -> None:

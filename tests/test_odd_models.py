@@ -418,14 +418,15 @@ def test_in_a_chaotic_model_right_training_is_told_from_wrong_statistics(tmp_pat
 @pytest.mark.parametrize(
     ("text", "strategy"),
     [
-        (FIXED, "zero3"),
-        (TIED, "zero1"),
-        pytest.param(FIXED, "zero1", marks=pytest.mark.long),
-        pytest.param(TIED, "zero3", marks=pytest.mark.long),
+        pytest.param(FIXED, "zero3", id="not trained-zero3"),
+        pytest.param(TIED, "zero1", id="tied-zero1"),
+        pytest.param(FIXED, "zero1", marks=pytest.mark.long, id="not trained-zero1"),
+        pytest.param(TIED, "zero3", marks=pytest.mark.long, id="tied-zero3"),
+        pytest.param(CLIPPED, "zero2", marks=pytest.mark.long, id="clipped-zero2"),
+        pytest.param(CLIPPED, "zero3_offload_nvme", marks=pytest.mark.long, id="clipped-zero3_offload_nvme"),
     ],
-    ids=["not trained-zero3", "tied-zero1", "not trained-zero1", "tied-zero3"],
 )
-def test_deepspeed_leaves_alone_what_is_not_trained_and_knows_all_names(
+def test_deepspeed_leaves_alone_what_is_not_trained_knows_all_names_and_clips(
     strategy: str, text: str, tmp_path: Path
 ) -> None:
     debian_packages.require()

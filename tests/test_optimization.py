@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    ConstantLR,
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    SequentialLR,
+    StepLR,
+)
 
 from chain_results import assert_same, result
 from chain_runs import Bench
@@ -16,6 +24,7 @@ from gate_runs import Gates
 from plans import CPU, DDP, planned
 from relay.planning.table import words_by_id
 from relay.task.bound import BoundTask
+from relay.task.user import Task
 from short_tasks import shipped
 
 pytest_plugins = ["chain_runs", "plans"]
@@ -85,6 +94,27 @@ def test_the_learning_rates_are_those_of_torchs_schedulers(kind: str, warmup_epo
     for step in range(total):
         assert mine.learning_rate(step) == pytest.approx(theirs.get_last_lr()[0], rel=1e-12), step
         theirs.step()
+
+
+def test_a_scheduler_of_the_tasks_own_is_followed() -> None:
+    """Whatever order its steps are asked for in, as by a job that goes on."""
+
+    class Own(Task):
+        def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
+            return OneCycleLR(optimizer, 10 * self.learning_rate, total_steps=steps, cycle_momentum=False)
+
+    mine = BoundTask(replace(shipped("lenet-digits").task, schedule={"kind": "scheduler"}), 5, "fp32", 6, 48)
+    mine.own = Own()
+    mine.own.learning_rate = mine.spec.learning_rate
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], mine.spec.learning_rate)
+    theirs = mine.own.scheduler(optimizer, 48)
+    rates = []
+    for _ in range(48):
+        rates += theirs.get_last_lr()
+        optimizer.step()
+        theirs.step()
+    assert [mine.learning_rate(step) for step in (30, *range(48))] == [rates[30], *rates]
+    assert max(rates) > 9 * mine.spec.learning_rate
 
 
 # Every strategy takes them

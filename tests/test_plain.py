@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from own_tasks import bound, spec
 from relay.equivalence.plain import Plain
@@ -75,3 +76,17 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     model = models[0].eval()
     assert torch.allclose(plain.predict(first), model(first[0]), rtol=0, atol=1e-12)
     assert plain.model.training
+
+
+def test_a_loss_may_read_the_model_that_the_task_keeps() -> None:
+    """Each plain training of a task has its own."""
+    task = task_of("lenet-cifar10")
+
+    class Keeping(type(task.own)):  # type: ignore[misc]
+        def model(self) -> nn.Module:
+            self.kept = super().model()
+            return self.kept
+
+    task.own.__class__ = Keeping
+    trainings = [Plain.of(task, CPU) for _ in range(2)]
+    assert [each.task.own.kept for each in trainings] == [each.model for each in trainings]

@@ -146,6 +146,14 @@ def test_strategies_are_skipped_whose_processes_have_less_than_a_step_reads(
     assert all("a step of my-task's optimiser reads " in each for each in said), said
 
 
+def test_gradients_within_a_forward_pass_are_not_for_shards(own: Path) -> None:
+    config = asked(DDP, {"strategy": "fsdp", "devices_per_node": 2}, task="my_task.py")
+    seen(config, differentiates=True)
+    assert [run.strategy.name for run in planned(config).runs] == ["ddp"]
+    (reason,) = reasons(config)
+    assert reason.endswith("takes gradients (torch.autograd.grad), which read them later; use ddp")
+
+
 def test_numbers_that_are_not_torchs_leave_nothing_to_prove(own: Path) -> None:
     seen(asked(CPU, task="my_task.py"), outside=("numpy",))
     assert reasons(asked(CPU, task="my_task.py")) == [

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from relay.equivalence.smooth import Smooth, all_experts
+from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 
 KINKS: dict[str, tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -65,6 +66,25 @@ def test_bounds_hold_and_those_that_are_never_reached_are_left() -> None:
         assert torch.all(inputs.clamp(-1, 2).abs() <= 2)
         assert torch.equal(inputs.clamp(min=torch.finfo(torch.float64).min), inputs)
         assert torch.equal(torch.arange(5).clamp(1, 3), torch.tensor([1, 1, 2, 3, 3]))
+
+
+def test_whole_and_complex_numbers_are_left_alone() -> None:
+    """The backward pass of a product with zeros in it looks for the first one by `relu_` of whole numbers."""
+    factors = torch.tensor([[0.0, 2.0, 3.0]], dtype=torch.float64, requires_grad=True)
+    with Smooth(), Draws().fixed():
+        factors.cumprod(1).sum().backward()
+        assert torch.equal(torch.tensor([-2, 3]).abs(), torch.tensor([2, 3]))
+        assert torch.equal(torch.tensor([3 + 4j]).abs(), torch.tensor([5.0]))
+    assert factors.grad is not None
+    assert factors.grad.tolist() == [[9.0, 0.0, 0.0]]
+
+
+def test_what_asks_for_16_bits_is_computed_in_float64() -> None:
+    inputs = torch.full((2,), 1 + 2.0**-40, dtype=torch.float64)
+    with InFloat64() as mode:
+        for made in (inputs.half().float(), inputs.bfloat16(), inputs.to(torch.float16), inputs.type(torch.bfloat16)):
+            assert torch.equal(made, inputs)
+    assert mode.seen
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])

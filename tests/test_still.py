@@ -94,6 +94,22 @@ def test_what_no_proof_can_repeat_is_named() -> None:
     assert done.notes == ["it draws random numbers by poisson, which no proof can repeat"]
 
 
+def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> None:
+    class Averaged(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 3)
+            self.register_buffer("average", self.weight.detach().clone())
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.average.lerp_(self.weight.detach(), 0.1)
+            return super().forward(inputs)
+
+    model = Averaged()
+    known = {name: each.clone() for name, each in model.state_dict().items()}
+    assert still(model, lambda each: each(torch.ones(2, 3))).buffers == ("average",)
+    assert all(torch.equal(each, known[name]) for name, each in model.state_dict().items())
+
+
 class Means:
     """A task whose loss is given."""
 

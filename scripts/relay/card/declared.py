@@ -29,6 +29,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "inputs": ("batch",),
     "loss": ("outputs", "batch"),
     "optimizer": ("parameters",),
+    "scheduler": ("optimizer", "steps"),
     "metrics": ("outputs", "batch"),
     "final_metrics": ("means",),
     "blocks": ("model",),
@@ -156,6 +157,8 @@ def _attributes(own: Task) -> Iterator[tuple[str, str]]:
         yield "generated", f"generated is {show(generated)}; allowed: True, False"
     yield from (("files", problem) for problem in _files(own))
     yield from (("schedule", problem) for problem in _schedule(own.schedule))
+    if type(own).scheduler is not Task.scheduler and own.schedule is not Task.schedule:
+        yield "schedule", "schedule is given beside a method scheduler; allowed: one of them"
     options = options_of(own)
     small: Any = own.small
     if not isinstance(small, Mapping):

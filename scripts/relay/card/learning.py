@@ -23,14 +23,13 @@ from relay.card.data import close
 from relay.card.model import Computable, computed
 from relay.card.seen import Seen, several
 from relay.process.generators import drawn_from
-from relay.spec.card import CHANGING
 from relay.task import batches, finite
 from relay.task.batches import Batch
 from relay.task.bound import BoundTask
 from relay.task.draws import Draws, outside
 from relay.task.in_float64 import InFloat64
 from relay.task.load import told
-from relay.task.mean_loss import LIMITS, Changing, mean_over_samples
+from relay.task.mean_loss import LIMITS, Dependent, check_gradients, mean_over_samples
 from relay.task.places import calling, mistake, of_machine, place
 from relay.task.split import Chosen
 from relay.task.still import FrozenNorms, still
@@ -78,7 +77,8 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             loss.backward()
     if not trained:
         raise mistake(kind, "model", "all parameters have requires_grad=False; allowed: some that are trained")
-    left = [name for name, parameter in trained.items() if parameter.grad is None]
+    gradients = {name: each.grad for name, each in trained.items() if each.grad is not None}
+    left = [name for name in trained if name not in gradients]
     if len(left) == len(trained):
         raise mistake(
             kind,
@@ -86,13 +86,16 @@ def _gradients(task: Computable, loss: torch.Tensor, seen: Seen) -> None:
             "no parameter of the model gets a gradient from the loss; allowed: a loss that is computed from the "
             "model's outputs, without detach(), item() or no_grad()",
         )
-    if sparse := [name for name, each in trained.items() if each.grad is not None and each.grad.is_sparse]:
+    if sparse := [name for name, each in gradients.items() if each.is_sparse]:
         raise mistake(
             kind,
             "model",
             f"the gradient of {several(sparse)} is sparse, and strategies sum and divide dense ones; allowed: "
             "nn.Embedding without sparse=True, and an optimiser of dense gradients, such as Adam for SparseAdam",
         )
+    if odd := [name for name, each in gradients.items() if not bool(each.isfinite().all())]:
+        told = f"the gradient of {several(odd)} is not finite in the first batch, although the loss is"
+        raise mistake(kind, "loss", f"{told}; allowed: finite ones; torch.where and nanmean hide NaN in a loss alone")
     seen.card["without_gradient"] = tuple(left)
     if left:
         seen.warnings.append(
@@ -206,8 +209,8 @@ def _mean_difference(task: Computable, seen: Seen) -> float | None:
         model, batch = batches.model_of_type(task.again, dtype).train(), batches.cast(task.batch, dtype)
         try:
             return _difference(task, exact, model, batch, seen)
-        except Changing:
-            seen.card["dependent"] = CHANGING
+        except Dependent as error:
+            seen.card["dependent"] = str(error)
             return None
         except Exception as error:  # whatever a model or a loss raises for few samples, or for another type
             if of_machine(error):
@@ -232,6 +235,8 @@ def _difference(task: Computable, bound: BoundTask, model: nn.Module, batch: Bat
         stack.enter_context(FrozenNorms())
         found, where = mean_over_samples(bound, model, batch), f"({place(type(bound.own), 'model')})"
         is_mean = found < LIMITS[bound.dtype]
+        if is_mean:
+            check_gradients(bound, model, batch)
         if not is_mean and _mixes(bound, model, batch):
             seen.card.setdefault("dependent", f"a sample's outputs depend on the other samples of its batch {where}")
         padded = not seen.card["equal_shapes"] and not draws.drawn  # such random numbers depend on lengths
@@ -278,7 +283,9 @@ class _Calls(TorchFunctionMode):
         given = dict(kwargs or {})
         result = func(*args, **given)
         shapes = [tuple(each.shape) for each in tree_leaves((args, given)) if isinstance(each, torch.Tensor)]
-        self.broadcast = max([self.broadcast, *(each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes)])
+        joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
+        if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
+            self.broadcast = max([self.broadcast, *joined])
         if func is F.cross_entropy and all(given.get(name, usual) == usual for name, usual in USUAL.items()):
             self.entropies.append((args[0] if args else given["input"], result))
         return result

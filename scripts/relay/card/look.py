@@ -120,7 +120,7 @@ def _specification(own: Task, name: str, file: str) -> TaskSpec:
         global_batch_size=own.global_batch_size,
         learning_rate=float(own.learning_rate),
         epochs=float(own.epochs),
-        schedule=dict(own.schedule),
+        schedule={"kind": "scheduler"} if type(own).scheduler is not Task.scheduler else dict(own.schedule),
         small=dict(own.small),
     )
 

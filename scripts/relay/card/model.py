@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import random
 import warnings
@@ -80,8 +79,7 @@ def see(bound: BoundTask, batch: Batch, seen: Seen) -> tuple[nn.Module, Computab
 
 def _on_meta(bound: BoundTask) -> nn.Module | None:
     """The model without values; None where it cannot be built so: it reads values that it has made."""
-    apart = copy.copy(bound)
-    apart.__dict__["own"] = copy.copy(bound.own)  # it may keep what it makes
+    apart = bound.apart()
     try:
         with META, emptied(), warnings.catch_warnings(action="ignore"):  # weights that are read are not copied there
             model = batches.model_of_type(apart.built(), bound.dtype)
@@ -143,6 +141,7 @@ def watched(watch: Watch, samples: int, seen: Seen, *, flops: bool = True) -> No
     seen.card |= {
         "dropout": tuple(watch.dropout),
         "draws": tuple(watch.draws),
+        "differentiates": watch.differentiates,
         "batch_norm": tuple(dict.fromkeys(norms)),
     }
     if flops:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,14 +13,18 @@ from torch import nn
 
 from relay.card.model import Computable
 from relay.card.seen import Seen, several
+from relay.process.generators import drawn_from
 from relay.task.bound import BoundTask
 from relay.task.places import calling, fail, mistake, of_machine, place
+from relay.task.user import Task
 
 OPTIONS = ("momentum", "weight_decay")
+STAYING = ("lr", *OPTIONS)
 SCHEDULED = (
-    "each step is taken at the rate that `schedule` says; allowed: an optimiser whose rate stays, and in the class "
-    'schedule = {"kind": "cosine", "warmup_epochs": 1}, say'
+    "each step is taken at the rate that the task's scheduler or schedule says; allowed: an optimiser whose rate "
+    "stays, and a method scheduler(self, optimizer, steps) that returns one of torch's schedulers"
 )
+STEPS = 100  # with which a scheduler is tried
 # Why strategies are skipped, by what a step of the optimiser reads beside the number that it changes.
 READS = {
     "tensor": "reads whole tensors, as LAMB and Muon do: DeepSpeed's strategies are skipped, which update flat pieces",
@@ -55,6 +62,7 @@ def see(bound: BoundTask, model: nn.Module, seen: Seen) -> None:
         )
     if any("initial_lr" in group for group in made.param_groups):  # where torch's schedulers keep the first rate
         raise mistake(kind, "optimizer", f"optimizer() makes a scheduler; {SCHEDULED}")
+    _see_scheduler(bound, seen)
     seen.optimizer = type(made).__name__.lower()
     seen.card["optimizer_options"] = {
         name: made.param_groups[0][name] for name in OPTIONS if name in made.param_groups[0]
@@ -72,15 +80,41 @@ def step(task: Computable) -> None:
     """
     bound, kind = task.bound, type(task.bound.own)
     made = bound.optimizer(task.model.parameters())
-    rates = [group["lr"] for group in made.param_groups]
-    try:
-        made.step()
-    except Exception as error:
-        if of_machine(error):
-            raise
-        fail(kind, "optimizer", error, f"step() of {type(made).__name__}, called without a closure")
-    if [group["lr"] for group in made.param_groups] != rates:
-        raise mistake(kind, "optimizer", f"a step of optimizer()'s changes the learning rate; {SCHEDULED}")
+    before = [{name: group.get(name) for name in STAYING} for group in made.param_groups]
+    quiet = warnings.catch_warnings(action="ignore")  # they were told
+    with quiet, torch.no_grad(), drawn_from(0), calling(kind, "loss"):  # which may know the optimiser
+        bound.loss(bound.outputs(task.model, task.batch), task.batch)
+    for what, call in (
+        ("step() of {}, called without a closure", made.step),
+        ("state_dict() of {}, which checkpoints save and load", lambda: made.load_state_dict(made.state_dict())),
+    ):
+        try:
+            call()
+        except Exception as error:
+            if of_machine(error):
+                raise
+            fail(kind, "optimizer", error, what.format(type(made).__name__))
+    for group, had in zip(made.param_groups, before, strict=True):
+        if changed := [name for name in STAYING if group.get(name) != had[name]]:
+            what = {"lr": f"the learning rate; {SCHEDULED}"}.get(changed[0], f"{changed[0]}; allowed: one that stays")
+            raise mistake(kind, "optimizer", f"a training step changes {what}")
+
+
+def _see_scheduler(bound: BoundTask, seen: Seen) -> None:
+    """Look at the task's own scheduler in a run of some steps. Raises UserError for one that cannot be followed."""
+    kind = type(bound.own)
+    seen.card["scheduler"] = kind.scheduler is not Task.scheduler
+    if not seen.card["scheduler"]:
+        return
+    tried = replace(bound, total_steps=STEPS)
+    with calling(kind, "scheduler", f"a run of {STEPS} steps"):
+        (group,) = tried.scheduler.optimizer.param_groups
+        seen_at = [(tried.learning_rate(step), group["momentum"]) for step in range(STEPS + 1)]
+    if len({momentum for _, momentum in seen_at}) > 1:
+        told = "scheduler() changes the momentum; allowed: the learning rate alone, as with cycle_momentum=False"
+        raise mistake(kind, "scheduler", told)
+    if odd := [rate for rate, _ in seen_at if not 0 <= rate < math.inf]:
+        raise mistake(kind, "scheduler", f"scheduler(): the learning rate becomes {odd[0]:g}; allowed: at least 0")
 
 
 def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], seen: Seen) -> None:

@@ -26,7 +26,7 @@ class Watch:
         self.draws: dict[str, None] = {}
         self.norms: dict[str, None] = {}
         self.flops: int | None = 0  # None: something is computed that torch does not count
-        self.uncounted = False
+        self.uncounted = self.differentiates = False
         self.running: list[tuple[str, nn.Module]] = []
         self.functions: list[tuple[str, Mapping[str, Any]]] = []
 
@@ -86,6 +86,7 @@ class _Functions(TorchFunctionMode):
         module = self.watch.running[-1][1] if self.watch.running else None
         if name in NORMS and not isinstance(module, _BatchNorm):
             self.watch.norms.setdefault(f"{self.watch.running[-1][0]}: {name}" if self.watch.running else name)
+        self.watch.differentiates |= func is torch.autograd.grad
         self.watch.functions.append((name, kwargs or {}))
         try:
             return func(*args, **(kwargs or {}))

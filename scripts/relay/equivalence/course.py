@@ -22,7 +22,7 @@ from relay.equivalence.figures import leaves_of, same
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.work import Work
-from relay.process.generators import alike, generators, restore_generators, seed_generators
+from relay.process.generators import generators, restore_generators, seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.spec.run import Training
@@ -149,17 +149,15 @@ class Course:
 
     @contextmanager
     def _traceless(self) -> Iterator[None]:
-        """Tell what an evaluation changes: the model, a module's mode, gradients, or the random generators."""
+        """Tell what an evaluation changes: the model, a module's mode, or gradients."""
         strategy, told = self.strategy, self.seen.problems
-        before, drawn = cloned(strategy), generators()
+        before = cloned(strategy)
         modes = {name: module.training for name, module in strategy.model.named_modules()}
         yield
         after = strategy.whole_model()
         changed = [name for name in before if name not in after or not same(before[name], after[name])]
         if changed and self.ranks.rank == 0:
             told.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
-        if not alike(drawn, generators()):
-            told.append("evaluation: it draws random numbers, so that the training after it draws others")
         mode = strategy.model.training  # of modules that were not there before, such as copies that stages make
         if left := [name for name, each in strategy.model.named_modules() if each.training != modes.get(name, mode)]:
             told.append(f"evaluation: it leaves {left[0] or 'the model'} in another mode ({len(left)} of {len(modes)})")

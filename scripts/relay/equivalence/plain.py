@@ -113,6 +113,7 @@ class Plain:
     @classmethod
     def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
         """The training before its first step. `replicas`: how many sets of statistics it has."""
+        task = task.apart()
         model = task.model().to(device)
         scaler = torch.amp.GradScaler(device.type, init_scale=FIRST_SCALE, enabled=task.precision == "fp16")
         plain = cls(task, model, task.optimizer(model.parameters()), scaler)

@@ -47,7 +47,7 @@ def train(trial: Trial, data: TrialData, parts: int = 1, divisions: Sequence[int
         raise UserError(
             f"reference of {run.task.name}, batch {run.batch.global_batch_size}, trial '{trial.name}': its first step "
             f"{tried[-1].ended}, even with the learning rate {rate:g} (a {SLOWDOWNS[-1]}th of its own): no strategy "
-            "can be compared with it; give a smaller learning_rate"
+            "can be compared with it; give a smaller learning_rate, or normalise the targets of a large loss"
         )
     return {**found.result(), "slowdown": found.trial.slowdown}
 

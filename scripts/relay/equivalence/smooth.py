@@ -24,8 +24,10 @@ class Smooth(FunctionMode):
     """Calls a smooth function in the place of each with kinks."""
 
     def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the smooth function gives, if there is one."""
-        return TWINS.get(func, func)(*args, **kwargs)
+        """What the smooth function gives, if there is one; whole and complex numbers are left alone."""
+        given = args[0] if args else kwargs.get("input")
+        is_real = isinstance(given, torch.Tensor) and given.is_floating_point()
+        return (TWINS.get(func, func) if is_real else func)(*args, **kwargs)
 
 
 def all_experts(model: nn.Module) -> None:

@@ -6,9 +6,8 @@ import math
 
 from relay.equivalence.trial_task import Identified, TrialData
 from relay.equivalence.trials import Trial
-from relay.spec.card import CHANGING
 from relay.task import batches, finite
-from relay.task.mean_loss import LIMITS, Changing, NotFinite, mean_over_samples
+from relay.task.mean_loss import LIMITS, Dependent, NotFinite, check_gradients, mean_over_samples
 from relay.task.places import mistake
 
 TRIAL = Trial(name="algorithm", precision="fp64", steps=1)
@@ -33,13 +32,13 @@ def unprovable(data: TrialData) -> str | None:
     try:
         with task.computing():
             figure = mean_over_samples(task, model, batch)
-    except Changing:
-        return CHANGING
+            if figure <= LIMITS[task.dtype]:
+                return check_gradients(task, model, batch)
+    except Dependent as error:
+        return str(error)
     except NotFinite as error:
         why = finite.reason(batch.data, batch.ids, task.split("train")) or "; allowed: a finite number"
         raise mistake(type(task.own), "loss", f"{error}{why}") from None
-    if figure <= LIMITS[task.dtype]:
-        return None
     if figure == math.inf:
         return (
             "the loss is no mean over samples: that of a part of a batch is not finite, that of the whole batch is, so "

@@ -58,5 +58,9 @@ def problems(task: TaskSpec, axes: Mapping[str, Any], epochs: float) -> Iterator
             yield f"{name} {axes[name]:g} has no effect with learning_rate_schedule {kind}; use step"
         elif kind == "step" and task.schedule[member] is None:
             yield f"learning_rate_schedule step needs {name}, and {task.name} has none; give it"
+    if kind == "scheduler" and not task.card.scheduler:
+        yield f"learning_rate_schedule scheduler needs a method scheduler(), and {task.name} has none; write one"
+    if kind == "scheduler" and warmup:
+        yield f"learning_rate_warmup_epochs {warmup:g} have no effect with learning_rate_schedule scheduler; write both"
     if warmup > epochs:
         yield f"learning_rate_warmup_epochs {warmup:g} are more than the run's {epochs:g} epochs"

@@ -66,6 +66,17 @@ def alike(one: Any, other: Any) -> bool:
 
 
 @contextmanager
+def apart(seed: int, devices: Sequence[torch.device]) -> Iterator[None]:
+    """Draw from this seed within, also on these GPUs; all generators then go on as before."""
+    kept = generators()
+    seed_generators(seed, devices)
+    try:
+        yield
+    finally:
+        restore_generators(kept)
+
+
+@contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
     """Draw from this seed within, on the CPU, by torch, numpy and Python; all generators then go on as before."""
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()

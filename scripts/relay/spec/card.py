@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ROUNDING = 1e-9
-CHANGING = (
-    "the loss of one batch is another one when it is computed again: the forward pass or the loss changes parameters, "
-    "or a state that is no buffer and that no checkpoint holds, such as a counter"
-)
 LOOKED_AT = 256  # samples of each set, spread over it, at most
 
 
@@ -34,9 +30,10 @@ class Card:
     name, is a number that its processes must divide. `experts` are those of a mixture. `tied` are names that share a
     parameter. `dropout` and `batch_norm` name modules or functions, `synced` those of SyncBatchNorm, `buffers` what a
     forward pass changes beside BatchNorm's, and `draws` what else draws random numbers; `outside` are generators beside
-    torch's that they come from. `without_gradient` are parameters that the first step leaves out. `forward_flops` are
-    floating-point operations of a sample's forward pass. `channels_last`: it is for pictures, and computes the same
-    where the channels of each pixel lie side by side in memory; False where it cannot be computed so on CPUs.
+    torch's that they come from. `differentiates`: the forward pass takes gradients. `without_gradient` are parameters
+    that the first step leaves out. `forward_flops` are floating-point operations of a sample's forward pass.
+    `channels_last`: it is for pictures, and computes the same where the channels of each pixel lie side by side in
+    memory; False where it cannot be computed so on CPUs.
 
     Options: `no_options` are plain values of the class that are no options, because of their type.
 
@@ -46,7 +43,8 @@ class Card:
     Optimiser: `optimizer_options` are the momentum and the weight decay with which the task makes it, as far as it has
     such options; those of its first group of parameters. `grouped_by_place`: it treats a parameter otherwise where it
     gets a part of the parameters, as each stage of a pipeline does. `optimizer_scope` is what its step reads to change
-    a number: the "element" alone, its "tensor" (LAMB, Muon), or all of the "model" (clipping by a norm).
+    a number: the "element" alone, its "tensor" (LAMB, Muon), or all of the "model" (clipping by a norm). `scheduler`:
+    the task has one of its own.
 
     Loss: `dependent` says on what else than its samples a batch's loss depends: on a state, on how a batch is divided,
     or on padding. `mean_difference` is how far a
@@ -71,6 +69,7 @@ class Card:
     buffers: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     outside: tuple[str, ...] = ()
+    differentiates: bool = False
     without_gradient: tuple[str, ...] = ()
     forward_flops: int | None = None
     channels_last: bool | None = None
@@ -79,6 +78,7 @@ class Card:
     optimizer_options: Mapping[str, float] = field(default_factory=dict)
     grouped_by_place: bool = False
     optimizer_scope: str = "element"
+    scheduler: bool = False
     synced: tuple[str, ...] = ()
     dependent: str = ""
     mean_difference: float | None = None

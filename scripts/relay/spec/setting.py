@@ -16,7 +16,7 @@ from relay.spec.script import Script
 Precision = Literal["fp32", "tf32", "tf32_matmul", "tf32_convolution", "bf16", "fp16", "fp64"]
 Launcher = Literal["torchrun", "direct", "srun", "spawn", "horovodrun", "none"]
 Scaling = Literal["none", "linear", "square_root"]
-Schedule = Literal["constant", "step", "cosine"]
+Schedule = Literal["constant", "step", "cosine", "scheduler"]
 Loader = Literal["dataloader", "resident"]
 Device = Literal["cpu", "cuda"]
 # Who may be able to write where checkpoints lie: their owner alone, the members of the folders' group too, or everyone.

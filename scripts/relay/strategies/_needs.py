@@ -63,6 +63,16 @@ def whole_tensors(setting: Setting, group: int, stages: int) -> str | None:
     return f"{name} updates flat pieces of parameters, and a step of {task}'s optimiser reads {reads}{helps}"
 
 
+def first_derivatives(setting: Setting, group: int, stages: int) -> str | None:
+    """The forward pass takes no gradients: FSDP has let go of a module's parameters when they are read for those."""
+    if not setting.task.card.differentiates:
+        return None
+    return (
+        f"{setting.strategy.name} gathers parameters for the calls of modules, and the forward pass of "
+        f"{setting.task.name} takes gradients (torch.autograd.grad), which read them later; use ddp"
+    )
+
+
 def heads(setting: Setting, group: int, stages: int) -> str | None:
     """The processes of a replica must divide attention heads, experts, and what else stays split between modules."""
     for name, count in setting.task.card.divisible:

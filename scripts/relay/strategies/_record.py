@@ -116,6 +116,11 @@ class Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def transformed(value: Any) -> bool:
+    """Whether it is within a transform of torch.func, such as `vmap`: its tensors have no storage."""
+    return any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors_in(value)))
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 

@@ -35,6 +35,7 @@ from relay.strategies._record import (
     set_item,
     storage_of,
     tensors_in,
+    transformed,
     under,
 )
 from relay.task.batches import opened
@@ -142,6 +143,8 @@ class Tracer(TorchFunctionMode):
         changed = [tensor for tensor, version in before if tensor._version != version]
         if not changed and not tensors_in(found):
             return found
+        if transformed((args, kwargs, found)):
+            self._refuse("computes with a transform of torch.func, which works on one process alone")
         given = self._argument(args), self._argument(kwargs)
         if function is torch.Tensor.__setitem__:
             function = set_item
@@ -278,7 +281,7 @@ def calls_seen(tracer: Tracer) -> Iterator[None]:
 
     def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         name = tracer.modules.get(id(module))
-        if tracer.inside is not None or name is None:
+        if tracer.inside is not None or name is None or transformed((args, kwargs)):
             return call(module, *args, **kwargs)
         if name in tracer.leaves:
             return tracer.leaf(name, module, call, args, kwargs)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
+from relay.base.errors import UserError
 from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
@@ -70,6 +71,7 @@ class Strategy:
     optimizer: torch.optim.Optimizer
     replica: Replica
     module: nn.Module | None = None
+    rates: Sequence[Any] = ()  # the learning rates of the last step, by groups
 
     def __init_subclass__(cls) -> None:
         # Whoever changes a strategy says himself that these hold.
@@ -154,8 +156,17 @@ class Strategy:
         return sum_of_mine
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """The rate of the next step."""
+        """The rate of the next step. Raises UserError where the task has changed that of the last one by itself."""
+        groups = self.optimizer.param_groups
+        pairs = [(known, group["lr"]) for known, group in zip(self.rates, groups, strict=False)]
+        floats = [pair for pair in pairs if all(type(each) is float for each in pair)]  # a captured step has tensors
+        if changed := [f"{one:g} to {other:g}" for one, other in floats if one != other]:
+            raise UserError(
+                f"task {self.task.spec.name}: a step changes the learning rate from {changed[0]}; allowed: the class's "
+                "schedule, or its method scheduler(self, optimizer, steps)"
+            )
         set_learning_rate(self.optimizer, learning_rate)
+        self.rates = [group["lr"] for group in groups]
 
     def train_steps(self, batches: Iterator[Batch]) -> Generator[torch.Tensor, None, None]:
         """Train a step with each batch, and hand over its loss (as `train_step` returns it) before the next one.

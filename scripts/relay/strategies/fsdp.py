@@ -39,6 +39,7 @@ class FSDP(Strategy):
         options={"reshard_after_forward": True, "mixed_precision": False, "offload": False, "replicas": 1},
         low_precision_only={"mixed_precision": (True,)},
         divisors=("replicas",),
+        needs=("first_derivatives",),
     )
 
     def build(self, reshard_after_forward: bool, mixed_precision: bool, offload: bool, replicas: int) -> None:

@@ -20,7 +20,7 @@ class FSDPTensorParallel(Strategy):
         least_devices=4,
         divides=("samples", "parameters", "gradients", "optimizer"),
         group="tensor",
-        needs=("heads", "matrices"),
+        needs=("heads", "matrices", "first_derivatives"),
         options={"tensor": 2},
         least={"tensor": 2},
     )

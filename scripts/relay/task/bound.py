@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
 from relay.base.errors import UserError
@@ -87,11 +89,18 @@ class BoundTask:
         self.autocast = AUTOCAST.get(self.precision)
         self.unwrapped = False  # whether the user's file compiles the model
         self._accepted: frozenset[str] | None = None  # keywords of the model's forward; None: all
+        self._rates: list[float] = []  # those of steps, by the task's own scheduler
 
     @cached_property
     def own(self) -> Task:
         """The user's object."""
         return task_of(self.spec)
+
+    def apart(self) -> Self:
+        """The same for another model, whose user's object may keep what it makes."""
+        made = copy(self)
+        made.__dict__["own"] = copy(self.own)
+        return made
 
     @property
     def dtype(self) -> torch.dtype:
@@ -245,6 +254,20 @@ class BoundTask:
             with outside():  # a smooth twin's functions are for the model
                 nn.utils.clip_grad_norm_(held, self.own.clip_grad_norm)
 
+    @cached_property
+    def scheduler(self) -> LRScheduler:
+        """The task's own, at the first step, of an optimiser that trains nothing. Raises UserError for what is none."""
+        stand_in = torch.optim.SGD([torch.zeros(1)], self.spec.learning_rate, momentum=0.9)
+        made: Any = self.own.scheduler(stand_in, self.total_steps)
+        if not isinstance(made, LRScheduler) or made.optimizer is not stand_in:
+            raise UserError(
+                f"task {self.spec.name}: scheduler() returned {type(made).__name__}; allowed: one of torch's "
+                "schedulers, of the optimiser that it is given"
+            )
+        stand_in._opt_called = True  # type: ignore[attr-defined]  # or torch warns that no step was taken
+        self._rates = [float(made.get_last_lr()[0])]
+        return made
+
     @property
     def warmup_steps(self) -> int:
         """The steps in which the learning rate rises; the schedule begins after them."""
@@ -253,6 +276,12 @@ class BoundTask:
     def learning_rate(self, step: int) -> float:
         """The learning rate of a step. It depends on the step alone, so that resuming needs no scheduler's state."""
         schedule, factor, warmup = self.spec.schedule, 1.0, self.warmup_steps
+        if schedule["kind"] == "scheduler":
+            scheduler = self.scheduler
+            while len(self._rates) <= step:
+                scheduler.step()
+                self._rates.append(float(scheduler.get_last_lr()[0]))
+            return self._rates[step]
         begun = step - warmup
         if begun < 0:
             factor = (step + 1) / warmup

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from relay.task.function_mode import FunctionMode
 
-LOW, HIGH = torch.float32, torch.float64
+LOW, HIGH = (torch.float32, torch.float16, torch.bfloat16), torch.float64
 # They read bytes that are there: another type would read other numbers.
 OF_BYTES = frozenset({torch.Tensor.view, torch.frombuffer, torch.ops.aten.view.dtype})
 # They make float32 where no type is given.
@@ -27,7 +27,7 @@ MAKERS = frozenset({
 
 
 class InFloat64(FunctionMode):
-    """Reads float32 as float64 in the calls of torch's functions. `seen`: something was in float32."""
+    """Reads float32, and 16 bits, as float64 in the calls of torch's functions. `seen`: there was something so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class InFloat64(FunctionMode):
 
     def replaced(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result in float64."""
-        if func is torch.Tensor.float:
+        if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
             self.seen = True
             return torch.Tensor.double(*args, **kwargs)
         if func in MAKERS and kwargs.get("dtype") is None:
             return self._made(func(*args, **kwargs))
-        if func not in OF_BYTES and any(each is LOW for each in (*args, *kwargs.values())):
+        if func not in OF_BYTES and any(map(_is_low, (*args, *kwargs.values()))):
             self.seen = True
             args, kwargs = tuple(map(_high, args)), {name: _high(each) for name, each in kwargs.items()}
         try:
@@ -53,22 +53,25 @@ class InFloat64(FunctionMode):
 
     def _made(self, tensor: torch.Tensor) -> torch.Tensor:
         """A new tensor; a number is left as it is, for it takes the type of what it is joined with."""
-        if tensor.dtype is not LOW or not tensor.dim():
+        if tensor.dtype is not torch.float32 or not tensor.dim():
             return tensor
         self.seen = True
         return tensor.detach().to(HIGH).requires_grad_(tensor.requires_grad)
 
 
+def _is_low(argument: Any) -> bool:
+    return isinstance(argument, torch.dtype) and argument in LOW
+
+
 def _high(argument: Any) -> Any:
-    return HIGH if argument is LOW else argument
+    return HIGH if _is_low(argument) else argument
 
 
 def _of_both(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether tensors of both types meet."""
     types = {each.dtype for each in tree_leaves((args, dict(kwargs))) if isinstance(each, torch.Tensor)}
-    return {LOW, HIGH} <= types
+    return HIGH in types and not types.isdisjoint(LOW)
 
 
 def _raised(argument: Any) -> Any:
-    is_low = isinstance(argument, torch.Tensor) and argument.dtype is LOW
-    return argument.to(HIGH) if is_low else argument
+    return argument.to(HIGH) if isinstance(argument, torch.Tensor) and argument.dtype in LOW else argument

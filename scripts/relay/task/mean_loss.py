@@ -16,14 +16,25 @@ from relay.task.batches import Batch
 
 # How far the loss of a batch may be from the weighted losses of its parts, relative to it where it is greater than 1.
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
+SCALE = 2.0**30  # of a loss; a power of two scales without rounding
+CHANGING = (
+    "the loss of one batch is another one when it is computed again: the forward pass or the loss changes parameters, "
+    "or a state that is no buffer and that no checkpoint holds, such as a counter"
+)
+CLIPPING = (
+    "a loss that is scaled has other gradients, beside the scale: a hook, a backward pass of the task's own, or 16-bit "
+    "numbers in the model clip or round them, and the parts of a divided batch have larger ones; allowed: "
+    "clip_grad_norm, or an optimiser that clips in its step"
+)
+STANDING = "all gradients of the first batch are 0, or not finite: it trains nothing, so that nothing can be compared"
 
 
 class NotFinite(UserError):
     """The loss of a whole batch is no finite number: whether it is a mean cannot be said."""
 
 
-class Changing(UserError):
-    """The loss of a batch is another one when it is computed again."""
+class Dependent(UserError):
+    """A batch's loss, or its gradients, depend on something else than its samples; in a sentence."""
 
 
 class Computes(Protocol):
@@ -46,7 +57,7 @@ def mean_over_samples(
     The model must treat each sample by itself: BatchNorm frozen, draws fixed.
     Where the difference is beyond `LIMITS`, the loss is a sum, or compares the samples of a batch with each other.
     It is infinite where a part has no finite loss and the batch has one. Raises NotFinite where the batch has none, and
-    Changing where something else than the batch decides on its loss, such as a counter.
+    Dependent where something else than the batch decides on its loss, such as a counter.
     """
 
     def loss_of(part: Batch) -> float:
@@ -57,7 +68,7 @@ def mean_over_samples(
     if not math.isfinite(whole):
         raise NotFinite(f"the loss of the first batch is {whole:g}")
     if abs(loss_of(batch) - whole) > 1e-12 * max(1.0, abs(whole)):  # the same operations round alike
-        raise Changing("the loss of the first batch is another one when it is computed again")
+        raise Dependent(CHANGING)
     found = [0.0]
     for cuts in ([samples // 3], [samples // 4, samples // 4 + samples // 3]):
         places = [0, *cuts, samples]
@@ -65,3 +76,19 @@ def mean_over_samples(
         mean = sum((end - start) / samples * loss_of(read(start, end)) for start, end in parts)
         found.append(abs(mean - whole) / max(1.0, abs(whole)) if math.isfinite(mean) else math.inf)
     return max(found)
+
+
+@torch.enable_grad()
+def check_gradients(task: Computes, model: nn.Module, batch: Batch) -> None:
+    """Raise Dependent where a batch's gradients are all 0, or do not grow with its loss. They are left in the model."""
+    found = []
+    for scale in (1.0, SCALE):
+        model.zero_grad()
+        (task.loss(task.outputs(model, batch), batch) * scale).backward()
+        found.append([each.grad / scale for each in model.parameters() if each.grad is not None])
+    most = max((each.abs().max().item() for each in found[0] if each.numel()), default=0.0)
+    if not 0 < most < math.inf:
+        raise Dependent(STANDING)
+    pairs = zip(*found, strict=True)
+    if not all(torch.allclose(one, other, rtol=0, atol=1e-6 * most) for one, other in pairs):
+        raise Dependent(CLIPPING)

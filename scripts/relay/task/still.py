@@ -24,6 +24,7 @@ DROPOUT_OFF = "dropout is switched off in the gate"
 NORMS_FROZEN = "BatchNorm's statistics are frozen in the gate; in training they are those of each replica"
 BUFFERS_FROZEN = "buffers that it changes ({}) are frozen in the gate; in training each replica has its own"
 DRAWS_FIXED = "its random numbers are the same for every sample in the gate"
+MOVED = 0.01
 UNKNOWN = "it draws random numbers by {}, which no proof can repeat"
 
 
@@ -124,11 +125,16 @@ def _frozen(norm: Any) -> Any:
 
 
 def _changed(model: nn.Module, compute: Callable[[nn.Module], object]) -> tuple[str, ...]:
-    """The names of the buffers that a forward pass changes. They are put back."""
+    """The names of the buffers that a forward pass changes, with parameters that a step has moved. All are put back."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not before:
         return ()
+    values = [(each, each.detach().clone()) for each in model.parameters() if each.is_floating_point()]
+    for parameter, _ in values:  # an average of them is the same only at first
+        parameter.add_(MOVED)
     compute(model)
+    for parameter, value in values:
+        parameter.copy_(value)
     now = dict(model.named_buffers())
     # Statistics of a sample that is not finite are NaN before and after.
     names = tuple(name for name, kept in before.items() if not torch.equal(now[name].nan_to_num(), kept.nan_to_num()))

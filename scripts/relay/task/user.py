@@ -27,7 +27,7 @@ class Task:
     `unit` is what a speed counts, in the plural; a sample is `units_per_sample` of them. `learning_rate` belongs to
     `global_batch_size`, the samples of one optimiser step over all devices. `schedule` multiplies the learning rate:
     {"kind": "constant"}, {"kind": "step", "every_epochs": n, "gamma": g} or {"kind": "cosine"}; each may have
-    "warmup_epochs", after which it begins.
+    "warmup_epochs", after which it begins. A method `scheduler` takes its place.
 
     `clip_grad_norm` is the largest norm of the gradients, over all parameters, that a step takes. Larger ones are
     scaled down to it, once a step. It is an option, too.
@@ -103,6 +103,13 @@ class Task:
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimiser of these parameters, at `self.learning_rate`."""
         raise NotImplementedError(f"{type(self).__name__} has no method `optimizer`")
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+        """One of torch's schedulers for a run of so many steps; it is stepped after each, and follows from them alone.
+
+        Its optimiser is a stand-in with one group at `self.learning_rate`, whose rates become those of the task's own.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no method `scheduler`")
 
     def metrics(self, outputs: Any, batch: Any) -> Mapping[str, torch.Tensor | float]:
         """Further means over the batch's samples, by name, for evaluations. The first one leads in the report."""

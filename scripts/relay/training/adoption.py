@@ -90,10 +90,13 @@ def _check_same(source: Run, run: Run) -> None:
         if given != wanted:
             differs = _difference(name, given, wanted)
             raise UserError(f"run {run.id}: {differs} in run {source.id}; allowed: the same in both")
-    if run.task.schedule["kind"] == "cosine" and source.length.total_steps != run.length.total_steps:
+    if (kind := run.task.schedule["kind"]) in (
+        "cosine",
+        "scheduler",
+    ) and source.length.total_steps != run.length.total_steps:
         raise UserError(
             f"run {run.id}: total_steps is {run.length.total_steps}, {source.length.total_steps} in run {source.id}; "
-            "allowed: the same in both, because the learning rate of a step follows from them (cosine)"
+            f"allowed: the same in both, because the learning rate of a step follows from them ({kind})"
         )
     if (source.computation.precision == "fp64") != (run.computation.precision == "fp64"):
         raise UserError(

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from relay.process.generators import apart
 from relay.process.ranks import Ranks
 from relay.strategies.base import Replica
 from relay.task import batches
@@ -43,7 +44,14 @@ class Evaluation:
         return found(self.task, self.strategy.ranks.gather(self.totals()))
 
     def totals(self) -> tuple[dict[str, float], int]:
-        """Loss and metrics of this replica's slices, each summed over samples, and how many samples these are."""
+        """Loss and metrics of this replica's slices, each summed over samples, and how many samples these are.
+
+        A model may draw: each evaluation draws the same numbers, and the training goes on with its own.
+        """
+        with apart(self.task.seed + self.strategy.replica.index, self.strategy.ranks.devices):
+            return self._totals()
+
+    def _totals(self) -> tuple[dict[str, float], int]:
         replica = self.strategy.replica
         totals, counted, filled = Counter[str](), 0, 0
         for positions, batch in zip(self._slices(), self.feeder.batches(self._read()), strict=True):
