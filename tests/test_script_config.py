@@ -63,9 +63,39 @@ def test_a_module_comes_with_its_package_and_files_of_one_name_do_not_meet() -> 
     Path("pkg/train.py").write_text("from pkg.model import *\nfrom . import model\n")
     script = only(command="python -m pkg.train a/c.yaml b/c.yaml").strategy.script
     named = {file: script.frozen_name(file) for file in script.files}
-    assert named == {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")}
-    script = only(command="python pkg/train.py a/c.yaml b/c.yaml").strategy.script
-    assert len({script.frozen_name(file) for file in script.files}) == len(script.files)
+    assert (named, script.within) == (
+        {each: each for each in ("a/c.yaml", "b/c.yaml", "pkg/__init__.py", "pkg/model.py", "pkg/train.py")},
+        Path(),
+    )
+    script = only(command="python pkg/train.py ./a/c.yaml").strategy.script
+    assert {script.frozen_name(file) for file in script.files} == {*named} - {"b/c.yaml"}
+
+
+def test_a_runs_folder_mirrors_the_place_of_all_that_is_named(scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of what lies above; a file that is named by its whole path keeps those beside it that it imports."""
+    (scripts / "other").mkdir()
+    (scripts / "other" / "c.yaml").write_text("")
+    monkeypatch.chdir("sub")
+    Path("data").mkdir()
+    script = only(
+        command="python ../train.py --data data ../other/c.yaml", links={"../../x/data": "data"}
+    ).strategy.script
+    top = scripts.name
+    assert script.within == Path(top, "sub")
+    assert {*map(script.frozen_name, script.files)} == {
+        f"{top}/{name}" for name in ("train.py", "helper.py", "other/c.yaml")
+    }
+    monkeypatch.chdir("../other")
+    script = only(command=f"python {scripts}/train.py").strategy.script
+    assert sorted(Path(script.frozen_name(file)).name for file in script.files) == ["helper.py", "train.py"]
+    assert len({Path(script.frozen_name(file)).parent for file in script.files}) == 1
+
+
+def test_a_folder_that_is_linked_may_be_named() -> None:
+    assert only(command="python train.py ./sub", links={"sub": "sub"}).strategy.script.files == (
+        "helper.py",
+        "train.py",
+    )
 
 
 def test_a_file_that_an_option_names_is_part_of_the_run() -> None:
@@ -107,7 +137,7 @@ def test_an_edit_of_the_script_or_of_what_it_imports_is_another_run(name: str) -
 
 def test_two_commands_that_differ_are_two_runs_and_so_are_two_data_sets() -> None:
     assert only().id != only(command="python train.py --more").id
-    assert only(links={"data": "/one"}).id != only(links={"data": "/other"}).id
+    assert only(links={"data": "sub"}).id != only(links={"data": "train.py"}).id
     assert only(read={"loss": "loss (.*)"}).id != only().id
 
 
@@ -168,6 +198,9 @@ def test_a_script_needs_no_task_no_data_and_no_gate() -> None:
         ({"loader": "resident"}, "comparisons[0].loader: means nothing for a command"),
         ({"segment": {"steps": 3}}, "segment is for a strategy, not for a command"),
         ({"task_options": {"width": 3}}, "task_options is for a strategy, not for a command"),
+        ({"links": {"data": "nowhere"}}, "comparisons[0].links.data: "),
+        ({"links": {"/data": "sub"}}, "links: '/data' is not allowed; allowed: a path as seen from where"),
+        ({"links": {"../" * 40: "sub"}}, "is not allowed; allowed: a path as seen from where"),
         ({"strategy": "ddp"}, "gives a strategy and a command"),
         ({"name": "9x"}, "comparisons[0].name"),
         ({"stack": "jax"}, "comparisons[0].stack"),

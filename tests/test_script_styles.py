@@ -129,7 +129,7 @@ def killed_once(made: Commanded) -> None:
     while job.poll() is None and not (made.places.work / "reached.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     for each in children(job.pid):
-        if any(word.endswith("own_script/train.py") for word in words(each)):
+        if any(word.endswith("train.py") for word in words(each)):
             each.kill()
     printed, _ = job.communicate(timeout=200)
     assert job.returncode == 75, printed

@@ -17,6 +17,7 @@ from typing import Any
 
 from plans import planned
 from relay.run_folder.places import Places
+from relay.spec.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +31,9 @@ class Commanded:
     @property
     def folder(self) -> Path:
         """Where the command runs."""
-        return self.places.folder
+        script = Run.read(self.places.run / "run.json").strategy.script
+        assert script is not None
+        return self.places.folder / script.within
 
     @property
     def log(self) -> Path:
@@ -67,8 +70,9 @@ class Commanded:
 
 
 def commanded(script: str, command: str = "python train.py", **comparison: Any) -> Commanded:
-    """The only run of a comparison that names a command. `script` becomes train.py in the current folder."""
-    Path("train.py").write_text(textwrap.dedent(script))
+    """The only run of a comparison that names a command. `script` becomes the train.py that it names, or that here."""
+    named = next((word for word in command.split() if word.endswith("train.py")), "train.py")
+    Path(named).write_text(textwrap.dedent(script))
     config = {name: comparison.pop(name) for name in ("warmup_steps", "monitor_seconds") if name in comparison}
     (run,) = planned({"command": command, **comparison}, device="cpu", **config).runs
     places = Places(Path("results"), run.id)

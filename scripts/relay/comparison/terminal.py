@@ -55,7 +55,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
         for text in (answer["certainty_in_words"], answer["why_not_the_fastest"]):
-            if text:
+            if text and answer["recommended"]:  # else it would say again what is said of each row
                 console.print(Text(text))
         if answer["script"]:
             console.print(Text(f"Submit it: sbatch {report.with_name(answer['script'])}"), soft_wrap=True)

@@ -148,13 +148,13 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
     values = _values(setting, batch, asked.options)
     words = tuple(filled(word, values) for word in command.words)
     plain = [filled(word, {}, last=True) for word in words]
-    files = tuple(sorted({*command.files, *named_files(plain, command.place)}))
+    files = tuple(sorted({*command.files, *named_files(plain, comparison.links, command.place)}))
     script = Script(
         command=words,
         file=command.file,
         folder=command.folder,
         files=files,
-        links={name: str(Path(path).expanduser().absolute()) for name, path in comparison.links.items()},
+        links=dict(_links(comparison, f"config: comparisons[{asked.comparison}].links", here)),
         read=read,
         counts=counts,
         reported=command.reported,
@@ -162,6 +162,24 @@ def resolve(asked: Asked, command: Command, *, config: Config, stack: str, here:
         source=source_digest(map(Path, files)),
     )
     return replace(setting, strategy=replace(setting.strategy, script=script))
+
+
+def _links(comparison: Comparison, place: str, here: Here) -> Iterator[tuple[str, str]]:
+    """Each link's path and its whole target. Raises UserError for one that cannot be, or leads nowhere.
+
+    On a cluster, a whole path is not looked for: it may be one of the nodes' own disks.
+    """
+    for name, target in comparison.links.items():
+        up = Path(name).parts.count("..")
+        if Path(name).is_absolute() or name.startswith("~") or up >= len(Path.cwd().parts):
+            raise UserError(
+                f"{place}: {show(name)} is not allowed; allowed: a path as seen from where the command runs, such as "
+                "data or ../data"
+            )
+        path = Path(target).expanduser()
+        if (here.site is None or not path.is_absolute()) and not path.exists():
+            raise UserError(f"{place}.{name}: {path.absolute()}: no such file or folder")
+        yield name, str(path.absolute())
 
 
 def _shape(asked: Asked, here: Here) -> Shape:

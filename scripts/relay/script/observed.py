@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from relay.base.ending import QUOTED
 from relay.script.steps import Steps
 from relay.spec.script import Counted, Script, compiled
 
@@ -177,13 +178,17 @@ class Observed:
             return "it ended with status 0 without a single step: none was reported by relay.chain"
         return ""
 
-    def shown(self) -> str:
-        """The last lines of the output, for an error."""
+    def told(self) -> list[str]:
+        """The last lines of the output, without those that torchrun adds."""
         with self._lock:
             told = [line for line in self.lines if line.strip()]
         epilogue = next((place for place, line in enumerate(told) if EPILOGUE.search(line)), None)
-        last = (told[:epilogue] or told)[-SHOWN_LINES:]
-        return "; it printed nothing" if not last else "; its last lines:\n" + "\n".join(f"| {line}" for line in last)
+        return told[:epilogue] or told
+
+    def shown(self) -> str:
+        """The last few lines of the output, for an error."""
+        last = self.told()[-SHOWN_LINES:]
+        return "".join(f"{QUOTED}{line}" for line in last) or "; it printed nothing"
 
 
 def _thinned(values: list[float]) -> list[float]:

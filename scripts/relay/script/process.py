@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from relay.process.watch import Watch
 from relay.run_folder import reached
 from relay.run_folder.attempts import LAUNCHED, attempt_path, line_of
 from relay.run_folder.samples import samples_path
+from relay.script import why
 from relay.script.command import Here, folder_of, variables, words
 from relay.script.facts import facts
 from relay.script.observed import Observed
@@ -69,7 +70,7 @@ def main(arguments: list[str]) -> None:
         (work / "records").mkdir(exist_ok=True)
         folder = folder_of(work, script)
         environment = variables(run, here, work, given.attempt, os.environ)
-        line = words(run, run.repeat if isinstance(run, Run) else 0, here, environment)
+        line = words(run, run.repeat if isinstance(run, Run) else 0, here, work, environment)
         batch, warmup_steps = run.batch.global_batch_size, run.length.warmup_steps
         observed = Observed(script, batch, warmup_steps, Path(environment[PLACE]))
         records = Records(work, given.attempt, observed, on_gpus=run.shape.device == "cuda") if first else None
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> None:
         if outside:
             outside.warn()
         told = note.read(Path(environment[note.NOTE]))
-        _conclude(child, observed, records, told)
+        _conclude(child, observed, records, told, lambda how: why.failed(how, observed, script, folder))
 
 
 class Child:
@@ -220,8 +221,14 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
-def _conclude(child: Child, observed: Observed, records: Records | None, told: dict[str, Any] | None) -> None:
-    """Record the command's end. Raises UserError where it failed."""
+def _conclude(
+    child: Child,
+    observed: Observed,
+    records: Records | None,
+    told: dict[str, Any] | None,
+    failed: Callable[[str], UserError],
+) -> None:
+    """Record the command's end. Raises UserError where it did not end well: what `failed` makes of how it ended."""
     if observed.problem:
         raise UserError(f"{observed.problem}{observed.shown()}")
     stopped, step = None, None
@@ -249,7 +256,7 @@ def _conclude(child: Child, observed: Observed, records: Records | None, told: d
             if child.status < 0
             else f"ended with status {child.status}"
         )
-        raise UserError(f"the command {how}{observed.shown()}")
+        raise failed(f"the command {how}")
     if records:
         records.write()
         if missing := observed.missing():
