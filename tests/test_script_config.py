@@ -13,6 +13,7 @@ from relay.planning.config import load
 from relay.spec.script import filled
 
 TRAIN = "import helper\nprint('img/s: 1')\n"
+SPEED, STEP = {"samples_per_second": "(.*) img/s"}, {"step": "step (.*)"}
 COMMAND = "python train.py --batch {batch_per_process}"
 
 
@@ -227,19 +228,30 @@ def test_a_mistake_is_one_line(comparison: dict[str, Any], told: str) -> None:
             [{"command": "python train.py"}, {"command": "python train.py --more"}],
             "comparisons[1].name: 'train' is that of another command already",
         ),
-        (
-            [
-                {"command": "python train.py"},
-                {"command": "python train.py", "name": "b", "read": {"samples_per_second": "(.*)"}},
-            ],
-            "comparisons[1]: its speed is in samples, that of comparisons[0] in runs",
-        ),
     ],
 )
 def test_comparisons_that_do_not_belong_together(comparisons: list[dict[str, Any]], told: str) -> None:
     with pytest.raises(UserError, match="config:") as caught:
         planned(*comparisons)
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "trained"),
+    [
+        ({}, {}, ["b", "train"]),
+        ({}, {"name": "train"}, ["script"]),
+        ({"read": SPEED}, {"read": SPEED}, ["script"]),
+        ({"read": SPEED}, {}, ["b", "train"]),
+        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 8}, ["script"]),
+        ({"read": STEP, "global_batch_size": 8}, {"read": STEP, "global_batch_size": 4}, ["b", "train"]),
+    ],
+)
+def test_programs_without_a_common_measure_have_an_answer_each(
+    first: dict[str, Any], second: dict[str, Any], trained: list[str]
+) -> None:
+    made = planned({"command": "python train.py", **first}, {"command": "python train.py", "name": "b", **second}).runs
+    assert sorted({run.task.name for run in made}) == trained
 
 
 def test_a_large_file_is_not_copied_with_each_run() -> None:

@@ -27,6 +27,7 @@ from relay.comparison.wording import (
     some,
 )
 from relay.spec.labels import counted
+from relay.spec.script import TASK
 
 ALIKE = 0.005  # of the time: less is told as no difference
 
@@ -36,7 +37,7 @@ def sentence(answer: Answer) -> str:
     if answer.best is None or answer.request is None:
         return f"Nothing can be recommended for {answer.trained}: no setting was measured and proven."
     learnt = _quality(answer.best) if answer.one_of_several else ""
-    what = "your script" if answer.best.run.strategy.script else answer.trained
+    what = "your script" if answer.trained == TASK else answer.trained
     return f"For {what}, {answer.best.name} is recommended.{learnt} Ask Slurm for {asked(answer.request)}."
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from relay.base.errors import UserError
 from relay.planning.comparisons import Comparison
 from relay.spec.identity import beside
-from relay.spec.script import file_argument, placeholders, started_by_torchrun
+from relay.spec.script import TASK, file_argument, placeholders, started_by_torchrun
 
 PYTHON = re.compile(r"python[0-9.]*")
 MOST_FROZEN_BYTES = 10 * 2**20
@@ -31,6 +31,7 @@ class Command:
     """A comparison's command. `folder` is from where the script imports: its own, or this one for `-m`.
 
     `files` are the script, and the modules that it imports from there; `place` names the comparison in a mistake.
+    `trained` is what all commands share whose speeds can be compared.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Command:
     folder: str
     files: tuple[str, ...]
     place: str
+    trained: str = TASK
 
     @property
     def reported(self) -> bool:

@@ -17,6 +17,7 @@ from relay.base.errors import UserError
 Counted = Literal["samples", "steps", "runs"]
 # Placeholders that a job fills in. All others are filled in by the planner.
 OF_A_JOB = ("seed", "repeat", "node", "address", "port")
+TASK = "script"  # the name of what commands train that are alternatives: nobody knows it
 NOT_PROVEN = "script"  # the id of the verdict that all scripts share
 # Options of torchrun that say where processes meet.
 MEETING = ("--standalone", "--rdzv-backend", "--rdzv-endpoint", "--master-addr", "--master-port", "--node-rank")
