@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 from living import children, words
+from relay.driver.progress import Training, described
+from relay.status.runs import silent
 from script_runs import commanded
 
 SPEAKING = """
@@ -114,6 +116,26 @@ def test_a_command_that_fails_is_told_once_and_not_tried_again(
     assert not (made.places.run / "step-1.json").exists()
     assert made.run(attempt=2)[0] == 1, "a retry ends at once with the same words"
     assert "not tried again" in made.told()["what"]
+
+
+def test_a_script_that_hangs_is_told_to_end_after_its_time() -> None:
+    made = commanded("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")
+    assert made.run(1, "--minutes", "0.05")[0] == 1
+    assert "the command had not ended after 0.05 minutes (runtime_minutes)" in made.told()["what"]
+    assert made.told()["what"].endswith("\n| waits")
+    assert "more runtime_minutes" in made.told()["remedy"]
+
+
+def test_a_script_that_prints_nothing_is_told_of_while_it_runs() -> None:
+    places = commanded("").places
+    log = places.results / "logs" / "segment" / places.run_id / "step-1.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    training = Training(places.run_id, 1, "Running train")
+    assert (silent(places), described(training)) == ("", "")
+    os.utime(log, (time.time() - 400,) * 2)
+    told = "has printed nothing for 6 min 40 s"
+    assert (silent(places), described(training)) == (told, f"{told}: Running train")
 
 
 @pytest.mark.slow

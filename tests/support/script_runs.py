@@ -39,16 +39,16 @@ class Commanded:
     def log(self) -> Path:
         return self.places.results / "job.log"
 
-    def start(self, attempt: int = 1) -> subprocess.Popen[str]:
-        """Start its job."""
+    def start(self, attempt: int = 1, *more: str) -> subprocess.Popen[str]:
+        """Start its job, with `more` options."""
         words = [sys.executable, f"{ROOT}/scripts/train.py", "--run", self.places.run_id, "--first", "0", "--last", "1"]
         variables = os.environ | {"TORCH_RELAY_JOB_LOG": str(self.log)}
         pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen([*words, "--attempt", str(attempt)], env=variables, **pipe)
+        return subprocess.Popen([*words, "--attempt", str(attempt), *more], env=variables, **pipe)
 
-    def run(self, attempt: int = 1) -> tuple[int, str]:
+    def run(self, attempt: int = 1, *more: str) -> tuple[int, str]:
         """Its job's exit status, and what it printed."""
-        job = self.start(attempt)
+        job = self.start(attempt, *more)
         try:
             printed, _ = job.communicate(timeout=240)
         finally:

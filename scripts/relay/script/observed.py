@@ -46,8 +46,8 @@ class Observed:
     """Gathers what a command tells. `line` is called by the thread that reads its output, all else by the main one.
 
     `problem` is what was read where a number should be; '' as long as there is none. `step` is the last one of which
-    is known, and `saved` the newest that can be gone on from; 0 before the first. `first_at` is when the first step
-    was told; None where the output tells speeds, for then nobody knows.
+    is known, and `saved` the newest that can be gone on from; 0 before the first. `heard` is when it printed last, and
+    `first_at` when the first step was told; None where the output tells speeds, for then nobody knows.
     """
 
     def __init__(self, script: Script, batch: int, warmup_steps: int, report: Path) -> None:
@@ -62,7 +62,7 @@ class Observed:
         self._blocked = False  # whether there was any block
         self._steps, self._first, self._last = Steps(), 0, Point(0.0, 0)
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self.began = time.time()
+        self.began = self.heard = time.time()
         self.first_at: float | None = None
         self.step = self.saved = 0
         self.matched: set[str] = set()
@@ -72,6 +72,7 @@ class Observed:
         """Take in a line of the output."""
         with self._lock:
             self.lines.append(text)
+            self.heard = now
             for name, pattern in self._patterns.items():
                 if found := pattern.search(text):
                     self._match(name, found[1] or "", text[found.end(1) :], text, now)

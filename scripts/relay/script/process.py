@@ -20,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 from relay.base import options
-from relay.base.errors import UserError
+from relay.base.clock import duration
+from relay.base.errors import Told, UserError
 from relay.base.files import write_json_over
 from relay.base.lifeline import adopt_orphans, end_with_parent
 from relay.base.lock import exclusive
@@ -56,7 +57,7 @@ MANY = 1_000_000  # children that are looked for: all
 
 def main(arguments: list[str]) -> None:
     """Run the command of a run to its end, or to a signal."""
-    given = options.parser(__doc__, "spec", "work", "attempt", prog="script.process").parse_args(arguments)
+    given = options.parser(__doc__, "spec", "work", "attempt", "minutes", prog="script.process").parse_args(arguments)
     run, work = Training.read(given.spec), given.work
     script, here = run.strategy.script, Here.of(run, os.environ)
     assert script is not None
@@ -78,7 +79,7 @@ def main(arguments: list[str]) -> None:
             records.begin(run, here)
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
         outside = Outside(script, folder) if first else None
-        child = Child(line, folder, environment, observed)
+        child = Child(line, folder, environment, observed, given.minutes)
         with _watched(run, here, child, work, given.attempt):
             child.wait(records)
         if outside:
@@ -88,10 +89,17 @@ def main(arguments: list[str]) -> None:
 
 
 class Child:
-    """The command, as a process with a group of its own: a signal comes to it once, from here."""
+    """The command, as a process with a group of its own: a signal comes to it once, from here.
 
-    def __init__(self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed) -> None:
-        self.observed, self.received, self._told = observed, list[int](), 0.0
+    `minutes` are its time limit, after which it is told to end; None where a scheduler keeps it.
+    `late` says that it was.
+    """
+
+    def __init__(
+        self, line: list[str], folder: Path, environment: dict[str, str], observed: Observed, minutes: float | None
+    ) -> None:
+        self.observed, self.received, self._told, self.late = observed, list[int](), 0.0, False
+        self.minutes = minutes
         self._shell = Path(line[0]).name in SHELLS
         for number in SIGNALS:
             signal.signal(number, self._note)
@@ -121,7 +129,8 @@ class Child:
         """Wait for its end, record what is known meanwhile, and pass on the first signal, as SIGTERM."""
         recorded = time.monotonic()
         while self.process.poll() is None:
-            if (self.received or self.observed.problem) and not self._told:
+            self.late |= bool(self.minutes) and time.time() - self.started > 60 * (self.minutes or 0)
+            if (self.received or self.observed.problem or self.late) and not self._told:
                 self._told = time.monotonic()
                 self._end()
             if self._told and self._shell and not usage.descendants(self.process.pid):
@@ -241,6 +250,11 @@ def _conclude(
         stopped = signal.Signals(child.received[0]).name
     elif child.status == TEMPORARY:
         stopped = f"status {TEMPORARY}"
+    elif child.late:
+        silent = duration(child.ended - observed.heard)
+        remedy = "give more runtime_minutes or fewer steps, or make it a chain (docs/make-your-script-a-chain.md)"
+        late = f"the command had not ended after {child.minutes:g} minutes (runtime_minutes)"
+        raise Told(f"{late}; its last line came {silent} before its end{observed.shown()}", remedy)
     if stopped:
         if records:
             records.end(child, stopped=stopped, step=step, asks_again=child.status == TEMPORARY)
