@@ -48,6 +48,8 @@ def test_the_error_that_counts(output: str, error: str) -> None:
         ("RuntimeError: Dataset not found. You can use download=True to download it", "name its folder in `links`"),
         ("ModuleNotFoundError: No module named 'tiktoken'", "`packages`"),
         ("ModuleNotFoundError: No module named 'mine'", "links: {sub/mine.py: sub/mine.py}"),
+        ("ModuleNotFoundError: No module named 'beside'", "links: {../beside.py: ../beside.py}"),
+        ("ModuleNotFoundError: No module named 'net'", "links: {src: src}"),
         ("run.sh: line 2: gpt: command not found", "`packages`"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data/a/x.bin'", "links: {data: data}"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '../up/x'", "links: {../up: ../up}"),
@@ -70,9 +72,9 @@ def test_the_error_that_counts(output: str, error: str) -> None:
 )  # fmt: skip
 def test_what_helps(error: str, helps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, folder = tmp_path / "home", tmp_path / "deep" / "run"
-    for made in ("home/data/a", "home/sub", "up", "deep/run/sub"):
+    for made in ("home/data/a", "home/sub", "home/src", "up", "deep/run/sub"):
         (tmp_path / made).mkdir(parents=True)
-    for made in ("home/sub/mine.py", "home/sub/a.json"):
+    for made in ("home/sub/mine.py", "home/sub/a.json", "home/src/net.py", "beside.py"):
         (tmp_path / made).touch()
     monkeypatch.chdir(home)
     script = Script(command=("python", "sub/train.py"), file="sub/train.py", folder="sub", files=("sub/train.py",))

@@ -55,9 +55,14 @@ class Progress:
         self.region = Region(self.stream)
 
     @property
+    def short(self) -> bool:
+        """Whether short lines, or a view, take the place of Snakemake's lines about each job."""
+        return self.view is not None
+
+    @property
     def drawn(self) -> bool:
-        """Whether a view is drawn, in place of Snakemake's lines about each job."""
-        return self.view is not None and is_terminal(self.stream)
+        """Whether a view is drawn."""
+        return self.short and is_terminal(self.stream)
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -81,8 +81,10 @@ def _of_file(missing: str, script: Script, folder: Path) -> str:
 
 def _of_module(name: str, script: Script) -> str:
     """The same for a module of the user's, which lies here or beside the script."""
-    for place in (Path(), Path(script.folder)):
+    near = [Path(), Path(script.folder), Path("..")]
+    for place in (*near, *sorted(Path().glob("[A-Za-z]*/"))):
         for found in (place / f"{name}.py", place / name):
             if found.exists():
-                return f"it is a file of yours; add to the comparison: links: {{{found}: {found}}}"
+                link = found if place in near else place  # a folder that the script adds to Python's path
+                return f"it is a file of yours; add to the comparison: links: {{{link}: {link}}}"
     return ""
