@@ -75,8 +75,9 @@ gpu-check: install $(if $(filter-out torch,$(STACKS)),stacks)  ## Does all of th
 stacks: install-dev  ## Make the environments of the stacks that tests use (built once: minutes)
 	@$(BIN)/python tests/support/all_stacks.py $(TESTED)
 
-test: lint stacks  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
-	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)
+test: lint  ## Check style and types, then run all tests but the long campaigns (STACKS=torch: fewer)
+	@$(BIN)/python tests/support/all_stacks.py $(TESTED) & stacks=$$!; \
+	$(BIN)/pytest -m "not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS); tests=$$?; wait $$stacks; exit $$tests
 
 test-quick: install-dev  ## Run the quick tests: the inner loop, about 5 minutes on 2 cores
 	$(BIN)/pytest -m "not slow and not long" --stacks "$(TESTED)" $(DIVIDED) $(PYTEST_OPTIONS)

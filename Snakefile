@@ -14,6 +14,7 @@
 #   snakemake --profile profiles/local libtorch   the trained models in a C++ program, beside Python
 #   snakemake --profile profiles/slurm preflight  is PyTorch all right on this cluster?
 #   snakemake --profile profiles/slurm selftest   does all of this work on these devices?
+import gc
 import os
 import sys
 from functools import cache, partial
@@ -22,6 +23,9 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 min_version("9.0")
+# What imports and planning make stays. Looking through it again and again for garbage took a seventh of a dry run.
+gc.freeze()
+gc.set_threshold(100_000)
 
 sys.path.insert(0, f"{workflow.basedir}/scripts")
 from relay.base import lifeline

@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A file's tests stay together, for they share what is dear to make. Of the files that start processes the dearest
     come first, by the seconds that their tests are allowed: where files are divided, all workers end at about one time.
+    Those that use further stacks come last, for these may still be built.
     """
     allowed: Counter[Path] = Counter()
     for item in items:
@@ -58,7 +59,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if takes_long(item):
             limit = item.get_closest_marker("timeout")
             allowed[item.path] += limit.args[0] if limit else float(item.config.getini("timeout"))
-    items.sort(key=lambda item: (item.path in allowed, -allowed[item.path], item.path, takes_long(item)))
+    last = {item.path: of_stacks(item) for item in items}
+    items.sort(key=lambda i: (last[i.path], i.path in allowed, -allowed[i.path], i.path, takes_long(i)))
+
+
+def of_stacks(item: pytest.Item) -> bool:
+    """Whether the test's file uses environments of further stacks."""
+    return stacks.used_by(getattr(item, "module", None))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test of a stack begins when nothing is built any more: its own time begins then, too."""
+    if of_stacks(item):
+        stacks.wait_for_builds()
+    return (yield)
 
 
 def takes_long(item: pytest.Item) -> int:

@@ -21,13 +21,12 @@ from short_tasks import at_hand, prepare_at_hand, shipped
 
 TASKS = Path(__file__).parent / "tasks"
 # Small, and without a download.
-QUICK = ("gpt-tiny", "gpt-moe-tiny", "lenet-digits", "linear-random10", "resnet18-tiny")
-LARGE = ("gpt-1b", "gpt-large")  # gpt-86m is built alike
+QUICK = ("gpt-moe-tiny", "lenet-digits", "resnet18-tiny", "utsa-mnist")
 
 
 def when(name: str) -> list[pytest.MarkDecorator]:
     """The marks of the test of a task's card."""
-    return [] if name in QUICK else [pytest.mark.long if name in LARGE else pytest.mark.slow]
+    return [] if name in QUICK else [pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,12 @@ RIGHT: dict[str, tuple[int, list[dict[str, Any]]]] = {
         [
             {"strategy": "zero1"},
             {"strategy": "zero3"},
-            {"strategy": "lightning_zero3"},
         ],
     ),
     "two more": (
         2,
         [
+            {"strategy": "lightning_zero3"},
             {"strategy": "zero2", **FP16},
             {"strategy": "zero3", **GPT, **FUSED},
             {"strategy": "zero3_offload_cpu", **GPT},
@@ -95,7 +95,6 @@ def test_it_trains_what_the_reference_trains(verdicts: Verdicts, group: str, nam
     [
         grouped("two", "zero1", 1, None),
         grouped("two", "zero3", 1 / 2, 1 / 2),
-        grouped("two", "lightning_zero3", 1 / 2, 1 / 2),
         grouped("four", "zero2", 1, 1 / 4),
         grouped("four", "zero3-gpt-deep-tiny-fp64", 1 / 4, 1 / 4),
     ],

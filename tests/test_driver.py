@@ -22,7 +22,7 @@ import drive as drive_program
 from driver_runs import JOBS, ROOT, Workplace, until
 from mini_slurm import MiniSlurm
 from relay.base.errors import NoNode, Unavailable, UserError
-from relay.driver.claim import LOCK, claim
+from relay.driver.claim import claim
 from relay.slurm import commands
 
 
@@ -124,17 +124,15 @@ def out_of_reach(place: Workplace, port: int, *commands: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("listening", [False, True])
 def test_a_controller_that_gives_no_answer_is_asked_again_and_told_from_a_refusal(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch, listening: bool
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.1)
     real, calls = os.environ["PATH"], place.folder / "calls.txt"
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes what is said, and says nothing
-        port = server.getsockname()[1] if listening else 1
-        path = out_of_reach(place, port, "squeue", "sbatch")
+        path = out_of_reach(place, server.getsockname()[1], "squeue", "sbatch")
         monkeypatch.setenv("PATH", f"{path}:{real}")
-        with pytest.raises(Unavailable, match=r"^squeue failed: .*(timed out|Unable to contact)"):
+        with pytest.raises(Unavailable, match=r"^squeue failed: .*timed out"):
             commands.end_time("1")
         assert calls.read_text().split() == ["squeue"] * commands.TRIES
         calls.unlink()
@@ -202,12 +200,6 @@ def test_the_lock_ends_with_its_process_whatever_that_started(tmp_path: Path) ->
         os.kill(daemon, signal.SIGKILL)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / ".snakemake").write_text("a file")
-    with pytest.raises(UserError, match=r"relay-driver\.lock: cannot be written: "):
-        claim(tmp_path)
-
-
 def test_a_file_system_without_locks_gets_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,7 +225,7 @@ def test_a_second_driver_is_refused_and_what_only_reads_is_not(place: Workplace)
     ]
     assert f"another driver (pid {first.pid} on " in printed
     assert "Traceback" not in printed
-    for reading in (["--dry-run"], ["--summary"], ["look"]):
+    for reading in (["--dry-run"], ["look"]):
         status, printed = place.drive_to_end(*reading)
         assert status == 0, printed
     printed, _ = first.communicate(timeout=120)
@@ -247,39 +239,29 @@ def test_a_second_driver_is_refused_and_what_only_reads_is_not(place: Workplace)
 
 @pytest.mark.slow
 def test_after_kill_9_a_restart_waits_for_the_jobs_and_submits_none_twice(place: Workplace) -> None:
-    first = place.drive(seconds=15)
+    """A restart that is broken off while it waits harms no job, and the next one waits as well."""
+    killed = place.drive(seconds=25)
     until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-    first.kill()
-    second = place.drive(seconds=1)
-    until(lambda: (place.folder / LOCK).read_text().startswith(f"pid {second.pid} "), "the restart has claimed")
+    killed.kill()
+    waiting = place.drive(seconds=1)
+    assert waiting.stdout is not None
+    for line in waiting.stdout:
+        if line.startswith("To cancel them instead: scancel "):
+            break
+    waiting.send_signal(signal.SIGINT)
+    printed, _ = waiting.communicate(timeout=30)
+    stopped = "Stopped. What is finished or saved is kept. Give the same command again to continue.\n"
+    assert (waiting.returncode, printed) == (1, stopped)
     assert len(place.left()) == 3
-    printed, _ = second.communicate(timeout=180)
-    assert second.returncode == 0, printed
-    assert re.search(rf"(?m)^3 jobs of a driver that was killed \(pid {first.pid} on .*\) are not over", printed)
+    last = place.drive(seconds=1)
+    printed, _ = last.communicate(timeout=180)
+    assert last.returncode == 0, printed
+    assert re.search(r"(?m)^3 jobs of a driver that was killed \(pid \d+ on .*\) are not over", printed)
     assert len(re.findall(r"(?m)^  \d+ \w+ rule_first_wildcards_\d$", printed)) == 3
     assert printed.index("They are over") < printed.index("Building DAG")
     assert place.lines("started.txt") == place.lines("ended.txt") == JOBS
     assert len(place.submitted()) == 4
     assert (place.folder / "last.txt").read_text() == "done\n"
-
-
-@pytest.mark.slow
-def test_waiting_can_be_broken_off_and_harms_no_job(place: Workplace) -> None:
-    first = place.drive(seconds=20)
-    until(lambda: len(place.lines("started.txt")) == 3, "three jobs run")
-    first.kill()
-    second = place.drive(seconds=1)
-    assert second.stdout is not None
-    for line in second.stdout:
-        if line.startswith("To cancel them instead: scancel "):
-            break
-    second.send_signal(signal.SIGINT)
-    printed, _ = second.communicate(timeout=30)
-    assert (second.returncode, printed) == (
-        1,
-        "Stopped. What is finished or saved is kept. Give the same command again to continue.\n",
-    )
-    assert len(place.left()) == 3
 
 
 @pytest.mark.slow
@@ -301,21 +283,13 @@ def test_a_controller_that_is_down_is_one_line_and_nothing_is_submitted(place: W
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGINT,
-        signal.SIGUSR2,
-        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGTERM, signal.SIGHUP)),
-    ],
-)
-def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workplace, number: signal.Signals) -> None:
+def test_a_signal_cancels_what_was_submitted_and_what_is_just_being(place: Workplace) -> None:
     process = place.drive(seconds=60, first=30)
     until(lambda: len(place.left()) >= 2, "the first jobs are in the queue")
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=90)
     assert process.returncode == 1, printed
-    assert f"{number.name}: cancelling the jobs of this driver" in printed
+    assert "SIGINT: cancelling the jobs of this driver" in printed
     assert "Traceback" not in printed
     until(lambda: not place.left(), "no job is left", 20)
     # One that is cancelled late may have failed by itself: Snakemake removes a folder that it looks for.
@@ -344,18 +318,6 @@ def test_a_second_signal_ends_the_driver_at_once(place: Workplace) -> None:
     assert set(JOBS) <= set(place.lines("ended.txt"))
 
 
-@pytest.mark.long
-def test_a_local_rule_that_runs_when_a_signal_comes_is_let_finish(place: Workplace) -> None:
-    process = place.drive("pause.txt", "last.txt", seconds=8)
-    until(lambda: {"pause.txt", *JOBS[:3]} == set(place.lines("started.txt")), "three jobs run, and a local rule")
-    process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
-    assert process.returncode == 1, printed
-    assert "Traceback" not in printed
-    assert place.lines("ended.txt") == ["pause.txt"]
-    until(lambda: not place.left(), "no job is left", 20)
-
-
 # Places to run it in
 
 
@@ -375,7 +337,6 @@ def test_in_this_terminal_it_is_snakemake(place: Workplace) -> None:
     done = drive(place, "here", "look")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "looked\n"
-    assert drive(place, "", "no_such_target").returncode == 1
 
 
 @pytest.mark.long

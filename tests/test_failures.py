@@ -31,10 +31,7 @@ IMPORTS = "import torch\nimport torch.distributed as dist"
     ("waiting", "launcher"),
     [
         (FOR_EACH_OTHER, "torchrun"),
-        (IN_A_COLLECTIVE, "direct"),
-        pytest.param(FOR_EACH_OTHER, "direct", marks=pytest.mark.long),
-        pytest.param(FOR_EACH_OTHER, "spawn", marks=pytest.mark.long),
-        pytest.param(IN_A_COLLECTIVE, "torchrun", marks=pytest.mark.long),
+        pytest.param(IN_A_COLLECTIVE, "direct", marks=pytest.mark.long),
         pytest.param(IN_A_COLLECTIVE, "spawn", marks=pytest.mark.long),
     ],
     ids=lambda value: {FOR_EACH_OTHER: "for each other", IN_A_COLLECTIVE: "in a collective"}.get(value, value),
@@ -77,7 +74,7 @@ KILLED = """mark = Path(f"{mark}-{{self.ranks.rank}}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("direct", marks=pytest.mark.long)])
+@pytest.mark.parametrize("launcher", ["torchrun"])
 def test_a_killed_rank_ends_those_that_do_not_notice_and_the_run_goes_on(bench: Bench, launcher: str) -> None:
     """Where they wait for it in NCCL, nothing else would tell them for minutes."""
     killed = KILLED.format(mark=str(bench.folder / "mark"))

@@ -286,7 +286,9 @@ def test_who_may_be_a_fork(
     assert not fork_server.owner(role, Shape(**usual))
 
 
-@pytest.mark.parametrize("shape", [{}, DDP], ids=["one process", "two, by torchrun"])
+@pytest.mark.parametrize(
+    "shape", [pytest.param({}, marks=pytest.mark.long), DDP], ids=["one process", "two, by torchrun"]
+)
 def test_forks_train_bit_for_bit_what_other_processes_train(
     bench: Bench, shape: dict[str, Any], driver: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,8 @@ def test_one_reference_serves_all_strategies_of_a_task() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "devices"), [("cpu", 1), ("ddp", 2), pytest.param("ddp", 4, marks=pytest.mark.long)]
+    ("strategy", "devices"),
+    [pytest.param("cpu", 1, marks=pytest.mark.long), ("ddp", 2), pytest.param("ddp", 4, marks=pytest.mark.long)],
 )
 def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> None:
     verdict = gates.verdict(strategy, devices, start=launch)
@@ -49,12 +50,11 @@ def test_a_right_strategy_passes(gates: Gates, strategy: str, devices: int) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["right_ddp_by_hand", "right_own_loop"])
-def test_a_right_strategy_of_a_further_folder_passes(gates: Gates, strategy: str) -> None:
-    verdict = gates.verdict(strategy, steps=FEW_STEPS)
+def test_a_right_strategy_of_a_further_folder_passes(gates: Gates) -> None:
+    verdict = gates.verdict("right_own_loop", steps=FEW_STEPS)
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-    assert verdict["strategy_source"] == source_digest(strategy_sources(FOLDER / f"{strategy}.py"))
+    assert verdict["strategy_source"] == source_digest(strategy_sources(FOLDER / "right_own_loop.py"))
 
 
 # Wrong strategies are caught
@@ -176,12 +176,23 @@ def test_every_wrong_strategy_has_its_test() -> None:
     tested |= {"wrong_beyond_eight", "wrong_no_room", "wrong_work_whole_when_large"}  # in test_own_batches.py
     tested |= {"wrong_clips_its_slice", "wrong_clips_its_stage"}  # in test_odd_models.py
     tested.add("wrong_dropout_on_all_gpus")  # in test_pretended_gpu.py
-    tested |= {planted.strategy for planted in test_gate_between.WRONG}
+    tested |= {planted.strategy for planted in (*test_gate_between.WRONG, *test_gate_between.WRONG_TOO)}
     assert tested == {path.stem for path in FOLDER.glob("wrong_*.py")}
 
 
+# Further ways into the same parts: in the long tests.
+TOO = {
+    *("wrong_sum", "wrong_learning_rate", "wrong_clipping-1000000.0", "wrong_bf16_compression", "wrong_same_slice"),
+    *("wrong_whole_batch_undeclared", "wrong_division_claimed", "wrong_last_sample_dropped", "wrong_evaluation_mode"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", WRONG, ids=str)
+@pytest.mark.parametrize(
+    "planted",
+    [pytest.param(each, marks=[pytest.mark.long] * (f"wrong_{each}" in TOO)) for each in WRONG],
+    ids=str,
+)
 def test_a_wrong_strategy_is_caught(gates: Gates, planted: Planted) -> None:
     verdict = gates.verdict(planted.strategy, steps=FEW_STEPS, options=dict(planted.options))
     assert verdict["equivalent"] is False

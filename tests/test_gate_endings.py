@@ -48,7 +48,7 @@ AT_THE_END = """
 """
 
 
-@pytest.mark.parametrize("start", [None, launch], ids=["forked", "launched"])
+@pytest.mark.parametrize("start", [pytest.param(None, marks=pytest.mark.long), launch], ids=["forked", "launched"])
 def test_a_process_that_aborts_after_the_verdict_leaves_none(
     gates: Gates, tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object
 ) -> None:
@@ -133,11 +133,6 @@ def test_a_gate_that_comes_no_further_is_ended_and_says_where_it_was(
     assert (again.status, again.verdict) == (FAULT, None)
     assert "the log shows where each rank was" in (told := capfd.readouterr().err)
     assert "failed twice, the second time alone" in told
-
-
-def test_a_right_strategy_ends_well(gates: Gates, tmp_path: Path) -> None:
-    found = judged(gates, own_strategy(tmp_path / "strategies", "right"))
-    assert (found.status, found.verdict["equivalent"], found.verdict["problems"]) == (0, True, [])
 
 
 def test_a_setting_without_a_verdict_is_never_best(tree: Tree) -> None:

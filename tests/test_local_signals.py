@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from living import words
 from local_driver import LocalDriver, until
 
-CPU = {"comparisons": [{"strategy": "cpu"}]}
 DDP = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun"}]}
 DIRECT = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "direct"}]}
 SPAWNED = {"comparisons": [{"strategy": "ddp", "devices_per_node": 2, "launcher": "spawn"}]}
@@ -62,12 +60,9 @@ def _resumed(driver: LocalDriver, step: int) -> bool:
     ("config", "number"),
     [
         (DDP, signal.SIGTERM),
-        pytest.param(CPU, signal.SIGINT, marks=pytest.mark.long),
-        pytest.param(SPAWNED, signal.SIGHUP, marks=pytest.mark.long),
-        pytest.param(DIRECT, signal.SIGTERM, marks=pytest.mark.long),
-        pytest.param(CPU, signal.SIGUSR1, marks=pytest.mark.long),
+        pytest.param(DIRECT, signal.SIGHUP, marks=pytest.mark.long),  # another launcher, and another signal
     ],
-    ids=["term-torchrun", "int-cpu", "hup-spawn", "term-direct", "usr1-cpu"],
+    ids=["term-torchrun", "hup-direct"],
 )
 def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, config: dict, number: int) -> None:
     driver = place(config)
@@ -99,8 +94,8 @@ def test_ctrl_c_twice_ends_at_once_and_the_training_saves_by_itself(place: Place
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
-    [DDP, *(pytest.param(config, marks=pytest.mark.long) for config in (CPU, DIRECT, SPAWNED))],
-    ids=["torchrun", "cpu", "direct", "spawn"],
+    [DDP, pytest.param(SPAWNED, marks=pytest.mark.long)],  # its processes are the job's own children
+    ids=["torchrun", "spawn"],
 )
 def test_after_kill_9_the_training_saves_and_ends_and_the_next_call_goes_on(place: Place, config: dict) -> None:
     driver = place(config)
@@ -138,15 +133,3 @@ def test_the_next_call_waits_for_what_a_killed_driver_has_left(place: Place) -> 
             break
     (saved, *_) = driver.steps()
     until(lambda: _resumed(driver, saved), "it goes on")
-
-
-@pytest.mark.long
-def test_a_lock_that_an_older_driver_left_is_no_obstacle(place: Place) -> None:
-    driver = place({"comparisons": [{"strategy": "cpu"}], "epochs": 1})
-    locks = driver.folder / ".snakemake" / "locks"
-    locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text(f"{driver.folder}/{driver.trained}\n{driver.trained}\n")
-    status, printed = driver.call(driver.trained)
-    assert status == 0, printed
-    assert "\x1b" not in printed  # a log has no escape codes, and Snakemake's lines about each job
-    assert re.search(r"(?m)^Job \d+: Training cpu \(1 proc, 1 thread, resident\) ", printed)

@@ -117,11 +117,6 @@ def test_clients_count_the_gpus_that_the_daemon_was_shown(
     assert mps_daemon.renumbered() == {"CUDA_VISIBLE_DEVICES": said}
 
 
-def test_where_all_gpus_are_shown_clients_see_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert mps_daemon.renumbered() == {}
-
-
 @pytest.mark.slow
 def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node) -> None:
     replicas = [node.with_program().replica(rank) for rank in (1, 0)]
@@ -161,30 +156,16 @@ def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("refuses", "reason"),
-    [(None, f"{CONTROL} is not on the PATH"), ("echo no permission; exit 1", "no permission")],
-)
-def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node, refuses: str | None, reason: str) -> None:
-    if refuses:
-        node.with_program(refuses)
+def test_without_mps_the_replicas_say_so_and_run_anyway(node: Node) -> None:
+    node.with_program("echo no permission; exit 1")
     first, second = (node.replica(rank) for rank in (0, 1))
     said = line(first)
     assert " ".join(said).startswith("mps: no MPS: ")
-    assert reason in " ".join(said)
+    assert "no permission" in " ".join(said)
     for replica in (first, second):
         assert line(replica) == ["in", "None", "None"]
         replica.communicate("\n", timeout=30)
     until(lambda: not node.processes())
-
-
-@pytest.mark.slow
-def test_on_cpus_there_is_no_daemon(node: Node) -> None:
-    node.with_program().device = "cpu"
-    replica = node.replica(0)
-    assert line(replica) == ["in", "None", "None"]
-    replica.communicate("\n", timeout=30)
-    assert not any((node.folder / "disk").iterdir())
 
 
 def test_replicas_share_a_device_and_divide_its_batch() -> None:

@@ -48,6 +48,7 @@ def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_b
     assert not list(gates.results.rglob("unfinished.json"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_parameters_that_are_averaged_round_more_than_gradients_and_are_right(gates: Gates) -> None:
     verdict = gates.verdict("right_parameter_averaging", steps=FEW_STEPS)
@@ -63,16 +64,6 @@ def test_who_computes_a_large_batch_is_counted(gates: Gates) -> None:
         "batch 64: division of work: step 0: rank 0 computes 100.0% (forward 100.0%) of what one process computes for "
         "the whole batch; its slice is 50.0% of it"
     ]
-
-
-@pytest.mark.long
-def test_a_scaled_learning_rate_is_trained_at_its_batch(gates: Gates) -> None:
-    """The wrong one ignores the learning rate that it is told."""
-    scaled = {"global_batch_size": 256, "learning_rate_scaling": "linear"}
-    right, wrong = (gates.verdict(name, steps=FEW_STEPS, **scaled) for name in ("ddp", "wrong_learning_rate"))
-    own = OwnBatch(global_batch_size=256, learning_rate=0.08)
-    assert of_batch(right, own)["problems"] == []
-    assert "batch 256: algorithm: losses" in {p["name"] for p in of_batch(wrong, own)["parts"] if not p["passed"]}
 
 
 def two_batches() -> dict[str, Any]:

@@ -28,7 +28,6 @@ from relay.base.ending import INTERRUPTED
 from relay.preflight import job, node
 from relay.preflight.checks import check_all
 from relay.preflight.page import page
-from relay.process.cpus import SHARE
 from relay.spec.job import Job
 from relay.spec.run import Run
 
@@ -182,12 +181,6 @@ def test_a_memory_limit_below_what_was_asked_for_and_a_disk_that_cannot_be_writt
     assert says(seen.findings["node's disk"], "stop", "/proc (node_disk '/proc') cannot be used")
 
 
-def test_a_disk_that_nobody_declared_is_only_noted(tmp_path: Path) -> None:
-    seen = collect(tmp_path, run_of(1), [Rank(environment={"SLURM_TMPDIR": "/proc/nowhere"})])
-    assert says(seen.findings["node's disk"], "note", "/proc/nowhere")
-    assert seen.statuses == [0], seen.printed
-
-
 def test_this_machines_libraries_are_told_as_they_are(unlucky: Seen) -> None:
     """libaio by what the dynamic loader finds; no GPU, no MPS."""
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
@@ -201,6 +194,7 @@ def test_this_machines_libraries_are_told_as_they_are(unlucky: Seen) -> None:
 # For real: several processes on one node
 
 
+@pytest.mark.long
 @two_cpus
 def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) -> None:
     """Both may use both CPUs; OpenMP then binds both to the same one."""
@@ -211,20 +205,6 @@ def test_confined_processes_with_one_mask_and_openmps_binding(tmp_path: Path) ->
     assert says(seen.findings["shared CPUs"], "stop", "rank 0", *words)
     assert says(seen.findings["OMP_PROC_BIND"], "stop", "bound both rank 0", "rank 1 to CPU 0", "OMP_PROC_BIND=false")
     assert seen.findings["nodes"].ok
-
-
-@pytest.mark.long
-@two_cpus
-def test_a_mask_that_the_processes_divide_is_no_fault(tmp_path: Path) -> None:
-    """What a process keeps to counts, not what it was given; and each rank's own variables are recorded."""
-    run = run_of(2, launcher="srun")
-    together = {SHARE: "1", "LOCAL_WORLD_SIZE": "2"}
-    ranks = [Rank(("taskset", "-c", "0,1"), together | {"CUDA_VISIBLE_DEVICES": name}) for name in ("3", "5")]
-    seen = collect(tmp_path, run, ranks, job_of(run, confined=True))
-    assert [rank["affinity"] for rank in seen.facts["ranks"]] == [[0], [1]], seen.printed
-    assert [rank["environment"]["CUDA_VISIBLE_DEVICES"] for rank in seen.facts["ranks"]] == ["3", "5"]
-    assert seen.findings["shared CPUs"].ok
-    assert seen.findings["locks"].ok
 
 
 @pytest.mark.long
@@ -270,17 +250,6 @@ def test_an_interface_that_is_not_there(tmp_path: Path) -> None:
     assert "network interface: GLOO_SOCKET_IFNAME is 'ib77'" in line
     assert all(name in line for _, name in socket.if_nameindex()[:2])
     assert "network_interface" in line
-
-
-@pytest.mark.long
-def test_gpus_asked_of_a_torch_for_cpus(tmp_path: Path) -> None:
-    if torch.version.cuda:
-        pytest.skip("NOT RUN: this torch is built for GPUs")
-    run = run_of(2, device="cuda", backend="nccl")
-    done = preflight(tmp_path, run)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "torch's build: device is cuda, but torch" in done.stdout
-    assert "install a CUDA build of torch" in done.stdout
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -382,19 +351,6 @@ def test_two_nodes_with_a_slow_network_an_own_disk_and_a_folder_that_one_does_no
     assert fastest < 2 * 0.0025  # 20 Mbit/s, and the bucket that is let through at once
     sizes = {row["bytes"] for row in seen.facts["allreduce"] if row["span"] == "all"}
     assert max(sizes) < max(row["bytes"] for row in seen.facts["allreduce"])  # the largest would take too long
-
-
-@pytest.mark.long
-@needs_root
-def test_a_node_disk_that_both_nodes_share(tmp_path: Path) -> None:
-    """Found by looking, not by the name of its filesystem."""
-    run = run_of(2, nodes=2, devices_per_node=1)
-    with hosts(tmp_path, "near", "far") as nodes:
-        told = {"GLOO_SOCKET_IFNAME": "eth0", "SLURM_TMPDIR": str(tmp_path)}
-        seen = collect(tmp_path, run, [Rank(host.before, told) for host in nodes], address=nodes[0].address)
-    assert seen.statuses == [0, 0], seen.printed
-    assert says(seen.findings["node's disk"], "warn", "is shared with other nodes", "node_disk")
-    assert {rank["host"] for rank in seen.facts["ranks"]} == {"near", "far"}
 
 
 # For real: on Slurm

@@ -94,7 +94,6 @@ def test_without_a_word_the_whole_command_is_timed() -> None:
     [
         ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3\n| almost"]),
         ("1 / 0\n", {}, ["failed: ZeroDivisionError: division by zero; the command ended with status 1\n| "]),
-        ("raise SystemExit(2)\n", {}, ["status 2; it printed nothing"]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
         (
             "print('x img/s')\n",
@@ -171,11 +170,10 @@ def test_a_script_that_was_killed_begins_with_an_empty_folder() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True])
-def test_a_rank_that_fails_is_the_runs_fault_whenever_it_fails(late: bool) -> None:
+def test_a_rank_that_fails_after_the_others_have_ended_is_the_runs_fault() -> None:
     rank = "int(__import__('os').environ['RANK'])"
     made = commanded(
-        f"import sys, time\ntime.sleep(3 * ({rank} == {int(late)}))\nsys.exit(3 * ({rank} == 1))\n",
+        f"import sys, time\ntime.sleep(3 * ({rank} == 1))\nsys.exit(3 * ({rank} == 1))\n",
         launcher="direct",
         devices_per_node=2,
     )
@@ -244,8 +242,7 @@ WAITING = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 75), (signal.SIGKILL, 75)])
-def test_a_job_that_is_told_to_end_ends_its_command(number: int, status: int) -> None:
+def test_a_job_that_is_told_to_end_ends_its_command() -> None:
     made = commanded(WAITING)
     job = made.start()
     try:
@@ -254,16 +251,13 @@ def test_a_job_that_is_told_to_end_ends_its_command(number: int, status: int) ->
             time.sleep(0.05)
         time.sleep(0.3)
         command = int((made.folder / "began").read_text())
-        if number == signal.SIGKILL:
-            os.kill(command, number)  # as the kernel does where memory is short
-        else:
-            job.send_signal(number)
+        job.send_signal(signal.SIGINT)
         printed, _ = job.communicate(timeout=60)
     finally:
         for each in [*children(job.pid)]:
             each.kill()
         job.kill()
-    assert job.returncode == status, printed
+    assert job.returncode == 75, printed
     with pytest.raises(ProcessLookupError):
         os.kill(command, 0)
     assert made.told()["status"] == 75
@@ -311,17 +305,6 @@ def test_a_chain_goes_on_after_a_signal_and_after_a_kill() -> None:
     summary = made.summary()
     assert (summary["attempts"], summary["steps_reached"]) == (3, 40)
     assert (made.folder / "end.pt").exists()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_another_script_is_refused_in_one_line() -> None:
-    made = commanded(CHAIN.replace("until=40", "until=3"))
-    assert made.run()[0] == 0
-    (place,) = (made.folder / "checkpoints").glob("step-*")
-    told = json.loads((place / "manifest.json").read_text()) | {"script": "another.py"}
-    (place / "manifest.json").write_text(json.dumps(told))
-    assert made.run()[0] == 1
-    assert "another.py" in made.told()["what"]
 
 
 def test_a_script_that_was_edited_after_the_plan_is_not_run_in_its_name() -> None:

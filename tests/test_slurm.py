@@ -26,7 +26,7 @@ from relay.planning.planner import plan
 from relay.run_folder import attempts
 from relay.spec.run import Run
 from relay.spec.site import load_site
-from slurm_runs import PARTITIONS, WHEELS, site_file, slurm_command, slurm_snakemake
+from slurm_runs import site_file, slurm_command, slurm_snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = {"device": "cpu", "repeats": 1, "epochs": 1, "runtime_minutes": 10, "gate": {"steps": 20}}
@@ -59,10 +59,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def summary_of(folder: Path, run: str) -> Path:
-    return folder / f"results/runs/{run}/summary.json"
-
-
 def ranks_of(folder: Path, run: str) -> list[dict[str, Any]]:
     """What each rank of a run's first attempt recorded of itself."""
     ranks: list[dict[str, Any]] = attempts.read(folder / f"results/checkpoints/{run}", 1)[0]["ranks"]
@@ -82,9 +78,9 @@ def read(path: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def compared(cluster: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Plan]:
-    """One process, and ddp on two nodes by srun (two ranks on each), from nothing to the report."""
+    """ddp on two nodes by srun (two ranks on each), from nothing to the report."""
     folder = tmp_path_factory.mktemp("compared")
-    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL]}
+    config = SHORT | {"comparisons": [SEVERAL]}
     site = site_file(folder)
     status, printed = slurm_snakemake(cluster, folder, config, site=site)
     assert status == 0, printed
@@ -115,7 +111,7 @@ def check_shape(job: dict[str, str], found: Plan, run: Run, folder: Path) -> Non
 
 def test_two_nodes_train_the_same_as_one_process(compared: tuple[Path, dict[str, Any], Plan]) -> None:
     folder, _, found = compared
-    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")] * 2
+    assert [(row["status"], row["equivalent"]) for row in rows(folder)] == [("done", "true")]
     for run in found.runs:
         verdict = read(folder / f"results/equivalence/gates/{found.gate(run)}/verdict.json")
         assert verdict["equivalent"]
@@ -135,11 +131,12 @@ def test_slurm_saw_every_shape_as_declared(
     """Before any rerun: that asks for the memory and time that were measured."""
     folder, _, found = compared
     jobs = submitted(cluster, set())
-    for run in found.runs:  # one process; two nodes, by srun
+    for run in found.runs:  # two nodes, by srun
         check_shape(jobs[f"rule_segment_wildcards_{run.id}_{run.length.total_steps}"], found, run, folder)
     config = SHORT | {
         "strategy_folders": [str(ROOT / "tests/strategies")],
         "comparisons": [
+            {"strategy": "cpu"},
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "spawn"},
             {"strategy": "ddp", "devices_per_node": 2, "cpus_per_task": 2, "threads": 1, "launcher": "direct"},
             BY_TORCHRUN,
@@ -147,7 +144,7 @@ def test_slurm_saw_every_shape_as_declared(
     }
     site = site_file(tmp_path)
     found, before = planned(config, site), known(cluster)
-    assert len(found.runs) == 3
+    assert len(found.runs) == 4
     targets = [f"results/runs/{run.id}/summary.json" for run in found.runs]
     status, printed = slurm_snakemake(cluster, tmp_path, config, *targets, site=site)
     assert status == 0, printed
@@ -170,7 +167,7 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
     assert int(job["NumCPUs"]) == asked["nodes"] * asked["tasks_per_node"] * asked["cpus_per_task"]
     assert asked["minutes"] < SHORT["runtime_minutes"]
     assert 0 < most < asked["memory_mb"] * 2**20
-    assert len(rows(folder)) == 2
+    assert len(rows(folder)) == 1
     assert "other jobs may compute on the same nodes" in told["uncertain_because"]
     lines = (folder / "results/recommendation.sbatch").read_text().splitlines()
     (export,) = [line.removeprefix("# ") for line in lines if "scripts/export.py" in line]
@@ -179,8 +176,6 @@ def test_the_recommended_script_trains_to_its_end_as_it_stands(
 
 
 OWN = """import os, torch.distributed as dist
-if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:
-    os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": os.environ["SLURM_NTASKS"]}
 dist.init_process_group("gloo")
 told = [None] * dist.get_world_size()
 dist.all_gather_object(told, (os.environ["SLURMD_NODENAME"], os.environ["OMP_NUM_THREADS"]))
@@ -190,24 +185,23 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("launcher", "tasks"), [("srun", 2), ("torchrun", 1)])
 def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], launcher: str, tasks: int
+    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
     folder = compared[0]
     made = recommended(folder, "ddp", "srun")
     assert made.job
-    job = replace(made.job, tasks_per_node=tasks, cpus_per_task=2 // tasks)
-    run = replace(made.run, shape=replace(made.run.shape, launcher=launcher))
-    block = replace(made.script, job=job, output=folder / f"own-{launcher}.log").block
+    job = replace(made.job, tasks_per_node=1, cpus_per_task=2)
+    run = replace(made.run, shape=replace(made.run.shape, launcher="torchrun"))
+    block = replace(made.script, job=job, output=folder / "own.log").block
     asked = answer_of(folder).request
     assert asked
-    asked = replace(asked, tasks_per_node=tasks, cpus_per_task=2 // tasks)
+    asked = replace(asked, tasks_per_node=1, cpus_per_task=2)
     (folder / "your_script.py").write_text(OWN)
     path = f"export PATH={Path(sys.executable).parent}:$PATH"
     (folder / "own.sbatch").write_text("\n".join(["#!/bin/bash", block, path, *own_script(run, asked)]) + "\n")
     (job_told,), _ = submit(cluster, folder, folder / "own.sbatch")
-    printed = (folder / f"own-{launcher}.log").read_text()
+    printed = (folder / "own.log").read_text()
     assert job_told["JobState"] == "COMPLETED", printed
     threads = str(run.shape.threads)
     assert str([(node, threads) for node in ("c1", "c1", "c2", "c2")]) in printed
@@ -217,7 +211,7 @@ def test_a_script_of_ones_own_is_started_by_the_lines_that_are_shown_for_it(
 def test_a_recommended_chain_on_several_nodes_goes_on_where_a_job_has_to_end(
     cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
 ) -> None:
-    """ddp on two nodes, in two jobs, whichever setting was recommended. The first job's time is over at once."""
+    """ddp on two nodes, in two jobs. The first job's time is over at once."""
     folder = compared[0]
     made = recommended(folder, "ddp", "srun")
     text = replace(made.script, jobs=2).render()
@@ -252,79 +246,6 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: tupl
         assert not any(address.startswith("127.") for own in addresses for address in own)
 
 
-@pytest.mark.long
-def test_an_edited_site_is_looked_at_anew_and_nothing_is_trained_again(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan], tmp_path: Path
-) -> None:
-    folder, config, _ = compared
-    edited = site_file(tmp_path, network_interface="eth0")
-    status, printed = slurm_snakemake(cluster, folder, config, "--dry-run", site=edited)
-    assert status == 0, printed
-    assert "Nothing to be done" in printed
-    status, printed = slurm_snakemake(cluster, folder, config, "preflight", "--dry-run", site=edited)
-    assert status == 0, printed
-    assert "preflight_job" in printed.split("Job stats:", 1)[1]
-    with_mail = site_file(tmp_path, mail_type=["END"])  # the recommended script has it, too
-    status, printed = slurm_snakemake(cluster, folder, config, "--dry-run", site=with_mail)
-    assert status == 0, printed
-    assert "comparison" in printed.split("Job stats:", 1)[1]
-    assert not {"segment", "gate", "reference", "preflight_job"} & set(printed.split("Job stats:", 1)[1].split())
-
-
-@pytest.mark.long
-def test_a_rerun_of_one_strategy_submits_its_jobs_alone(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
-    folder, config, found = compared
-    before, kept = known(cluster), {run.id: summary_of(folder, run.id).stat().st_mtime_ns for run in found.runs}
-    gone = next(run for run in found.runs if run.strategy.name == "cpu")
-    for place in (f"runs/{gone.id}", f"checkpoints/{gone.id}", f"equivalence/gates/{found.gate(gone)}"):
-        shutil.rmtree(folder / "results" / place)
-    status, printed = slurm_snakemake(cluster, folder, config, "cpu", site=folder / "mini.yaml")
-    assert status == 0, printed
-    assert len(submitted(cluster, before)) == 3  # a segment, a gate and a spot check
-    assert all("_cpu-" in comment for comment in submitted(cluster, before))
-    assert {run.id for run in found.runs if summary_of(folder, run.id).stat().st_mtime_ns == kept[run.id]} == (
-        set(kept) - {gone.id}
-    )
-
-
-@pytest.mark.long
-def test_a_forced_rerun_starts_at_the_first_step(
-    cluster: MiniSlurm, compared: tuple[Path, dict[str, Any], Plan]
-) -> None:
-    folder, config, found = compared
-    run = next(run for run in found.runs if run.strategy.name == "cpu")
-    old = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
-    checked = folder / f"results/equivalence/spot_checks/{run.setting_id}/verdict.json"
-    before = read(checked)
-    # With the spot check, whose verdict is of the older start: its job finds that out again, without asking for more.
-    targets = [f"results/runs/{run.id}/summary.json", str(checked.relative_to(folder))]
-    forced = [*targets, "--forcerun", "start", "--retries", "0"]
-    status, printed = slurm_snakemake(cluster, folder, config, *forced, site=folder / "mini.yaml")
-    assert status == 0, printed
-    assert read(checked) != before
-    new = read(folder / f"results/runs/{run.id}/step-{run.length.total_steps}.json")
-    assert new["generation"] != old["generation"]
-    work = folder / f"results/checkpoints/{run.id}"
-    assert len(read(work / "chain.json")["attempts"]) == 1
-    assert attempts.read(work, 1)[0]["start"] == 0
-
-
-@pytest.mark.long
-def test_a_shrunken_job_is_refused_with_both_numbers(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [SEVERAL]}
-    site = site_file(tmp_path)
-    (run,) = planned(config, site).runs
-    # Snakemake shrinks what is larger than this, in silence.
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "--resources", "mem_mb=500", site=site)
-    assert status == 1
-    assert "memory_mb of a node: 500, the run declares 1800" in " ".join(printed.split())
-    assert not (tmp_path / f"results/runs/{run.id}/summary.json").exists()
-    (row,) = rows(tmp_path)
-    assert row["status"] == "skipped"
-
-
 def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniSlurm, tmp_path: Path) -> None:
     config = SHORT | {"comparisons": [{"strategy": "cpu"}]}
     before = known(cluster)
@@ -348,9 +269,9 @@ def test_what_preflight_finds_keeps_training_from_being_submitted(cluster: MiniS
 
 @pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
-@pytest.mark.parametrize("launcher", ["srun", pytest.param("torchrun", marks=pytest.mark.long)])
-def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path, launcher: str) -> None:
-    ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": launcher}
+def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """Slurm's confinement and OpenMP's places together."""
+    ddp = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
     openmp = {"places": "cores", "bind": "close", "stack": "16m"}
     # Not so here, but that nobody knows: all tasks of a node have the same CPUs, as without Slurm's task/affinity.
     site = site_file(tmp_path, confines_cpus=True, openmp=openmp, network_interface="eth0")
@@ -381,17 +302,6 @@ def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path:
     assert [rank["environment"]["CUDA_VISIBLE_DEVICES"] for rank in ranks] == ["0,1", "0,1"]
     assert "CPU" in printed
     assert "Traceback" not in printed
-
-
-@pytest.mark.long
-def test_preflight_alone_is_one_page(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [BY_TORCHRUN]}
-    before = known(cluster)
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "preflight", site=site_file(tmp_path))
-    assert status == 0, printed
-    assert len(submitted(cluster, before)) == 1
-    assert "c1" in printed
-    assert "c2" in printed
 
 
 def test_jobs_that_cannot_see_the_folder_are_explained(cluster: MiniSlurm) -> None:
@@ -443,19 +353,6 @@ def test_after_scancel_no_nested_snakemake_is_left_on_the_node(cluster: MiniSlur
         driver.wait()
 
 
-def test_a_preflight_that_slurm_refuses_has_slurms_reason_in_the_report(cluster: MiniSlurm, tmp_path: Path) -> None:
-    """The site's file allows an hour, the partition a minute: the runs fit, and a preflight asks for ten."""
-    config = SHORT | {"runtime_minutes": 1, "comparisons": [{"strategy": "cpu"}]}
-    site = site_file(tmp_path, partitions=[PARTITIONS[0] | {"name": "short", "max_minutes": 60}])
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "--retries", "0", site=site)
-    assert status == 1
-    (skipped,) = [row["reason"] for row in rows(tmp_path) if row["status"] == "skipped"]
-    assert skipped.startswith("preflight: its job did not run: SLURM sbatch failed. The error message was ")
-    assert "Requested time limit is invalid" in skipped
-    assert "visible" not in printed
-    assert "sbatch call" not in printed
-
-
 def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp_path: Path) -> None:
     config, before = SHORT | {"comparisons": [{"strategy": "cpu"}]}, known(cluster)
     site = site_file(tmp_path, account_required=True)
@@ -467,74 +364,3 @@ def test_nothing_is_submitted_while_something_is_missing(cluster: MiniSlurm, tmp
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert "account: missing" in line
     assert known(cluster) <= before
-
-
-@pytest.mark.long
-def test_the_plan_shows_when_jobs_would_start(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [{"strategy": "cpu"}, SEVERAL | {"nodes": 1}]}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path))
-    assert status == 0, printed
-    assert "sbatch --test-only" in " ".join(printed.split())
-    for node in ("c1", "c2"):
-        cluster.set_node(node, "drain")
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=tmp_path / "mini.yaml")
-    assert status == 0, printed
-    assert "warning: Slurm would queue a job of 1 × 1 cpu" in " ".join(printed.split())
-    gone = [PARTITIONS[0] | {"name": "nowhere"}]
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "plan", site=site_file(tmp_path, partitions=gone))
-    assert status == 1, printed
-    assert "error: Slurm refuses, for " in printed
-    assert "Traceback" not in printed
-    before = known(cluster)
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=tmp_path / "mini.yaml")
-    assert status == 1
-    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert "Slurm refuses" in line
-    assert "mini.yaml" in line
-    assert known(cluster) <= before
-
-
-@pytest.mark.long  # tests/test_driver.py has its parts
-def test_after_kill_9_of_the_driver_nothing_runs_twice_and_the_report_is_right(
-    cluster: MiniSlurm, tmp_path: Path
-) -> None:
-    config = SHORT | {"epochs": 3, "segment": {"epochs": 1}, "comparisons": [{"strategy": "cpu"}]}
-    site, before = site_file(tmp_path), known(cluster)
-    (run,) = planned(config, site).runs
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(config))
-    command = slurm_command(tmp_path, site=site)
-    driver = subprocess.Popen(command, env=cluster.environment | {"SNAKEMAKE_PROFILE": ""}, stdout=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: f"rule_segment_wildcards_{run.id}_22" in submitted(cluster, before))
-    finally:
-        driver.kill()
-        driver.wait()
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site)
-    assert status == 0, printed
-    assert "jobs of a driver that was killed" in printed
-    comments = [job["Comment"] for job in cluster.jobs() if job["JobId"] not in before]
-    assert len(comments) == len(set(comments)) == 7  # preflight, reference, gate, three segments, spot check
-    (row,) = rows(tmp_path)
-    assert (row["status"], row["equivalent"], row["repeats"]) == ("done", "true", "1")
-
-
-@pytest.mark.long
-def test_the_demo_from_nothing_to_the_report(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = yaml.safe_load((ROOT / "config/demo.yaml").read_text()) | {"device": "cpu"}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path), timeout_seconds=1800)
-    assert status == 0, printed
-    found = {(row["strategy"], row["status"]) for row in rows(tmp_path)}
-    assert found == {("cpu", "done"), ("ddp", "done"), ("single_gpu", "skipped")}
-    assert all(row["equivalent"] == "true" for row in rows(tmp_path) if row["status"] == "done")
-
-
-@pytest.mark.long  # as tests/test_horovod_slurm.py
-def test_jobs_of_wheels_run_in_an_environment_on_the_nodes_own_disk(cluster: MiniSlurm, tmp_path: Path) -> None:
-    config = SHORT | {"comparisons": [{"strategy": "ddp", "nodes": 2, "launcher": "srun"}]}
-    site = site_file(tmp_path, environment=WHEELS)
-    found = planned(config, site)
-    (run,) = found.runs
-    status, printed = slurm_snakemake(cluster, tmp_path, config, f"results/runs/{run.id}/summary.json", site=site)
-    assert status == 0, printed
-    ranks = read(tmp_path / f"results/preflight/{found.preflight(run)}/facts.json")["ranks"]
-    assert all(str(rank["python"]).startswith("/mnt/nodetmp/") for rank in ranks)

@@ -86,16 +86,6 @@ def test_the_losses_that_follow_are_those_of_a_right_strategy(bench: Bench, valu
     assert following < 3e-6
 
 
-@pytest.mark.long
-def test_a_loss_that_is_not_the_tasks_where_nothing_else_could_be_compared(bench: Bench) -> None:
-    """With BatchNorm a slice's parts have to be known."""
-    imports = "from relay.task import batches\nfrom torch.nn.functional import cross_entropy"
-    own = bench.strategy("own_loss", OWN_LOSS, imports=imports)
-    found = found_of(bench.chain("run", NORMALISED, **SHORT, **own))
-    assert found["status"] == "failed"
-    assert "end, steps 7 to 8: 0 samples reached the task's loss in step 7; its batch has 8" in found["problems"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("overflows", "told"),

@@ -56,6 +56,7 @@ def test_gradients_that_are_no_longer_averaged_from_a_random_step_on(bench: Benc
     assert "end, steps 11 to 12: update differ" in told
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_torchs_powersgd_hook_which_begins_at_step_1000(bench: Bench) -> None:
     long = {"total_steps": 1004, "evaluate_every_steps": 1004, "checkpoint_minutes": 10.0, "global_batch_size": 8}
@@ -71,11 +72,6 @@ def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
         assert chain.forked(first, last).status == 0
     (found,) = verdict(chain)
     assert [problem for problem in found["problems"] if problem.startswith("hop, steps 6 to 7: update")]
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_changes_the_model(bench: Bench) -> None:
-    assert "end, steps 11 to 12: update differ" in problems(bench, **of_folder("unseen_evaluation_trains"))
 
 
 @pytest.mark.slow
@@ -113,14 +109,6 @@ def test_another_momentum_of_batchnorm(bench: Bench) -> None:
     told = problems(bench, NORMALISED, **bench.strategy("momentum", other, base="ddp"), **TWO)
     assert "buffers differ" in told
     assert "update differ" not in told
-
-
-@pytest.mark.long
-def test_parts_of_a_slice_that_nothing_declares(bench: Bench) -> None:
-    """The check computes in the run's own parts, so that BatchNorm's figures agree. A gate's slice may be one part."""
-    told = problems(bench, NORMALISED, **bench.strategy("parts", PARTS, base="ddp"), **TWO)
-    assert "a slice was worked through in 2 parts in step 11" in told
-    assert "declared are 1 (`whole_batches`)" in told
 
 
 @pytest.mark.slow

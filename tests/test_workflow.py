@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from itertools import chain
 from pathlib import Path
 from unittest import mock
@@ -138,45 +137,13 @@ def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) 
     assert sorted(gates.partition("-")[0] for gates in beside) == ["", "", "cpu"]
 
 
-@pytest.mark.long
-def test_a_strategy_is_a_target(tmp_path: Path) -> None:
-    status, printed = snakemake(tmp_path, {"repeats": 1}, "ddp", "--dry-run")
-    assert status == 0, printed
-    assert jobs(printed)["gate"] == 1
-    assert "cpu-" not in printed
-
-
-@pytest.mark.long
-def test_a_skipped_strategy_says_why(tmp_path: Path) -> None:
-    status, printed = snakemake(tmp_path, {"device": "cpu"}, "single_gpu")
-    assert status == 1
-    (line, reason) = printed.splitlines()[-2:]
-    assert line == "error: nothing can run, every setting is skipped:"
-    assert reason.startswith("skipped: single_gpu: needs a GPU")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"epoch": 3}, "config: epoch: 3 has an unknown key; did you mean 'epochs'?"),
-        ({"strategy_folders": ["no/such/folder"]}, "no/such/folder"),
-    ],
-)
-def test_a_mistake_in_the_config_is_one_line(tmp_path: Path, config: dict, expected: str) -> None:
-    status, printed = snakemake(tmp_path, config, "--dry-run")
+def test_a_mistake_in_the_config_is_one_line(tmp_path: Path) -> None:
+    status, printed = snakemake(tmp_path, {"epoch": 3}, "--dry-run")
     assert status == 1
     (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
-    assert expected in line
+    assert "config: epoch: 3 has an unknown key; did you mean 'epochs'?" in line
     assert "Traceback" not in printed
-
-
-@pytest.mark.slow
-def test_the_plan_is_printed_before_anything_runs(tmp_path: Path) -> None:
-    status, printed = snakemake(tmp_path, {"runtime_minutes": 30}, "plan")
-    assert status == 0, printed
-    assert "CPU-hours" in printed
-    assert not (tmp_path / "results" / "runs").exists()
 
 
 @pytest.mark.slow
@@ -213,7 +180,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, str]
         "strategy_folders": [str(strategies), WRONG],
         "comparisons": [
             {"strategy": "cpu"},
-            {"strategy": "ddp", "devices_per_node": 2, "segment": {"epochs": 2}},
+            {"strategy": "ddp", "devices_per_node": 2, "repeats": 1, "segment": {"epochs": 2}},
             {"strategy": "wrong_sum", "devices_per_node": 2, "repeats": 1},
             {"strategy": "fails", "repeats": 1},
             {"strategy": "single_gpu"},
@@ -261,8 +228,8 @@ class TestComparison:
         assert (found["cpu"]["equivalent"], found["ddp"]["equivalent"]) == ("true", "true")
         assert float(found["ddp"]["max_loss_difference"]) < 1e-9
         assert (found["ddp"]["segments"], found["ddp"]["world_size"]) == ("2", "2")
+        assert float(found["cpu"]["samples_per_second_low"]) < float(found["cpu"]["samples_per_second"])
         for name in ("cpu", "ddp"):
-            assert float(found[name]["samples_per_second_low"]) < float(found[name]["samples_per_second"])
             assert float(found[name]["test_accuracy"]) > 0.5  # of ten digits, after four epochs
             assert 0 < float(found[name]["goodput"]) < 1
 
@@ -279,7 +246,7 @@ class TestComparison:
         (row,) = [row for row in rows(folder) if row["strategy"] == "fails"]
         assert "RuntimeError: the flux capacitor is empty" in row["reason"]
         assert printed.count("FAILED: ") == 1
-        assert len(rows(folder, "runs.csv")) >= 6
+        assert len(rows(folder, "runs.csv")) >= 5
 
     def test_a_second_call_trains_only_what_failed(self, compared: tuple[Path, dict, str]) -> None:
         folder, config, _ = compared
@@ -304,20 +271,6 @@ class TestComparison:
         _, printed = snakemake(folder, rest, "--forcerun", "dataset", "environment", "--dry-run")
         assert {"dataset", "environment"} < set(done := jobs(printed))
         assert not {"segment", "reference", "gate"} & set(done)
-
-    @pytest.mark.long
-    def test_a_copy_with_other_times_is_as_finished(self, compared: tuple[Path, dict, str], tmp_path: Path) -> None:
-        """Times reversed and in the future, and nothing that Snakemake has noted."""
-        folder, config, _ = compared
-        rest = {**config, "comparisons": [c for c in config["comparisons"] if c["strategy"] != "fails"]}
-        shutil.copytree(folder / "results", tmp_path / "results", copy_function=shutil.copyfile)
-        paths = sorted((tmp_path / "results").rglob("*"))
-        for number, path in enumerate(paths):
-            os.utime(path, (time.time() + 3600 * (len(paths) / 2 - number),) * 2)
-        status, printed = snakemake(tmp_path, rest)
-        assert status == 0, printed
-        assert set(jobs(printed)) == {"unfinished", "comparison", "all", "total"}  # its script names the new place
-        assert "Nothing to be done" in snakemake(tmp_path, rest)[1]
 
     @pytest.mark.long
     def test_what_is_missing_or_damaged_is_made_and_nothing_else(

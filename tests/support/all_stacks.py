@@ -1,7 +1,7 @@
-"""`python tests/support/all_stacks.py [STACK …]`: make the environments of further stacks, before tests use them.
+"""`python tests/support/all_stacks.py [STACK …]`: make the environments of further stacks, while other tests run.
 
 Without names, or with `all`, those of all. The first time it fetches packages and builds Horovod and DeepSpeed, which
-takes minutes; after that nothing is left to do. A test that had to wait for that would run out of its time.
+takes minutes; after that nothing is left to do. Tests of a stack come last and wait for it, outside of their own time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ sys.path[:0] = [str(SUPPORT), str(SUPPORT.parents[1] / "scripts")]
 
 import debian_packages  # noqa: E402
 import stacks  # noqa: E402
+from relay.base import lock  # noqa: E402
 from relay.base.clock import duration  # noqa: E402
 from relay.base.errors import UserError  # noqa: E402
 from relay.environments import overlay  # noqa: E402
@@ -39,13 +40,14 @@ def main(names: list[str]) -> int:
         print(f"Horovod, DeepSpeed and the C++ program may not be built: {why}", file=sys.stderr)
     if not all(map(_is_there, wanted)):
         print(FIRST_TIME, flush=True)
-    started = time.monotonic()
+    started, building = time.monotonic(), lock.exclusive(stacks.building(), seconds=3600)
     for number, stack in enumerate(wanted, start=1):
         print(f"[{number}/{len(wanted)}] stack {stack}, for {', '.join(sorted(stacks.of_stack(stack)))}", flush=True)
         try:
             overlay.make(stacks.ENVS / f"{stack}.txt")
         except UserError as error:
             print(f"stack {stack}: {error}", file=sys.stderr)
+    building.close()
     print(f"{len(wanted)} stacks after {duration(time.monotonic() - started)}", flush=True)
     return 0
 

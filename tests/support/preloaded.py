@@ -31,6 +31,7 @@ LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long h
 ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
 #: What the server imports; most of the time is torch's and its distributed checkpoints'.
 MODULES = ("torch._dynamo", "relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")
+HEAP = "frozen_heap"  # imported last
 FORKED = "forkserver"
 
 
@@ -84,7 +85,7 @@ def _first_failure(processes: Sequence[Any]) -> int:
 def _serve() -> None:
     """Start the server unless it is there. It does not take over this process's `sys.path`, only the environment."""
     further = [name for name in ("gpu_lines",) if name in sys.modules]  # where pytest was asked to note lines
-    multiprocessing.set_forkserver_preload([*MODULES, *further])
+    multiprocessing.set_forkserver_preload([*MODULES, *further, HEAP])
     path = os.pathsep.join(filter(None, sys.path))
     with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
         forkserver.ensure_running()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import debian_packages
 from lock import NO_FURTHER_STACK
 from relay.base.errors import UserError
+from relay.base.lock import held
 from relay.environments import built, overlay
 from relay.spec import requirements
 
@@ -44,6 +47,22 @@ def of_stack(stack: str) -> dict[str, Path]:
     """The built-in strategies of a stack: their files by name."""
     found = requirements.find()
     return {name: path for name, path in found.items() if requirements.read(path).stack == stack}
+
+
+def used_by(module: ModuleType | None) -> bool:
+    """Whether a module's tests use environments of further stacks."""
+    return provide in vars(module).values() if module else False
+
+
+def building() -> Path:
+    """What `all_stacks.py` holds while it makes environments."""
+    return built.cache() / "building-for-tests"
+
+
+def wait_for_builds() -> None:
+    """Return when nobody makes environments for the tests."""
+    while held(building()):
+        time.sleep(1)
 
 
 def provide(stack: str) -> Path:
