@@ -39,6 +39,7 @@ def test_the_error_that_counts(output: str, error: str) -> None:
     ("error", "helps"),
     [
         ("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'", "asks for a GPU, and none is here"),
+        ("AssertionError: CUDA is required", "asks for a GPU"),
         ("AssertionError: Torch not compiled with CUDA enabled", "asks for a GPU"),
         ("RuntimeError: Found no NVIDIA driver on your system.", "asks for a GPU"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "asks for a GPU"),
