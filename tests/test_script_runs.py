@@ -92,7 +92,7 @@ def test_without_a_word_the_whole_command_is_timed() -> None:
 @pytest.mark.parametrize(
     ("script", "comparison", "told"),
     [
-        ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3\n| almost"]),
+        ("print('almost')\nraise SystemExit(3)\n", {}, ["the command ended with status 3: almost\n| almost"]),
         ("1 / 0\n", {}, ["failed: ZeroDivisionError: division by zero; the command ended with status 1\n| "]),
         ("print('img/s 7')\n", {"read": READ}, ["the pattern '([0-9.]+) img/s' matches nothing", "| img/s 7"]),
         (

@@ -45,6 +45,7 @@ def test_the_error_that_counts(output: str, error: str) -> None:
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "asks for a GPU"),
         ("urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>", "fetch it before"),
         ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max", "fetch it"),
+        ("RuntimeError: It looks like there is no internet connection and the repo could not be found", "fetch it"),
         ("OSError: We couldn't connect to 'https://huggingface.co' to load the files", "fetch it before"),
         ("RuntimeError: Dataset not found. You can use download=True to download it", "name its folder in `links`"),
         ("ModuleNotFoundError: No module named 'tiktoken'", "`packages`"),

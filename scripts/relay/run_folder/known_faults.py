@@ -212,14 +212,14 @@ OF_COMMANDS = (
         Kind.SETUP,
         "no GPU",
         r"no attribute '_cuda_|not compiled with CUDA enabled|[Nn]o NVIDIA driver|No CUDA GPUs are available|"
-        r"no CUDA-capable device|no GPUs found|doesn't have NCCL built in|(CUDA|GPU) is (not available|required|needed)|"
-        r"torch\.cuda\.is_available\(\) is False|[Nn]o (supported )?(gpu|GPU|CUDA)",
+        r"no CUDA-capable device|no GPUs found|doesn't have NCCL built in|"
+        r"(CUDA|GPU) is (not available|required|needed)|torch\.cuda\.is_available\(\) is False|[Nn]o (supported )?(gpu|GPU|CUDA)",
         "it asks for a GPU, and none is here: give it its option for CPUs, or run it where GPUs are",
     ),
     Known(
         Kind.SETUP,
         "network",
-        r"urlopen error|HTTPS?ConnectionPool|gaierror|ConnectTimeout|ProxyError|couldn't connect to|LocalEntryNotFound|"
+        r"urlopen error|HTTPS?ConnectionPool|gaierror|no internet|ConnectTimeout|ProxyError|couldn't connect to|LocalEntryNotFound|"
         r"[Oo]ffline mode|Could ?n[o']t resolve host|Could not reach|Error downloading|ConnectionError: ",
         _NO_NETWORK,
     ),

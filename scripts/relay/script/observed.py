@@ -51,6 +51,7 @@ class Observed:
     """
 
     def __init__(self, script: Script, batch: int, warmup_steps: int, report: Path) -> None:
+        self._read_by = script.read
         self._patterns = {name: compiled(pattern) for name, pattern in script.read.items()}
         self._counts: Counted = script.counts
         self._batch, self._warmup_steps = batch, warmup_steps
@@ -173,7 +174,7 @@ class Observed:
         """What the command should have told by its end and has not; '' where it has told all."""
         for name in self._patterns:
             if name not in self.matched:
-                return f"read.{name}: the pattern '{self._patterns[name].pattern}' matches nothing in the output"
+                return f"read.{name}: the pattern '{self._read_by[name]}' matches nothing in the output"
         told = self._patterns.keys() & {SPEED, STEP}
         if self._counts != "runs" and not told and not self.matched and not self.saved:
             return "it ended with status 0 without a single step: none was reported by relay.chain"

@@ -26,9 +26,10 @@ MODULE = re.compile(r"No module named '?([A-Za-z_]\w*)")
 
 def failed(how: str, observed: Observed, script: Script, folder: Path) -> Told:
     """The error of a command that ran in `folder` and ended in that way. Paths are told as from the run's folder."""
-    error, tree = error_in(observed.told()), f"{_tree(script, folder)}/"
-    first = f"{error.splitlines()[0][:LONGEST]}; " if error else ""
-    return Told(f"{first}{how}{observed.shown()}".replace(tree, ""), remedy(error, script, folder))
+    told, tree = observed.told(), f"{_tree(script, folder)}/"
+    error = error_in(told)
+    first = f"{error.splitlines()[0][:LONGEST]}; {how}" if error else f"{how}: {told[-1][:LONGEST]}" if told else how
+    return Told(f"{first}{observed.shown()}".replace(tree, ""), remedy(error, script, folder))
 
 
 def _tree(script: Script, folder: Path) -> Path:
