@@ -15,13 +15,14 @@ from results_tree import SCRIPTS, Tree, shown, status
 pytest_plugins = ["results_tree"]
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", [60, 80, 160])
 def test_table_fits_the_terminal(
     full: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     out = shown(full, capsys, monkeypatch, columns)
     assert max(map(len, out.splitlines())) <= columns
     assert "\x1b" not in out
+    assert ("█" * 24 in out) == (columns == 160), "there is room for the speeds as bars"
     flat = " ".join(out.split())
     for told in (
         "20,500 ±",

@@ -213,14 +213,14 @@ OF_COMMANDS = (
         "no GPU",
         r"no attribute '_cuda_|not compiled with CUDA enabled|[Nn]o NVIDIA driver|No CUDA GPUs are available|"
         r"no CUDA-capable device|no GPUs found|doesn't have NCCL built in|"
-        r"(CUDA|GPU) is (not available|required|needed)|torch\.cuda\.is_available\(\) is False|[Nn]o (supported )?(gpu|GPU|CUDA)",
+        r"(CUDA|GPU) is (not available|required|needed)|[Nn]o (supported )?(gpu|GPU|CUDA)",
         "it asks for a GPU, and none is here: give it its option for CPUs, or run it where GPUs are",
     ),
     Known(
         Kind.SETUP,
         "network",
-        r"urlopen error|HTTPS?ConnectionPool|gaierror|no internet|ConnectTimeout|ProxyError|couldn't connect to|LocalEntryNotFound|"
-        r"[Oo]ffline mode|Could ?n[o']t resolve host|Could not reach|Error downloading|ConnectionError: ",
+        r"urlopen error|HTTPS?ConnectionPool|gaierror|no internet|ConnectTimeout|ProxyError|couldn't connect to|"
+        r"LocalEntryNotFound|offline mode|Could ?n[o']t resolve host|Error downloading|ConnectionError: ",
         _NO_NETWORK,
     ),
     Known(Kind.SETUP, "data", r"[Dd]ataset (is )?not found|use download=True", _NO_NETWORK),
