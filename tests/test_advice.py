@@ -54,16 +54,6 @@ def test_loader_bound(tree: Tree, loader: str, workers: int, advice: str) -> Non
     assert (found.kind, "31 %" in found.figure, advice in found.advice) == ("loader-bound", True, True)
 
 
-def test_too_few_repeats(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0], name="x")
-    found = only(tree, "x")
-    assert (found.kind, found.figure, found.advice) == (
-        "too few repeats",
-        "1 repeat: no spread is known",
-        "set repeats: 3 or more",
-    )
-
-
 def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
     ids = tree.setting("cpu", [1000.0, 1001.0, 700.0, 999.0], name="x")
     path = tree.root / "runs" / ids[2] / "summary.json"
@@ -74,15 +64,6 @@ def test_a_noisy_node_is_named_and_its_repeat_counts(tree: Tree) -> None:
         "repeat 3 ran at 0.70 times the speed of the others, on node7",
     )
     assert tree.rows()[0]["samples_per_second"] < 930
-
-
-def test_a_batch_too_small_for_so_many_devices(tree: Tree) -> None:
-    tree.setting("ddp", STEADY, name="one")
-    tree.setting("ddp", [2 * speed for speed in STEADY], name="four", devices_per_node=4)
-    found = only(tree, "four")
-    assert found.kind == "batch too small for so many devices"
-    assert "16 samples a step for each of 4 processes" in found.figure
-    assert "50 %" in found.figure
 
 
 def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
@@ -96,38 +77,3 @@ def test_memory_and_time_asked_for_and_not_used(tree: Tree) -> None:
     assert memory.advice.startswith("set memory_mb_per_node to what the neediest setting needs")
     assert time.figure == "60 minutes, of which a job used 0.25, and 2 would do"
     assert time.advice.startswith("set runtime_minutes to what the longest setting needs")
-
-
-def test_the_time_of_a_chains_jobs_is_that_of_its_longest_one(tree: Tree) -> None:
-    """Nine jobs of 10 minutes and a killed one: 10 minutes, a quarter more, and one for Slurm's start."""
-    jobs = [{"parts": {"steps": 590.0, "saving": 10.0}}] * 9 + [{"parts": {"startup": 20.0}}]
-    summary = {"allocated_seconds": 5420.0, "train_seconds": 5310.0, "attempts": 10, "jobs": jobs}
-    with_job(tree, tree.setting("cpu", STEADY, name="x", summary=summary), memory_mb=1000, minutes=60)
-    (time,) = [each for each in warned(tree) if each.kind == "time asked for and not used"]
-    assert time.figure == "60 minutes, of which a job used 10, and 14 would do"
-
-
-def test_oversubscribed_cpus(tree: Tree) -> None:
-    tree.setting("ddp", STEADY, name="x", devices_per_node=4, summary={"threads_on_node": 4, "cpus_of_node": 2})
-    found = only(tree, "x")
-    assert (found.kind, found.figure) == ("oversubscribed CPUs", "4 threads on 2 CPUs (4 cores declared)")
-
-
-def test_an_idle_gpu_where_utilisation_is_recorded(tree: Tree) -> None:
-    tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl", summary={"gpu_utilisation": 0.06})
-    found = only(tree, "x")
-    assert (found.kind, found.figure) == ("idle GPU", "the GPUs were busy 6 % of the time")
-
-
-def test_a_gpu_of_which_nothing_was_recorded(tree: Tree) -> None:
-    tree.setting("single_gpu", STEADY, name="x", device="cuda", backend="nccl")
-    found = only(tree, "x")
-    assert found.kind == "GPUs not looked at"
-    assert "install nvidia-ml-py into the jobs' environment" in found.advice
-
-
-def test_what_the_table_warns_of_is_among_them(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, name="x", accuracies=[0.9, 0.9, 0.9])
-    tree.setting("ddp", STEADY, name="y", devices_per_node=2, accuracies=[0.9, 0.9, 0.9])
-    tree.setting("cpu", STEADY, name="far", loader="dataloader", accuracies=[0.1, 0.1, 0.1])
-    assert only(tree, "far").kind == "look before you use it"

@@ -24,20 +24,6 @@ def test_each_setting_has_its_speed_and_whether_it_is_proven(full: Tree) -> None
     assert any(line.startswith("failed: repeats 2 and 3: RuntimeError") for line in told), told
 
 
-def test_several_strategies_are_told_together_and_others_are_not(full: Tree) -> None:
-    *settings, last = shown(full, "cpu", "single_gpu")
-    assert len(settings) == 3
-    assert re.search(r"^cpu \(.*2 threads.*\): 20,500 ±\S+ % images/s in 3 repeats; proven", settings[0])
-    assert settings[-1].startswith("single_gpu (")
-    assert settings[-1].endswith("skipped: <img src=x>")
-    assert last == "This is no comparison. The same call without cpu single_gpu compares all settings."
-
-
-def test_a_run_that_was_too_short_to_be_timed_says_so(tree: Tree) -> None:
-    tree.setting("cpu", [None])
-    assert "too short to be timed; proven" in shown(tree, "cpu")[0]
-
-
 def test_what_nothing_can_prove_is_not_called_proven(tree: Tree) -> None:
     tree.setting("cpu", [100.0, 100.0], verdict={"equivalent": False, "unprovable": "the loss is no mean"})
     assert shown(tree, "cpu")[0].endswith(" in 2 repeats; measured, not proven: because the loss is no mean")

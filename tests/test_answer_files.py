@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, request
 from relay.run_folder.places import Places
 from relay.slurm.batch_script import BatchScript
@@ -51,12 +50,6 @@ def test_memory_is_never_more_than_the_measured_jobs_had(tree: Tree) -> None:
     assert asked(tree, Job(memory_mb=900, minutes=60)).memory_mb == 900
     assert asked(tree, Job(memory_mb=9000, minutes=60), name="more").memory_mb == 1015
     assert asked(tree, Job(memory_mb=None, minutes=60), name="whole").memory_mb is None
-
-
-def test_without_a_recorded_peak_the_jobs_memory_is_kept(tree: Tree) -> None:
-    old = {"summary": {"peak_main_memory_bytes": None}}
-    assert asked(tree, Job(memory_mb=4000, minutes=60), **old).memory_mb == 4000
-    assert asked(tree, name="here", **old).memory_mb is None
 
 
 def test_time_is_measured_speed_times_the_work_with_a_margin(tree: Tree) -> None:
@@ -119,24 +112,7 @@ def test_no_name_becomes_a_line_of_the_script(tmp_path: Path) -> None:
     assert not [line for line in made.render().splitlines() if line.startswith("touch")]
 
 
-def test_partition_and_account_are_lines_to_fill_in_where_the_site_gives_none() -> None:
-    empty = ["##SBATCH --partition=NAME", "##SBATCH --account=NAME"]
-    lines = script(Job(memory_mb=1, minutes=5)).splitlines()
-    assert [line for line in lines if line.startswith("##SBATCH")] == empty
-    assert lines.index(empty[0]) < lines.index("set -eo pipefail")
-    lines = script(Job(memory_mb=1, minutes=5, partition="gpu")).splitlines()
-    assert [line for line in lines if line.startswith("##SBATCH")] == empty[1:]
-    assert "##SBATCH" not in script(Job(memory_mb=1, minutes=5, partition="gpu", account="def-me"))
-
-
-def test_modules_and_conda_are_loaded_as_for_the_measured_jobs() -> None:
-    modules = {"mode": "modules", "modules": ["python/3.11", "cuda"]}
-    assert "\nmodule load python/3.11 cuda\n" in script(Job(memory_mb=1, minutes=5, environment=modules))
-    conda = {"mode": "conda", "modules": [], "conda": "mine"}
-    assert "conda activate mine" in script(Job(memory_mb=1, minutes=5, environment=conda))
-
-
-@pytest.mark.parametrize(("task", "status", "expected"), [(1, 0, 0), (1, 75, 0), (3, 75, 75), (1, 1, 1)])
+@pytest.mark.parametrize(("task", "status", "expected"), [(1, 75, 0), (3, 75, 75)])
 def test_a_chains_job_that_has_saved_in_time_has_done_its_part(
     tmp_path: Path, task: int, status: int, expected: int
 ) -> None:
@@ -187,48 +163,6 @@ def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tr
     assert tree.compare() == 0
     assert (places.run / "chain.json").read_text() == started
     assert len(tree.rows()) == 1
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ({}, ["python your_script.py"]),
-        ({"launcher": "torchrun"}, ["torchrun --standalone --nproc-per-node=2 your_script.py"]),
-        ({"launcher": "direct"}, ["torchrun --standalone --nproc-per-node=2 your_script.py"]),
-        ({"launcher": "spawn"}, ["# in the script: torch.multiprocessing.spawn(…, nprocs=2)", "python your_script.py"]),
-        ({"launcher": "horovodrun"}, ["horovodrun -np 2 python your_script.py"]),
-        (
-            {"device": "cuda", "backend": "nccl", "launcher": "torchrun"},
-            ["torchrun --standalone --nproc-per-node=2 your"],
-        ),
-    ],
-)
-def test_a_script_of_ones_own_gets_the_launchers_line_the_threads_and_the_backend(
-    tree: Tree, shape: dict[str, Any], expected: list[str]
-) -> None:
-    """Those on several nodes are started in tests/test_slurm.py."""
-    devices = {"devices_per_node": 2} if shape else {}
-    (identity,) = tree.setting("ddp", [100.0], threads=3, interop_threads=2, **devices, **shape)
-    run = run_of(tree, identity)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
-    lines = own_script(run, request(run, [summary], None))
-    assert lines[:2] == ["export OMP_NUM_THREADS=3", "# in the script, first of all: torch.set_num_interop_threads(2)"]
-    backend = f'# in the script, first of all: torch.distributed.init_process_group("{shape.get("backend", "gloo")}")'
-    assert (backend in lines) == bool(shape)
-    assert [line[: len(told)] for line, told in zip(lines[-len(expected) :], expected, strict=True)] == expected
-
-
-def test_a_script_of_ones_own_is_told_how_the_model_was_computed(tree: Tree) -> None:
-    """Else it would not have the speed that was measured."""
-    (identity,) = tree.setting("cpu", [100.0], channels_last=True, compile=True)
-    run = run_of(tree, identity)
-    summary = json.loads((tree.root / f"runs/{identity}/summary.json").read_text())
-    assert own_script(run, request(run, [summary], None))[1:] == [
-        "# Images were measured with the channels of each pixel side by side. The model stays as it is.",
-        "# in the script, in each step: images = images.contiguous(memory_format=torch.channels_last)",
-        "# in the script, before the first step: model.compile()",
-        "python your_script.py",
-    ]
 
 
 def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> None:

@@ -49,10 +49,3 @@ def test_a_tie_a_doubt_and_a_task_without_classes(tree: Tree) -> None:
     assert checked(tree) == "tie"
     tree.setting("cpu", [1000.0], accuracies=[None], task="linear-random10", threads=2)
     assert checked(tree) == "unclear"
-
-
-def test_everything_skipped_and_one_setting_alone(tree: Tree) -> None:
-    tree.skip("single_gpu", "no GPU here", device="cuda")
-    assert checked(tree) == "none"
-    tree.setting("cpu", [1000.0])
-    assert checked(tree) == "alone"

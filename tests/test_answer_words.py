@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 from relay.comparison import answer_words as words
 from relay.comparison.page_words import how_long
-from relay.comparison.wording import headlines
 from results_tree import Tree
 from test_answer import LARGE, ON_GPU, answer_of, told
 
@@ -21,12 +19,6 @@ def times(factor: float) -> list[float]:
     return [factor * speed for speed in STEADY]
 
 
-def test_a_tie_at_the_same_cost_is_left_to_the_queue(tree: Tree) -> None:
-    tree.setting("cpu", STEADY)
-    tree.setting("cpu", STEADY, loader="dataloader")
-    assert words.certainty(answer_of(tree)).endswith("It costs the same: take what your queue gives first.")
-
-
 def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY)
     tree.setting("cpu", STEADY, cpus_per_task=2, threads=2)
@@ -36,17 +28,6 @@ def test_a_tie_that_holds_more_is_not_left_to_the_queue(tree: Tree) -> None:
     tree.setting("cpu", STEADY, loader="dataloader")
     found = words.certainty(answer_of(tree))
     assert found.endswith("costs the same as the recommended one. Of these, take what your queue gives first.")
-
-
-def test_forty_settings_make_no_endless_sentence(tree: Tree) -> None:
-    for number in range(40):
-        tree.setting("cpu", STEADY, name=f"s{number}", warmup_steps=number)
-    found = answer_of(tree)
-    assert words.certainty(found).count("cpu (") == 3
-    assert "and 36 more train equally fast" in words.certainty(found)
-    (line,) = headlines([each.row for each in found.candidates])
-    assert line.count("cpu (") == 4
-    assert "36 more" in line
 
 
 def test_doubts_are_told_apart(tree: Tree) -> None:
@@ -61,17 +42,6 @@ def test_doubts_are_told_apart(tree: Tree) -> None:
     )
 
 
-def test_many_doubts_of_many_costs_make_no_endless_answer_whatever_their_names(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1600.0, 1200.0])
-    for cores in range(2, 12):
-        speeds = [0.7 * cores * speed for speed in (1000.0, 1600.0, 1200.0)]
-        tree.setting("ddp", speeds, name=f"s{cores}", devices_per_node=cores, options={"hook": "{0} {x}"})
-    found = words.certainty(answer_of(tree))
-    assert found.startswith("Not certain. ")
-    assert found.count("hook={0} {x}) looks ") == 3
-    assert "more the measurements do not tell either." in found
-
-
 def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     tree.setting("cpu", STEADY, cpus_per_task=4)
     tree.setting("single_gpu", [1900.0, 2400.0, 1700.0], **ON_GPU)
@@ -79,33 +49,6 @@ def test_an_uncertain_gpu_is_not_refused_with_certainty(tree: Tree) -> None:
     assert found.certainty == "unclear"
     assert "A GPU may not pay. " in told(found)
     assert "Do not ask for a GPU" not in told(found)
-
-
-def test_an_idle_gpu_is_evidence_against_it(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, cpus_per_task=4)
-    tree.setting("single_gpu", times(0.8), summary={"gpu_utilisation": 0.06}, **ON_GPU)
-    assert "Its GPUs computed 6 % of the time." in told(answer_of(tree))
-
-
-def test_a_gpu_that_costs_less_than_the_cpus_is_held_against_what_it_would_have_to_do(tree: Tree) -> None:
-    """48 cores count as four GPUs: they have to be 2.8 times as fast, and a GPU would do from 1 / 2.8 on."""
-    tree.setting("cpu", STEADY, cpus_per_task=48)
-    tree.setting("single_gpu", times(0.2), **ON_GPU)
-    assert "It would have to be 0.36 times as fast." in told(answer_of(tree))
-
-
-def test_cpus_that_are_faster_than_the_recommended_gpu_are_not_told_as_gpus(tree: Tree) -> None:
-    tree.setting("cpu", times(2.5), cpus_per_task=48)
-    tree.setting("single_gpu", STEADY, **ON_GPU)
-    found = answer_of(tree)
-    assert found.best
-    assert found.best.on_gpus
-    assert "Do not ask for a GPU" not in told(found)
-    assert "A GPU pays" not in told(found)
-    assert (
-        "is the fastest: it trains 2.50 times as fast (between 2.49 and 2.51). But it takes "
-        "4.0 times the CPU cores, where a GPU counts as 12. It would have to be 2.8 times as fast."
-    ) in told(found)
 
 
 @pytest.mark.parametrize(("losses", "warned"), [((2.0, 1.5), True), ((2.0, 1.9), False)])
@@ -129,20 +72,3 @@ def test_a_longer_training_is_asked_for_as_the_answer_is(tree: Tree) -> None:
     assert first == f"{found.request.jobs} jobs of 20 minutes"
     assert words.sentence(found).endswith(f", in {first}.")
     assert asked.rows[1][3] == f"{found.request_of(10).jobs} jobs of 20 minutes"  # type: ignore[union-attr]
-
-
-def test_repeats_that_are_far_apart_are_the_reason_of_a_doubt(tree: Tree) -> None:
-    tree.setting("cpu", STEADY, threads=2, cpus_per_task=2)
-    tree.setting("cpu", [STEADY[0], STEADY[0] / 9, STEADY[0] / 18])
-    told = words.certainty(answer_of(tree))
-    assert "Because it costs half as much, I recommend it if it is at least 0.71 times as fast." in told
-    assert "The fastest repeat of cpu (1 proc, 1 thread, resident) was 18 times as fast as its slowest." in told
-
-
-def test_a_useless_interval_is_told_in_numbers(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 2000.0], cpus_per_task=2, threads=2)
-    tree.setting("cpu", [700.0, 1600.0])
-    said = words.certainty(answer_of(tree))
-    assert re.search(r"looks 1\.34 times as fast \(between 0\.\d+ and \d+\.\d+\)", said), said
-    assert "Two repeats tell nothing here: their speeds are too far apart." in said
-    assert "perhaps a tenth" not in said

@@ -52,38 +52,9 @@ def test_every_import_runs_downwards() -> None:
     assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_an_import_from_above_is_seen() -> None:
-    order = ["planning", "spec", "base"]
-    assert upward(order, "spec", "def f():\n    from relay import planning\n") == ["planning"]
-    assert upward(order, ALONE, "from .files import sync\nfrom relay.base import files\n") == ["base"]
-    assert upward([*order, ALONE], "base", "from relay.chain import resume\n") == [ALONE]
-    assert upward([READS_ALONE, *order, ALONE], READS_ALONE, "from relay.chain import note\n") == []
-    assert upward(order, "base", "import relay.spec.run\nfrom relay.base.files import write_json\n") == ["spec"]
-
-
 def test_a_stage_is_named_as_its_rule_file() -> None:
     rules = {path.stem for path in (ROOT / "workflow/rules").glob("*.smk")} - {
         "common",
         "jobs",
     }  # what the others share
     assert rules <= set(layers((ROOT / "docs/architecture.md").read_text()))
-
-
-def names_gpus(source: str) -> list[int]:
-    """The lines that compare a device's type with "cuda", or make such a device."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        told = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        types = any(isinstance(each, ast.Attribute) and each.attr == "type" for each in told)
-        made = isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.device"
-        texts = told if types else node.args if made else []  # type: ignore[attr-defined]
-        if any(isinstance(each, ast.Constant) and str(each.value).startswith("cuda") for each in texts):
-            found.append(node.lineno)  # type: ignore[attr-defined]
-    return found
-
-
-def test_one_file_says_which_device_is_a_gpu() -> None:
-    """Else the pretended GPUs of the tests would pass it by."""
-    found = {str(path): names_gpus(path.read_text()) for path in PACKAGE.rglob("*.py")}
-    assert {path: lines for path, lines in found.items() if lines} == {}
-    assert names_gpus('if "cuda" == tensor.device.type:\n    torch.device("cuda:1")') == [1, 2]

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
-import pytest
 import torch
 from torch.nn.functional import relu
 
-from datasets_server import small_mnist
 from own_tasks import bound, spec
-from relay.datasets import arrays
-from relay.tasks import autoencoder_mnist
 
 SPEC = spec("autoencoder-mnist")
-
-
-def test_pixels_go_from_0_to_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = small_mnist()
-    root, folder = tmp_path / "copy", tmp_path / "prepared"
-    for place in (root, folder):
-        place.mkdir()
-    for name, content in stand_in.archives.items():
-        (root / name).write_bytes(content)
-    monkeypatch.setattr(autoencoder_mnist, "MNIST", replace(stand_in.source))
-    task = autoencoder_mnist.Task()
-    task.dataset_root = root
-    task.prepare(folder)
-    for split, dataset in zip(arrays.SPLITS, task.datasets(folder), strict=True):
-        (pixels,) = dataset.tensors
-        images = stand_in.arrays[f"{split}-inputs"]
-        assert pixels.shape == (len(images), 784)
-        assert pixels.dtype == torch.float32
-        np.testing.assert_array_equal((pixels.numpy() * 255).round().reshape(images.shape), images)
-        assert 0 == pixels.min() < pixels.max() <= 1
 
 
 def test_the_network_and_its_loss_are_the_tutorials() -> None:

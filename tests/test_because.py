@@ -38,27 +38,7 @@ def test_the_runner_up_is_slower_because_of_one_part(tree: Tree) -> None:
     assert "slower: communication that no computing hides: 50 % of its steps&#39; time</td>" in tree.html
 
 
-def test_no_part_is_named_where_none_is_most_of_the_difference(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=1.0))
-    even = split(compute=0.6, communication=0.15, data=0.15, optimizer=0.1)
-    tree.setting("mps", SLOW, processes_per_device=2, summary=even)
-    assert "steps' time" not in told(tree, "The next best is mps")
-
-
 def test_without_observed_steps_and_in_a_tie_nothing_is_said(tree: Tree) -> None:
     tree.setting("cpu", FAST, summary=split(compute=0.95, communication=0.05))
     tree.setting("mps", SLOW, processes_per_device=2)
     assert "steps' time" not in told(tree, "The next best is mps")
-
-
-def test_more_devices_do_not_pay_because_of_what_they_do_besides_computing(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=1.0))
-    tree.setting("ddp", [1100.0, 1101.0, 1099.0], devices_per_node=2, summary=split(compute=0.69, communication=0.31))
-    found = told(tree, "More than 1 CPU core does not pay")
-    assert found.endswith("Of its steps' time 31 % is communication that no computing hides.")
-
-
-def test_little_besides_computing_is_not_worth_a_sentence(tree: Tree) -> None:
-    tree.setting("cpu", FAST, summary=split(compute=1.0))
-    tree.setting("ddp", [1100.0, 1101.0, 1099.0], devices_per_node=2, summary=split(compute=0.95, communication=0.05))
-    assert "steps' time" not in told(tree, "More than 1 CPU core does not pay")

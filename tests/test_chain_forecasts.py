@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 
 from plans import CPU, ROOT
-from relay.planning import chains
-from relay.planning.chain_lengths import Chain, TooShort
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.table import render
 from relay.run_folder import attempts, job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.run import Run
 from relay.spec.site import load_site
-from slurm_runs import site_file
 
 pytest_plugins = ["plans"]
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -65,57 +61,3 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
     mean, slowest = job_times.mean(found), job_times.slowest(found)
     assert (mean.seconds_per_step, mean.startup_seconds, mean.saving_seconds, mean.jobs) == (2.5, 35.0, 6.0, 2)
     assert (slowest.seconds_per_step, slowest.startup_seconds, slowest.saving_seconds) == (3.0, 40.0, 8.0)
-
-
-def test_nothing_measured_is_nothing_said(tmp_path: Path) -> None:
-    assert list(chains.forecasts(made(tmp_path))) == []
-    assert "chain of" not in render(made(tmp_path))
-
-
-def test_the_limits_are_the_configs_and_say_which_is_too_short(tmp_path: Path) -> None:
-    found = made(tmp_path, time_limits=[60, 1, 5])
-    leave(tmp_path, found.runs[0], [(45.0, 2.0, 5.0, 100)])  # 440 steps of 2.05 s
-    (forecast,) = chains.forecasts(found)
-    short, five, hour = forecast.chains
-    assert isinstance(short, TooShort)
-    assert isinstance(five, Chain)
-    assert isinstance(hour, Chain)
-    assert (five.steps_in_a_job, five.jobs) == (92, 5)  # 240 s less 50 s
-    assert (hour.jobs, hour.goodput) == (1, pytest.approx(880 / (50 + 440 * 2.05)))
-    printed = " ".join(render(found).split())
-    assert "chain of cpu (1 proc, 1 thread, resident), measured in 1 job:" in printed
-    assert "1 min is too short: a job needs at least 1 min 05 s for one step" in printed
-    assert "5 min 5 92 19 min 12 s 20% 76% 2% 2%" in printed
-
-
-def test_the_sites_queues_are_the_limits_up_to_the_first_that_does_it_in_one_job(tmp_path: Path) -> None:
-    cpus = {"device": "cpu", "cpus_per_node": 8}
-    partitions = [{"name": f"p{minutes}", "max_minutes": minutes, **cpus} for minutes in (2880, 30, 480)]
-    site = site_file(tmp_path, partitions=[*partitions, {"name": "small", "device": "cpu", "cpus_per_node": 1}])
-    found = made(tmp_path, site, runtime_minutes=10)
-    leave(tmp_path, found.runs[0], [(35.0, 20.0, 5.0, 100)])
-    (forecast,) = chains.forecasts(found)
-    assert [each.limit_minutes for each in forecast.chains] == [10, 30, 480]
-
-
-def test_a_run_of_another_length_tells_as_well(tmp_path: Path) -> None:
-    short = made(tmp_path, epochs=1)
-    leave(tmp_path, short.runs[0], [(35.0, 2.0, 5.0, 22)])
-    (forecast,) = chains.forecasts(made(tmp_path, epochs=30))
-    assert forecast.told == "1 job of another length"
-    other = made(tmp_path, epochs=30, global_batch_size=32)
-    assert list(chains.forecasts(other)) == []
-
-
-def test_a_short_measurement_tells_where_no_run_has_trained(tmp_path: Path) -> None:
-    found = made(tmp_path)
-    setting = found.settings[0].id
-    (tmp_path / "speeds").mkdir()
-    told = {"setting": setting, "seconds_per_step": 2.0, "startup_seconds": 30.0}
-    told |= {"between_seconds_per_step": 0.0, "saving_seconds": 3.0, "jobs": 1}
-    (tmp_path / "speeds" / f"{setting}.json").write_text(json.dumps(told))
-    (forecast,) = chains.forecasts(found)
-    assert forecast.told == "a short measurement"
-    only = forecast.chains[0]
-    assert isinstance(only, Chain)
-    assert (only.jobs, only.startup_seconds, only.saving_seconds) == (1, 30.0, 3.0)

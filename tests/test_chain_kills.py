@@ -1,6 +1,6 @@
 """Scripts that are chains are killed at random, anywhere, and end bit for bit as those that nobody killed.
 
-A few kills with every call of the tests; a long campaign by itself, of as many kills as wanted:
+A long campaign by itself, of as many kills as wanted:
 
     pytest -m long tests/test_chain_kills.py --kills=100 [--seed=N] -s
 """
@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from chain_kills import Kills
-
-FEW = {"plain": 6, "ddp": 3, "fsdp": 3}
 
 
 def campaign(folder: Path, seed: int, kills: dict[str, int]) -> None:
@@ -29,14 +27,9 @@ def campaign(folder: Path, seed: int, kills: dict[str, int]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_few_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    campaign(tmp_path, pytestconfig.getoption("seed"), FEW)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(0)
 def test_many_kills(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """No other test kills such scripts at random."""
     kills = pytestconfig.getoption("kills")
     third = kills // 3
     campaign(tmp_path, pytestconfig.getoption("seed"), {"plain": kills - 2 * third, "ddp": third, "fsdp": third})

@@ -22,20 +22,6 @@ def test_a_training_of_several_jobs() -> None:
     assert found.goodput == pytest.approx(2000 / 2800)
 
 
-def test_a_longer_limit_needs_fewer_jobs_and_wastes_less() -> None:
-    chains = [chain(TIMES, 1000, minutes) for minutes in (5, 10, 30, 60)]
-    # 190 s are 76 steps, 430 s are 172, 1,390 s are 556, 2,830 s are 1,132
-    assert [(each.jobs, each.steps_in_a_job) for each in chains if isinstance(each, Chain)] == [
-        (14, 76),
-        (6, 172),
-        (2, 556),
-        (1, 1000),
-    ]
-    goodputs = [each.goodput for each in chains if isinstance(each, Chain)]
-    assert goodputs == [pytest.approx(2000 / (2500 + 50 * jobs)) for jobs in (14, 6, 2, 1)]
-    assert goodputs == sorted(goodputs)
-
-
 def test_work_that_fills_its_jobs_needs_no_further_one() -> None:
     assert getattr(chain(TIMES, 344, 10), "jobs", None) == 2  # 2 × 172
     assert getattr(chain(TIMES, 345, 10), "jobs", None) == 3
@@ -49,8 +35,3 @@ def test_a_limit_without_time_for_a_step_makes_no_progress() -> None:
     assert isinstance(just, Chain)
     assert (just.jobs, just.steps_in_a_job) == (1000, 1)
     assert just.goodput == pytest.approx(2 / 52.5)
-
-
-def test_without_spare_time_the_limit_is_filled() -> None:
-    found = chain(TIMES, 1000, 10, spare=0.0)
-    assert (getattr(found, "steps_in_a_job", None), getattr(found, "jobs", None)) == (220, 5)  # 550 s

@@ -134,21 +134,3 @@ def until(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, path
         time.sleep(0.2)
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--jobs", "many", "job.sh"), "--jobs: 'many' is not allowed; allowed: a number from 1 on"),
-        (("none.sh",), "sbatch none.sh: it names no file; write: relay-chain sbatch [--jobs N] job.sh"),
-        (("job.sh",), "job.sh does not call relay-chain: write it before the command that trains"),
-        (("--no-such-option", "chained.sh"), "sbatch: "),
-    ],
-)
-def test_a_mistake_is_one_line(words: tuple[str, ...], line: str, cluster: MiniSlurm, tmp_path: Path) -> None:
-    job_script(tmp_path, "python train.py")
-    (tmp_path / "chained.sh").write_text("#!/bin/sh\nrelay-chain python train.py\n")
-    done = relay_chain(cluster, tmp_path, *words)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"relay.chain: {line}")
-    assert done.stderr.count("\n") == 1

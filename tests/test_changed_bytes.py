@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +27,6 @@ from relay.task.data import verify_on_further_nodes
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
-
-FILES = 5  # of the digits: inputs and targets of both splits, and the statistics of their channels
 
 pytest_plugins = ["chain_runs", "checkpointed"]
 
@@ -68,19 +65,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_the_bytes_of_a_dataset_are_read_once_on_a_node_and_day(
-    data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verified.check(data)
-    assert len(read) == FILES
-    verified.check(data)
-    assert len(read) == FILES
-    tomorrow = time.time() + verified.VALID_SECONDS
-    monkeypatch.setattr(verified.time, "time", lambda: tomorrow)
-    verified.check(data)
-    assert len(read) == 2 * FILES
-
-
 def test_a_byte_that_was_changed_is_found_at_once_though_size_and_times_are_as_they_were(data: Path) -> None:
     verified.check(data)
     change_a_byte(data / "train-inputs.npy")
@@ -109,35 +93,6 @@ def test_the_first_process_of_each_further_node_reads_the_bytes_there(
     assert read == []
     with pytest.raises(UserError, match=r"train-inputs.npy: was changed"):
         look(rank=2, local_rank=0)
-
-
-@pytest.mark.parametrize(
-    "stamp", [b"", b"\xff", b"[]", b'{"time": "now"}', b'{"time": 1e99, "sha256": {}, "files": {}}']
-)
-def test_a_damaged_stamp_counts_as_none(data: Path, read: list[str], stamp: bytes) -> None:
-    verified.check(data)
-    (kept,) = data.parent.glob("relay-*/verified/*.json")
-    kept.write_bytes(stamp)
-    verified.check(data)
-    assert len(read) == 2 * FILES
-    verified.check(data)
-    assert len(read) == 2 * FILES
-
-
-@pytest.mark.parametrize(
-    ("harm", "told"),
-    [
-        (lambda folder: (folder / "test-targets.npy").unlink(), "test-targets.npy: cannot be read: No such file"),
-        (lambda folder: (folder / "manifest.json").unlink(), "manifest.json: is missing; the dataset is not prepared"),
-        (lambda folder: (folder / "manifest.json").write_text("[1]"), "manifest.json: is not a manifest"),
-        (shutil.rmtree, "manifest.json: is missing"),
-    ],
-)
-def test_what_is_missing_or_no_manifest_is_one_line(data: Path, harm: Callable[[Path], None], told: str) -> None:
-    verified.check(data)
-    harm(data)
-    with pytest.raises(UserError, match=told):
-        verified.check(data)
 
 
 @pytest.fixture
@@ -186,18 +141,6 @@ def test_a_changed_file_of_the_frozen_code_is_refused_by_the_job(bench: Bench, m
         harm()
         assert f"the snapshot {code} of its code was changed: " in refused(chain)
         assert f"delete {chain.declared}" in refused(chain)
-
-
-def test_a_snapshot_that_was_changed_is_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frozen = freeze(None, folder=tmp_path)
-    assert changed_since(frozen) is None
-    (frozen / "relay" / "__pycache__" / "x.pyc").write_bytes(b"")  # Python's own
-    assert changed_since(frozen) is None
-    (frozen / "relay" / "base" / "files.py").write_text("pass")
-    assert freeze(None, folder=tmp_path) == frozen
-    assert changed_since(frozen) is None
-    assert "was changed: " in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [frozen]
 
 
 def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Path) -> None:

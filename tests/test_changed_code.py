@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from chain_runs import Bench, Chain
-from relay.base.files import read_json, write_json
+from relay.base.files import read_json
 from relay.launch.job import started
 from relay.planning.specifications import freeze_code
 from relay.run_folder.places import Places
-from relay.run_folder.replaced import how_anew
-from relay.run_folder.snapshot import NOTED, noted
-from relay.spec.run import changed
-from relay.training.changed_code import edited_since, source_today, training_source, warnings
-from relay.training.summary import summarise
+from relay.training.changed_code import edited_since, source_today, warnings
 
 pytest_plugins = ["chain_runs"]
 
@@ -30,19 +23,6 @@ def told(chain: Chain) -> list[str]:
 
 def mended(bench: Bench) -> None:
     bench.strategy("mine")
-
-
-@pytest.mark.slow
-def test_a_run_without_a_checkpoint_takes_the_mended_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine", FAILS.format(step=1)), total_steps=6)
-    assert chain.forked().status == 1
-    before = source_today(chain.run)
-    mended(bench)
-    assert told(chain) == []
-    ended = chain.forked()
-    assert ended.status == 0, ended.errors
-    after = read_json(chain.declared / "step-6.json")["strategy_source"]
-    assert after == source_today(chain.run) != before
 
 
 def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None:
@@ -63,12 +43,6 @@ def test_what_is_edited_after_the_plan_is_for_the_next_one(bench: Bench) -> None
     assert "its strategy's code changed" in edited_since(chain.run, Places(chain.results, chain.run.id))
 
 
-def test_the_remedy_can_be_typed_where_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    python, script, run = how_anew("run-1").split()
-    assert (python, Path(script).is_file(), run) == ("python", True, "run-1")
-
-
 @pytest.mark.slow
 def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_anew(bench: Bench) -> None:
     failing = bench.strategy("mine", f"{SLOW}\n        {FAILS.format(step=40)}")
@@ -85,57 +59,3 @@ def test_a_run_with_a_checkpoint_says_that_it_keeps_its_code_and_how_to_start_an
     assert ended.status in (0, 1)  # it counts its steps anew, and fails again where enough are left
     assert f"`python scripts/train_again.py {chain.declared.name}` lets it start anew with today's" in ended.errors
     assert read_json(chain.work / "chain.json")["strategy_source"] != source_today(chain.run)
-
-
-def test_a_finished_run_says_that_it_is_of_other_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    summary = summarise(chain.run, chain.work)
-    (chain.declared / "summary.json").write_text(json.dumps(summary))
-    assert told(chain) == []
-    bench.strategy("mine", "self.mended = True")
-    (line,) = told(chain)
-    assert "run run-1, finished before, will not be trained again" in line
-    assert line.endswith("python scripts/train_again.py run-1")
-
-
-def test_a_comment_is_no_other_code(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    path = Path(chain.run.strategy.file)
-    path.write_text(path.read_text() + "# a comment\n")
-    assert told(chain) == []
-
-
-def test_what_a_code_is_is_found_once_and_anew_where_it_is_damaged(bench: Bench) -> None:
-    chain = bench.chain("results", **bench.strategy("mine"), total_steps=6)
-    assert chain.forked().status == 0
-    (frozen,) = (chain.results / "code").iterdir()
-    told = {"strategy_source": source_today(chain.run), "training_source": training_source(chain.run)}
-    assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
-    for damage in ("{", "null", "[]"):
-        (frozen / NOTED).write_text(damage)
-        chain.start_anew(f"after {damage}")
-        assert chain.forked().status == 0
-        assert sorted(read_json(frozen / NOTED).values()) == sorted(told.values())
-    assert told.items() <= read_json(chain.work / "chain.json").items()
-
-
-def test_what_is_found_of_other_files_than_the_snapshots_is_not_kept(tmp_path: Path) -> None:
-    """A file is saved between the making of the snapshot and the look at today's code."""
-    assert noted(tmp_path, "strategy mine", lambda: "of the edited file", lambda: False) == "of the edited file"
-    assert noted(tmp_path, "strategy mine", lambda: "of the snapshot", lambda: True) == "of the snapshot"
-    assert noted(tmp_path, "strategy mine", lambda: "of anything", lambda: True) == "of the snapshot"
-
-
-@pytest.mark.parametrize(
-    ("count", "anew"), [(2, "python scripts/train_again.py run-0 run-1"), (9, "python scripts/train_again.py mine")]
-)
-def test_many_runs_of_a_strategy_are_one_line(bench: Bench, count: int, anew: str) -> None:
-    first = bench.chain("results", **bench.strategy("mine"))
-    runs = [changed(first.run, id=f"run-{n}") for n in range(count)]
-    for run in runs:
-        write_json(first.results / "runs" / run.id / "summary.json", {"strategy_source": "older"})
-    (line,) = warnings(runs, first.results)
-    assert f"{count} runs of it, finished before, will not be trained again" in line
-    assert line.endswith(f"from the start: {anew}")

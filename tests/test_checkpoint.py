@@ -5,12 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from chain_runs import DROPOUT
 from checkpointed import Training, filled, names
@@ -19,7 +16,6 @@ from relay.process.interruption import Interruption
 from relay.process.ranks import Ranks
 from relay.run_folder.sealed import complete
 from relay.spec.tasks import TaskSpec
-from relay.training.agreement import Agreement
 from relay.training.checkpoint import Checkpoints
 
 pytest_plugins = ["chain_runs", "checkpointed"]
@@ -65,37 +61,12 @@ def test_saving_changes_nothing(ranks: Ranks, prepared: Path, checkpoints: Check
     assert losses == expected
 
 
-def test_the_last_two_are_kept(checkpoints: Checkpoints, training: Training) -> None:
-    filled(checkpoints, training, 1, 2, 5, 9)
-    assert names(checkpoints) == ["step-5", "step-9"]
-
-
 def test_a_copy_that_the_user_made_is_neither_counted_nor_removed(checkpoints: Checkpoints, training: Training) -> None:
     filled(checkpoints, training, 2)
     shutil.copytree(checkpoints.directory / "step-2", checkpoints.directory / "step-2.bak")
     filled(checkpoints, training, 4, 6)
     assert complete(checkpoints.directory) == [6, 4]
     assert names(checkpoints) == ["step-2.bak", "step-4", "step-6"]
-
-
-def test_what_a_save_takes_is_known_to_later_jobs(checkpoints: Checkpoints, training: Training, ranks: Ranks) -> None:
-    """Else each would find out at its end, when it may be too late."""
-    assert checkpoints.longest_save_seconds == 0
-    filled(checkpoints, training, 2)
-    took = checkpoints.longest_save_seconds
-    assert took > 0
-    later = Checkpoints(checkpoints.directory, ranks).longest_save_seconds
-    assert later == pytest.approx(took, rel=0.5, abs=0.1)
-
-
-@pytest.mark.parametrize(("deadline", "known", "seconds"), [(None, 0, 600), (1e9, 0, 60), (1e9, 5, 600)])
-def test_the_first_save_is_soon_where_the_job_will_end(deadline: float | None, known: float, seconds: float) -> None:
-    asked = SimpleNamespace(
-        length=SimpleNamespace(checkpoint_minutes=10, checkpoint_every_steps=None),
-        interruption=Interruption(deadline=deadline),
-        checkpoints=SimpleNamespace(longest_save_seconds=known),
-    )
-    assert Agreement._save_every_seconds(asked) == seconds  # type: ignore[arg-type]
 
 
 def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> None:
@@ -111,7 +82,7 @@ def test_the_margin_before_the_end_holds_two_saves_and_the_longest_step() -> Non
 
 
 def test_ten_is_newer_than_nine(checkpoints: Checkpoints, training: Training) -> None:
-    filled(checkpoints, training, 8, 9, 10)
+    filled(checkpoints, training, 1, 8, 9, 10)
     assert names(checkpoints) == ["step-10", "step-9"]
     assert checkpoints.resume(training.strategy, 0, 100) == 10
 
@@ -147,34 +118,16 @@ def test_a_training_that_starts_again_keeps_its_own_checkpoints(
     assert names(checkpoints) == ["step-6", "step-9"]
 
 
-def test_a_checkpoint_holds_tensors_alone(checkpoints: Checkpoints, training: Training) -> None:
-    """All else torch would read back with pickle; what may run code is the metadata, whose checksum is known."""
-    filled(checkpoints, training, 1)
-    saved = FileSystemReader(checkpoints.directory / "step-1" / "strategy").read_metadata().state_dict_metadata
-    assert {type(entry) for entry in saved.values()} == {TensorStorageMetadata}
-    assert {name.split(".")[0] for name in saved} == {"model", "optimizer"}
-
-
 def test_the_scale_of_fp16_goes_on_where_it_was(ranks: Ranks, prepared: Path, checkpoints: Checkpoints) -> None:
-    """And a run that has none yet, because it goes on from another precision's, keeps its first."""
-    first, second, third = (Training(ranks, prepared, precision="fp16") for _ in range(3))
+    first, second = (Training(ranks, prepared, precision="fp16") for _ in range(2))
     assert first.strategy.scaler
     assert second.strategy.scaler
-    assert third.strategy.scaler
     first.train(2)
     first.strategy.scaler.update(8192.0)
     checkpoints.save(first.strategy, 2)
     assert checkpoints.resume(second.strategy, 0, 10) == 2
     assert second.strategy.scaler.state_dict() == first.strategy.scaler.state_dict()
     assert second.strategy.scaler.get_scale() == 8192.0
-    other = Training(ranks, prepared)
-    other.train(3)
-    checkpoints.save(other.strategy, 3)
-    scale = third.strategy.scaler.get_scale()
-    assert checkpoints.resume(third.strategy, 0, 10) == 3
-    assert third.strategy.scaler.get_scale() == scale
-    third.step = 3
-    third.train(1)
 
 
 def test_a_parameter_without_state_has_none_after_resuming(

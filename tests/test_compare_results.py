@@ -9,7 +9,7 @@ import pytest
 
 import compare_results
 from relay.comparison.between import Changed, between
-from results_tree import REFUSED, Tree, status
+from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
 
@@ -63,15 +63,6 @@ def test_a_change_is_called_beyond_the_margin_and_the_noise_alone(two: tuple[Tre
     assert found((two[0], same))["resident"].change == "the same"
 
 
-def test_what_failed_or_was_struck_out_is_not_compared_and_says_why(two: tuple[Tree, Tree]) -> None:
-    two[0].setting("cpu", STEADY)
-    two[1].setting("cpu", times(9), verdict=REFUSED)
-    (changed,) = found(two).values()
-    assert (changed.change, changed.ratio) == ("not compared", None)
-    assert changed.reason.startswith("after: struck out: probably ")
-    assert "algorithm: losses differ" in changed.reason
-
-
 def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
     two: tuple[Tree, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,36 +80,6 @@ def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
     assert (row["change"], float(row["ratio"])) == ("slower", pytest.approx(0.8))
 
 
-def test_folders_with_nothing_in_common_are_refused_in_one_line(
-    two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]
-) -> None:
-    two[0].setting("cpu", STEADY)
-    two[1].setting("cpu", STEADY, task="gpt-tiny")
-    for tree in two:
-        tree.write_plan()
-    assert status(compare_results.main, *(str(tree.root) for tree in two)) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "no setting is in both" in line
-
-
-def test_a_folder_is_not_compared_with_itself(two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]) -> None:
-    two[0].setting("cpu", STEADY)
-    two[0].write_plan()
-    assert status(compare_results.main, str(two[0].root), f"{two[0].root}/.") == 1
-    assert "are the same folder" in capsys.readouterr().err
-
-
-def test_other_software_and_devices_are_told(two: tuple[Tree, Tree], capsys: pytest.CaptureFixture[str]) -> None:
-    two[0].setting("cpu", STEADY)
-    two[1].setting("cpu", STEADY, summary={"versions": {"torch": "2.14.0+cpu"}, "device_name": "AMD EPYC 9"})
-    for tree in two:
-        tree.write_plan()
-    assert status(compare_results.main, *(str(tree.root) for tree in two)) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "software: before: python 3.11.2; torch 2.13.0+cpu; after: torch 2.14.0+cpu" in out
-    assert "devices: before: AMD EPYC; after: AMD EPYC 9" in out
-
-
 @pytest.mark.parametrize(("factors", "change"), [((1.0, 1.06, 0.97), "unclear"), ((1.5, 1.56, 1.47), "faster")])
 def test_days_are_the_unit_where_there_are_several(
     two: tuple[Tree, Tree], factors: tuple[float, ...], change: str
@@ -128,14 +89,3 @@ def test_days_are_the_unit_where_there_are_several(
         ids = tree.setting("cpu", [1000.0 * day * near for day in by_day for near in (1.0, 1.001, 0.999)])
         tree.record(ids, started_at=[f"2026-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3) for hour in (1, 2, 3)])
     assert found(two)["resident"].change == change
-
-
-@pytest.mark.parametrize("days", [1, 2])
-def test_one_day_a_side_is_told(two: tuple[Tree, Tree], days: int, capsys: pytest.CaptureFixture[str]) -> None:
-    for tree in two:
-        tree.record(
-            tree.setting("cpu", STEADY), started_at=[f"2026-01-0{1 + n % days}T03:00:00+00:00" for n in range(3)]
-        )
-        tree.write_plan()
-    assert compare_results.main([str(tree.root) for tree in two]) == 0
-    assert ("what differs may be the day" in " ".join(capsys.readouterr().out.split())) is (days == 1)

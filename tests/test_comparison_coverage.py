@@ -13,11 +13,10 @@ from simulated_speeds import NOISES, called, covered
 DRAWS = 1500
 
 
-@pytest.mark.parametrize("repeats", [3, 5])
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_stated_coverage_is_reached(noise: str, repeats: int) -> None:
+def test_the_stated_coverage_is_reached(noise: str) -> None:
     """95 % of the intervals cover the true ratio. 1.7 points are three standard errors of so many draws."""
-    assert covered(noise, repeats, draws=DRAWS) >= 0.95 - 0.017
+    assert covered(noise, 3, draws=DRAWS) >= 0.95 - 0.017
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -34,12 +33,6 @@ def test_a_tie_is_never_called_a_difference_however_large_the_noise(noise: str) 
     """Nor a difference a tie: in at most one of 40 cases, as an interval of 95 % has it on either side."""
     assert called(noise, 3, true_ratio=1.0, draws=400, spread=0.05)["slower"] <= 0.025
     assert called(noise, 3, true_ratio=0.9, draws=400, spread=0.05)["tie"] <= 0.025
-
-
-def test_with_three_repeats_of_a_large_spread_nothing_is_called() -> None:
-    """A spread of 10 % and a difference of 5 %: only more repeats can tell."""
-    found = called("normal", 3, true_ratio=0.95, draws=400, spread=0.1)
-    assert found["unclear"] >= 0.9
 
 
 @pytest.mark.parametrize("true_ratio", [0.9, 1.0])

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import compare
-from results_tree import REFUSED, Tree, shown, status
+from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
-
-
-def test_failed_repeat_fails_the_setting_but_keeps_its_figures(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0, 9200.0], devices_per_node=2)
-    tree.setting("cpu", [100.0, 101.0])
-    tree.fail(ids[1], "RuntimeError: rank 1 ran out of memory")
-    row = tree.row("ddp", partial=True)
-    assert (row["status"], row["repeats"], row["repeats_planned"]) == ("failed", 2, 3)
-    assert row["reason"] == "repeat 2: RuntimeError: rank 1 ran out of memory"
-    assert row["samples_per_second"] == pytest.approx(math.sqrt(9000 * 9200))
-    assert (row["standing"], row["equivalent"]) == (None, True)
-    assert tree.row("cpu", partial=True)["standing"] == "fastest"
-    assert tree.compare("--partial") == 0
-    with (tree.root / "runs.csv").open(newline="") as stream:
-        assert [run["status"] for run in csv.DictReader(stream)].count("failed") == 1
-
-
-def test_run_without_any_trace_names_its_log(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2)
-    for identity in ids:
-        tree.fail(identity, None)
-    assert tree.row("ddp", partial=True)["reason"] == "all 2 repeats: no result: see .snakemake/log"
-    log = tree.root / "logs" / "train" / ids[0] / "22.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("killed")
-    assert f"repeat 1: no result: see {log}" in tree.row("ddp", partial=True)["reason"]
-
-
-def test_a_run_without_an_environment_says_why(tree: Tree) -> None:
-    for identity in tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2):
-        tree.fail(identity, None)
-    why = {"status": 1, "what": "horovod has to be compiled here,\nand this machine lacks: cmake", "remedy": ""}
-    tree.write("logs/environment/torch.ending.json", why | {"planned": False})
-    assert tree.row("ddp", partial=True)["reason"] == (
-        "all 2 repeats: no environment of stack torch: horovod has to be compiled here, and this machine lacks: cmake"
-    )
 
 
 def test_broken_summary_and_missing_verdict_are_failures_of_their_own_setting(tree: Tree) -> None:
@@ -68,35 +30,15 @@ def remove_summary(tree: Tree, identity: str) -> None:
     tree.fail(identity, "RuntimeError: lost")
 
 
-def remove_verdict(tree: Tree, identity: str) -> None:
-    (tree.root / "equivalence/gates/gate-a/verdict.json").unlink()
-
-
-def remove_run(tree: Tree, identity: str) -> None:
-    (tree.root / "runs" / identity / "run.json").unlink()
-
-
 def spoil_run(tree: Tree, identity: str) -> None:
     tree.write(f"runs/{identity}/run.json", {"id": identity, "task": {}})
-
-
-def shorten_summary(tree: Tree, identity: str) -> None:
-    tree.write(f"runs/{identity}/summary.json", {"run": identity})
-
-
-def spoil_margin(tree: Tree, identity: str) -> None:
-    tree.margin = 3
 
 
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
         (remove_summary, "summary.json: is missing"),
-        (remove_verdict, "verdict.json: is missing"),
-        (remove_run, "run.json: is missing"),
         (spoil_run, "run.json: is no run of this version"),
-        (shorten_summary, "summary.json: lacks 'samples_per_second'"),
-        (spoil_margin, "margin: 3 is not allowed"),
     ],
 )
 def test_incomplete_results_are_one_line_and_lose_nothing(
@@ -131,54 +73,3 @@ def test_writing_leaves_no_temporary_file_and_is_repeatable(tree: Tree) -> None:
     assert set(first) == {*answer, *tables, "comparison.html", "compared.json", "plan.json"}
     assert tree.compare() == 0
     assert {path.name: path.read_bytes() for path in tree.root.iterdir() if path.is_file()} == first
-
-
-def test_reader_sees_the_old_table_or_the_new_one_whole(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    tree.rows()
-    with (tree.root / "comparison.csv").open() as reader:
-        tree.setting("ddp", [200.0, 201.0], devices_per_node=2)
-        tree.rows()
-        assert "ddp" not in reader.read()
-    assert "ddp" in (tree.root / "comparison.csv").read_text()
-
-
-def test_results_that_cannot_be_written_are_one_line(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
-    tree.setting("cpu", [100.0])
-    (tree.root / "comparison.html").mkdir()
-    assert tree.compare() == 1
-    assert "comparison.html: cannot be written" in capsys.readouterr().err
-    assert not list(tree.root.glob(".*"))
-
-
-def test_run_too_short_to_be_timed_is_done_without_a_speed(tree: Tree) -> None:
-    tree.setting("cpu", [None, None])
-    row = tree.row("cpu")
-    assert (row["status"], row["samples_per_second"], row["standing"]) == ("done", None, None)
-    assert row["reason"] == "all 2 repeats: too short to be timed: no step after the warm-up"
-    assert tree.headline() == "No setting was measured and proven: 1 too short to be timed."
-    assert tree.compare() == 0
-
-
-def test_regression_shows_the_loss_in_place_of_accuracy(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0], accuracies=[None, None], task="linear-random10")
-    assert tree.row("cpu")["test_accuracy"] is None
-    assert tree.compare() == 0
-    assert "test loss" in tree.html
-    assert "test accuracy (%)" not in tree.html
-
-
-def test_diverged_run_is_reported(tree: Tree) -> None:
-    losses = {"steps": [1, 2, 3], "values": [2.3, float("inf"), float("nan")]}
-    tree.setting("cpu", [100.0, 101.0], summary={"losses": losses, "test_loss": float("nan")})
-    tree.setting("ddp", [100.0, 101.0], verdict=REFUSED | {"max_loss_difference": float("nan")})
-    assert math.isnan(tree.row("ddp")["max_loss_difference"])
-    assert tree.compare() == 0
-    assert "not finite" in tree.html
-
-
-def test_no_run_at_all(tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tree.rows() == []
-    assert tree.compare() == 0
-    assert "Nothing was measured" in tree.html
-    assert "Nothing was measured" in shown(tree, capsys, monkeypatch)

@@ -77,30 +77,6 @@ def test_page_escapes_what_it_is_given(full: Tree) -> None:
     assert "hook=&lt;b&gt;$x_1$" in full.html
 
 
-def test_page_says_how_it_was_measured_and_what_was_not(full: Tree) -> None:
-    for told in (
-        "ddp: only shown on CPUs, not timed on GPUs",
-        "AMD EPYC",
-        "node1",
-        "torch 2.13.0+cpu",
-        "dropout switched off",
-        "first 10 steps",
-        "a margin of 3 %",
-        "3e-16",
-        "1e-09",
-        "247,400; 247,400",
-    ):
-        assert told in full.html
-    assert full.html.count("<svg") == 7  # speed, cost, CPUs, time to an accuracy, memory, accuracy, loss
-
-
-def test_strategies_of_the_cpu_alone_are_not_asked_for_gpus(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    assert tree.compare() == 0
-    assert "only shown on CPU" not in tree.html
-    assert "Nothing went wrong: the setting was proven, and all 2 runs have finished." in tree.html
-
-
 def test_the_page_begins_with_the_answer_and_its_block(full: Tree) -> None:
     text = full.html
     assert text.index("Ask Slurm for 1 node with 2 CPUs, no GPU and ") < text.index("#SBATCH --nodes=1")
@@ -113,72 +89,6 @@ def test_the_page_says_what_went_wrong_with_each(full: Tree) -> None:
     assert "struck out</strong>: ddp (2 procs" in part
     assert "algorithm: losses differ by 0.25" in part
     assert "failed</strong>: ddp (4 procs" in part
-
-
-def test_the_page_says_how_long_a_training_takes(tree: Tree) -> None:
-    """22 steps of 64 samples at 352 samples/s are 4 s an epoch; 2 epochs were trained."""
-    tree.setting("cpu", [352.0, 352.0], summary={"train_seconds": 8.0, "allocated_seconds": 11.5})
-    assert tree.compare() == 0
-    assert "An epoch of 22 steps takes 4.0 s" in tree.html
-    assert "took another 3.5 s of each training here" in tree.html
-    for epochs, *told in (
-        ("2 (this comparison)", "8.0 s", "12 s", "2 minutes"),
-        ("20", "80 s", "120 s", "4 minutes"),
-        ("200", "13 min", "19 min", "25 minutes"),
-    ):
-        cells = "".join(f'<td class="whole">{each}</td>' for each in told)
-        assert f'<tr><th scope="row">{epochs}</th>{cells}</tr>' in tree.html
-
-
-def test_another_choice_says_what_it_takes_and_why_it_is_not_recommended(tree: Tree) -> None:
-    """One is faster and dearer, one slower, one cheaper and too slow."""
-    tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, cpus_per_task=2)
-    tree.setting("ddp", [1250.0, 1251.0, 1249.0], devices_per_node=4)
-    tree.setting("cpu", [500.0, 501.0, 499.0], threads=2, cpus_per_task=2, loader="dataloader")
-    tree.setting("cpu", [400.0, 401.0, 399.0])
-    assert tree.compare() == 0
-    part = tree.html.partition("What another choice costs</h3>")[2].partition("</table>")[0]
-    told = dict(re.findall(r'<th scope="row">(\w+ \(.*?\)).*?<td class="whole">(.*?) times', part))
-    assert told == {
-        "ddp (4 procs, 1 thread, resident)": "0.800",
-        "cpu (1 proc, 2 threads, dataloader)": "2.00",
-        "cpu (1 proc, 1 thread, resident)": "2.50",
-    }
-    assert re.findall(r'<td class="text">(.*?)</td>', part) == [
-        "faster, but dearer: it pays from 1.40 times the speed on",
-        "slower",
-        "cheaper, but too slow: it would do from 0.71 times the speed on",
-    ]
-
-
-def test_every_word_of_the_table_is_explained(full: Tree) -> None:
-    page = Page(full.html)
-    assert "how-to-read" in page.ids
-    part = full.html.partition('id="how-to-read"')[2].partition("</section>")[0]
-    terms = {term for each in re.findall(r"<dt>(.*?)</dt>", part) for term in each.split(", ")}
-    shown = set(re.findall(r'<span class="badge [^"]*">(.*?)</span>', full.html))
-    assert {"fastest", "slower", "unclear", "recommended", "struck out", "failed", "skipped"} <= shown
-    assert shown <= terms
-
-
-def test_the_lines_to_paste_are_anyones(tree: Tree) -> None:
-    """A job's name and the place of its output are those of the whole script alone."""
-    tree.setting("ddp", [352.0, 352.0], devices_per_node=2, cpus_per_task=1)
-    assert tree.compare() == 0
-    block = tree.html.partition("<code>#SBATCH")[2].partition("</code>")[0]
-    assert "--nodes=1" in block
-    assert "--job-name" not in block
-    assert "--output" not in block
-    assert "torchrun --standalone --nproc-per-node=2 your_script.py" in tree.html
-
-
-def test_warnings_of_one_kind_stand_together(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0], name="one")
-    tree.setting("cpu", [100.0, 101.0], name="two", threads=2, cpus_per_task=2)
-    assert tree.compare() == 0
-    assert tree.html.count("too few repeats</strong>") == 1
-    part = tree.html.split("too few repeats</strong>")[1].split("</ul>")[0]
-    assert part.count("<li>") == 2
 
 
 def test_what_is_struck_out_or_failed_links_to_what_says_why(full: Tree) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from relay.comparison.spot_checks import SpotChecked, summed_up
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -17,10 +16,8 @@ PROBLEM = "end, steps 43 to 44: update differ from one plain process's by 5.0e-0
 class Checked(Tree):
     """Results whose plan asks for spot checks."""
 
-    asked = True
-
     def write_plan(self) -> Any:
-        told = {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "spot_checks": self.asked}
+        told = {"runs": self.runs, "skipped": self.skipped, "margin": self.margin, "spot_checks": True}
         return self.write("plan.json", told)
 
     def found(self, setting: str, runs: list[str], *statuses: str) -> None:
@@ -69,26 +66,6 @@ def test_a_verdict_on_an_earlier_start_is_none(checked: Checked) -> None:
     checked.found("one", [run], "failed")
     checked.write(f"checkpoints/{run}/chain.json", {"generation": "2"})
     assert checked.row("cpu")["spot_checks"] == "1 not checked"
-
-
-def test_where_they_are_switched_off_the_table_says_so(checked: Checked) -> None:
-    checked.asked = False
-    checked.setting("cpu", [100.0])
-    assert checked.row("cpu")["spot_checks"] == "off"
-    assert checked.compare() == 0
-    assert "runs not spot-checked" in checked.html
-
-
-def test_a_damaged_verdict_is_no_verdict(checked: Checked) -> None:
-    checked.setting("cpu", [100.0], name="one")
-    checked.write("equivalence/spot_checks/one/verdict.json", [])
-    assert checked.row("cpu")["spot_checks"] == "1 not checked"
-
-
-def test_repeats_are_summed_up() -> None:
-    found = [SpotChecked("passed"), SpotChecked("not checked"), SpotChecked("passed")]
-    assert summed_up(found) == "2 passed, 1 not checked"
-    assert summed_up([]) is None
 
 
 def test_a_failed_spot_check_strikes_out_what_no_gate_can_prove(checked: Checked) -> None:

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from relay.comparison.wording import number, setting_labels, spread
-from relay.spec import requirements
-from results_tree import REFUSED, SCRIPTS, Tree
+from relay.comparison.wording import number, setting_labels
+from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -24,26 +23,11 @@ def test_numbers_have_three_digits_that_mean_something(value: float | None, expe
     assert number(value) == expected
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(98, 102.0408, "±2.0 %"), (50, 200, "-50/+100 %"), (None, None, ""), (0.1, 1e6, "over +900 %")],
-)
-def test_spread_is_half_the_interval_or_a_factor(low: float | None, high: float | None, expected: str) -> None:
-    assert spread({"samples_per_second_low": low, "samples_per_second_high": high}) == expected
-
-
 def test_headline_names_the_fastest(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 1001.0, 999.0], threads=2, accuracies=[0.96, 0.97, 0.98])
     tree.setting("cpu", [500.0, 501.0, 499.0], threads=1)
     told = tree.headline()
     assert told == "The fastest is cpu (1 proc, 2 threads, resident): 1,000 images/s."
-
-
-def test_headline_says_tie(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1001.0, 999.0])
-    tree.setting("ddp", [999.0, 1000.0, 998.0], devices_per_node=2)
-    told = tree.headline()
-    assert told.endswith(" As fast, within 3 %: ddp (2 procs, 1 thread, resident).")
 
 
 def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
@@ -53,20 +37,6 @@ def test_headline_admits_what_one_repeat_cannot_tell(tree: Tree) -> None:
     assert told.endswith(" Perhaps as fast: ddp (2 procs, 1 thread, resident) at 0.50 times the speed.")
     assert tree.compare() == 0
     assert "one repeat: no spread" in tree.html
-
-
-def test_headline_of_overlapping_intervals(tree: Tree) -> None:
-    tree.setting("cpu", [1000.0, 1100.0, 900.0])
-    tree.setting("ddp", [950.0, 1050.0, 850.0], devices_per_node=2)
-    told = "Perhaps as fast: ddp (2 procs, 1 thread, resident) at 0.95 times the speed (between 0.75 and 1.20)."
-    assert told in tree.headline()
-
-
-def test_headline_when_nothing_counts(tree: Tree) -> None:
-    ids = tree.setting("cpu", [1000.0])
-    tree.setting("ddp", [500.0], devices_per_node=2, verdict=REFUSED)
-    tree.fail(ids[0], "OSError: gone")
-    assert tree.headline(partial=True) == "No setting was measured and proven: 1 struck out, 1 failed."
 
 
 def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
@@ -79,25 +49,3 @@ def test_settings_that_look_alike_are_told_apart(tree: Tree) -> None:
     assert labels[-1] == "2 procs, 1 thread, resident, batch 64"
     assert labels[-2] == "2 procs, 1 thread, resident, batch 128, 1 CPU, ddp-2"
     assert labels[1] == "2 procs, 1 thread, resident, batch 128, 2 CPUs"
-
-
-def test_only_options_that_are_not_the_defaults_name_a_setting(tree: Tree) -> None:
-    defaults = requirements.read(SCRIPTS / "relay/strategies/ddp.py").options
-    name, value = next((name, value) for name, value in defaults.items() if type(value) is int)
-    tree.setting("ddp", [200.0, 201.0], options={**defaults, name: value + 1})
-    tree.setting("ddp", [100.0, 101.0], options=dict(defaults))
-    tree.skip("ddp", "no", options=dict(defaults))
-    rows = tree.rows()
-    assert [row["chosen_options"] for row in rows] == [f"{name}={value + 1}", None, None]
-    assert all(f"{name}={value}" in row["options"] for row in rows[1:])
-    labels = setting_labels(rows)
-    assert labels[0].endswith(f"resident, {name}={value + 1}")
-    assert labels[1] == "1 proc, 1 thread, resident"
-
-
-def test_settings_that_differ_in_how_they_are_computed_are_told_apart(tree: Tree) -> None:
-    tree.setting("cpu", [100.0, 101.0])
-    tree.setting("cpu", [200.0, 201.0], compile=True, channels_last=True, activation_checkpointing=True)
-    faster, slower = setting_labels(tree.rows())
-    assert faster == "1 proc, 1 thread, resident, compiled, channels last, activations recomputed"
-    assert slower == "1 proc, 1 thread, resident, not compiled, channels first, activations kept"

@@ -17,8 +17,6 @@ from relay.planning.costs import Cost
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
-from relay.run_folder import chain
-from relay.run_folder.places import Places
 from relay.spec.site import load_site
 from slurm_runs import PARTITIONS, site_file
 from test_chain_forecasts import leave
@@ -68,13 +66,6 @@ def test_gpus_are_devices_and_so_are_the_cores_that_go_with_one(tmp_path: Path) 
     assert "price: at most 0.82 CHF planned, 0.00 CHF used so far, at most 0.82 CHF to do" in printed
 
 
-def test_no_price_is_told_where_the_site_has_none_for_what_is_used(tmp_path: Path) -> None:
-    for price in ({}, {"gpu_hour": 2.0}):
-        found = made(tmp_path, site={"price": price})
-        assert costs.planned(found).price(found) is None
-        assert "price:" not in render(found)
-
-
 def test_what_was_used_is_what_was_recorded(tmp_path: Path) -> None:
     found = made(tmp_path)
     first = found.runs[0]
@@ -87,11 +78,6 @@ def test_what_was_used_is_what_was_recorded(tmp_path: Path) -> None:
     benchmark.write_text("s\th:m:s\tmax_rss\n36.0\t0:00:36\t1\n")
     assert costs.used(found).cpu_hours == pytest.approx((seconds + 36) / 3600)
     assert costs.left(found).jobs == 7  # the gate has not given its verdict
-
-
-def test_a_plan_within_its_budget_is_left_alone(tmp_path: Path) -> None:
-    found = made(tmp_path, max_device_hours=8)
-    assert (found.over_budget, len(found.runs), found.warnings) == ("", 5, [])
 
 
 def test_a_plan_beyond_its_budget_is_refused_with_both_numbers(tmp_path: Path) -> None:
@@ -126,47 +112,3 @@ def test_the_drivers_jobs_leave_out_the_same(tmp_path: Path) -> None:
     unlimited = made(tmp_path)
     assert KEPT not in os.environ
     assert len(unlimited.runs) == 5
-
-
-def test_a_repeat_that_has_begun_is_kept(tmp_path: Path) -> None:
-    whole = made(tmp_path)
-    chain.note_begun(Places(tmp_path, whole.runs[3].id).run, "a-start")
-    found = made(tmp_path, max_device_hours=6, over_budget="drop_repeats")
-    assert len(found.runs) == 4
-    assert "(7 with 4 repeats)" in found.over_budget
-
-
-def test_what_was_used_leaves_room_for_what_was_reserved(tmp_path: Path) -> None:
-    """An hour each is reserved; the first two runs took a few minutes, and a further repeat fits."""
-    budget = {"max_device_hours": 6, "over_budget": "drop_repeats"}
-    for run in made(tmp_path, **budget).runs[:2]:
-        leave(tmp_path, run, [(30.0, 0.1, 8.0, 440)])
-        (tmp_path / "runs" / run.id / "step-440.json").write_text("{}")
-    assert len(made(tmp_path, **budget).runs) == 4
-
-
-def test_what_is_all_done_is_never_refused(tmp_path: Path) -> None:
-    """Retries may go beyond the budget. The report can be made all the same."""
-    done = made(tmp_path)
-    for run in done.runs:
-        leave(tmp_path, run, [(30.0, 20.0, 8.0, 440)])
-        (tmp_path / "runs" / run.id / "step-440.json").write_text("{}")
-    assert made(tmp_path, max_device_hours=6).over_budget.startswith("config: max_device_hours: 6 is less than")
-    for path in (
-        *(tmp_path / "equivalence" / "gates" / name / "verdict.json" for name in done.gates),
-        *(tmp_path / "equivalence" / "references" / name / "reference.pt" for name in done.references),
-        *(tmp_path / "equivalence" / "spot_checks" / name / "verdict.json" for name in done.spot_checks),
-    ):
-        path.parent.mkdir(parents=True)
-        path.write_text("{}")
-    found = made(tmp_path, max_device_hours=6)
-    assert costs.left(found).jobs == 0
-    assert costs.used(found).device_hours(found) > 6
-    assert found.over_budget == ""
-
-
-def test_what_was_spent_already_is_told(tmp_path: Path) -> None:
-    first = made(tmp_path).runs[0]
-    leave(tmp_path, first, [(30.0, 5.0, 8.0, 440)])
-    (tmp_path / "runs" / first.id / "step-440.json").write_text("{}")
-    assert "; 0.62 of them were used so far; lower" in made(tmp_path, max_device_hours=0.62).over_budget

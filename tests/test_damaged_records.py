@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from relay.base import lock
 from results_tree import Tree
 
 pytest_plugins = ["results_tree"]
@@ -23,17 +22,10 @@ def spoil(path: Path, **values: Any) -> None:
     ("values", "told"),
     [
         ({"losses": None}, "'losses' is damaged (None)"),
-        ({"losses": {"steps": [1, 2], "values": [0.5]}}, "the losses or evaluations of its summary.json are damaged"),
         ({"losses": {"steps": [1], "values": ["low"]}}, "the losses or evaluations of its summary.json are damaged"),
-        ({"evaluations": [7]}, "the losses or evaluations of its summary.json are damaged"),
-        ({"hosts": "node1"}, "'hosts' is damaged ('node1')"),
         ({"samples_per_second": "fast"}, "'samples_per_second' is damaged ('fast')"),
         ({"samples_per_second": NAN}, "its samples_per_second is nan"),
-        ({"train_seconds": NAN}, "its train_seconds is nan"),
-        ({"peak_main_memory_bytes": float("inf")}, "its peak_main_memory_bytes is inf"),
         ({"test_accuracy": NAN}, "its test_accuracy is nan"),
-        ({"attempts": None}, "'attempts' is damaged (None)"),
-        ({"versions": []}, "'versions' is damaged ([])"),
     ],
 )
 def test_a_damaged_summary_fails_its_setting_and_no_other(tree: Tree, values: dict[str, Any], told: str) -> None:
@@ -51,11 +43,3 @@ def test_a_damaged_verdict_is_none(tree: Tree, values: dict[str, Any], told: str
     spoil(tree.root / "equivalence/gates/gate-x/verdict.json", **values)
     row = tree.row("ddp", partial=True)
     assert (row["status"], told in row["reason"]) == ("failed", True)
-
-
-def test_a_run_that_is_being_trained_is_told_as_such(tree: Tree) -> None:
-    (identity,) = tree.setting("cpu", [100.0])
-    tree.fail(identity, None)
-    with lock.exclusive(tree.root / "checkpoints" / identity):
-        assert "it is being trained just now" in tree.row("cpu", partial=True)["reason"]
-    assert "no result: see" in tree.row("cpu", partial=True)["reason"]

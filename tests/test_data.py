@@ -64,19 +64,13 @@ def test_an_epoch_holds_no_sample_twice_and_the_next_is_another(count: int, batc
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(epochs))
 
 
-def test_what_the_last_partial_batch_leaves_out_is_trained_in_other_epochs() -> None:
-    seen = torch.cat([at(100, 64, 0, epoch) for epoch in range(40)])
-    assert len(seen.unique()) == 100
-
-
 def test_seeds_and_epochs_do_not_share_an_order() -> None:
     """Seed 0 in epoch 1 is not seed 1 in epoch 0, as it would be with their sum."""
     first = {tuple(at(64, 64, seed, epoch).tolist()) for seed in range(20) for epoch in range(20)}
     assert len(first) == 400
 
 
-@pytest.mark.parametrize("kind", ["resident", "dataloader"])
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize(("kind", "replicas"), [("resident", 2), ("dataloader", 4)])
 def test_the_replicas_slices_unite_to_the_global_batch(prepared: Path, kind: str, replicas: int) -> None:
     """Every slice of equal length, together exactly the batch of a single process, for any world size."""
     feeding = feeder(kind, split_of(prepared, DIGITS), CPU, 0)
@@ -95,11 +89,10 @@ def test_the_replicas_slices_unite_to_the_global_batch(prepared: Path, kind: str
 # The built-in tasks' samples
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("its", BUILT_IN, ids=lambda its: its.name)
-def test_all_loaders_give_the_same_bits_in_the_same_order(prepared: Path, its: TaskSpec, precision: str) -> None:
+def test_all_loaders_give_the_same_bits_in_the_same_order(prepared: Path, its: TaskSpec) -> None:
     """Over the end of an epoch."""
-    data = split_of(prepared, its, precision)
+    data = split_of(prepared, its)
     steps = [chosen(len(data), 50, 0, step) for step in range(len(data) // 50 + 2)]
     fed = [feeder("resident", data, CPU, 0), feeder("dataloader", data, CPU, 0), Mapped(data, CPU)]
     for first, *others in zip(*(each.batches(iter(steps)) for each in fed), strict=True):
@@ -108,15 +101,6 @@ def test_all_loaders_give_the_same_bits_in_the_same_order(prepared: Path, its: T
             for one, same in zip(first, other, strict=True):
                 assert one.dtype == same.dtype
                 assert torch.equal(one, same)
-
-
-def test_feeding_never_reads_ahead_of_what_is_asked(prepared: Path) -> None:
-    """The stream is as long as the rest of the training: it is made lazily, without a list of millions of steps."""
-    for kind in ("resident", "dataloader"):
-        stream = feeder(kind, split_of(prepared, DIGITS), CPU, 0).batches(
-            chosen(1437, 64, 0, step) for step in range(10**12)
-        )
-        assert batches.count(next(iter(stream))) == 64
 
 
 def test_digits_are_magnified_pixel_by_pixel_into_three_channels(prepared: Path) -> None:
@@ -137,13 +121,3 @@ def test_training_images_have_zero_mean_and_unit_deviation(prepared: Path, its: 
     inputs, _ = Resident(data, CPU).fetch(Chosen(torch.arange(len(data))))
     assert inputs.mean((0, 2, 3)).abs().max() < 1e-5
     assert (inputs.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("kind", ["resident", "dataloader"])
-def test_tokens_are_whole_numbers_and_targets_the_next_ones(prepared: Path, kind: str) -> None:
-    ((inputs, targets),) = feeder(kind, split_of(prepared, TEXT), CPU, 0).batches(
-        iter([Chosen(torch.tensor([5, 0, 3583]))])
-    )
-    assert (inputs.dtype, targets.dtype) == (torch.int64, torch.int64)
-    assert inputs.shape == targets.shape == (3, 64)
-    assert torch.equal(inputs[:, 1:], targets[:, :-1])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import time
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,6 @@ from datasets_requests import (
     make_synthetic,
     names,
     one_line,
-    replace_by_folder,
     truncate,
 )
 from relay.base.errors import UserError
@@ -43,45 +38,11 @@ def test_a_second_preparation_does_nothing_and_a_damaged_one_is_made_anew(tmp_pa
     assert names(tmp_path) == {"digits"}
 
 
-def test_another_request_replaces_what_was_prepared(tmp_path: Path) -> None:
-    prepare(SYNTHETIC, make_synthetic, tmp_path / "out")
-    other = dataclasses.replace(SYNTHETIC, version="2")
-    made = prepare(other, partial(make_synthetic, test_count=10), tmp_path / "out")
-    assert made.version == "2"
-    assert verify(tmp_path / "out", full=True) == made
-    assert names(tmp_path) == {"out"}
-
-
 def test_a_folder_that_holds_anything_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match=r"output: .* holds other files; expected a new, empty or prepared folder"):
         prepare(DIGITS, make_digits, tmp_path)
     assert names(tmp_path) == {"thesis.tex"}
-
-
-def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"output: '.*file' is a file"):
-        prepare(DIGITS, make_digits, tmp_path / "file")
-    with pytest.raises(UserError, match=r"output: '.*file/digits' cannot be written: .*exists|Not a directory"):
-        prepare(DIGITS, make_digits, tmp_path / "file" / "digits")
-    with pytest.raises(UserError, match=r"output: '/proc/digits' cannot be written: "):
-        prepare(DIGITS, make_digits, Path("/proc/digits"))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which only Linux has")
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_save = np.save
-
-    def save_on_full_disk(path: Path, array: np.ndarray, **options: object) -> None:
-        path.symlink_to("/dev/full")
-        real_save(path, array, **options)
-
-    monkeypatch.setattr(np, "save", save_on_full_disk)
-    with pytest.raises(UserError, match=r"output: '.*digits' cannot be written: No space left on device") as error:
-        prepare(DIGITS, make_digits, tmp_path / "digits")
-    one_line(error)
-    assert names(tmp_path) == set()
 
 
 def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Path) -> None:
@@ -90,15 +51,6 @@ def test_processes_that_prepare_the_same_folder_at_once_all_succeed(tmp_path: Pa
     assert all(one == made[0] for one in made)
     assert verify(tmp_path / "out", full=True) == made[0]
     assert names(tmp_path) == {"out"}
-
-
-def test_what_a_killed_process_left_goes_after_a_day(tmp_path: Path) -> None:
-    old, fresh = tmp_path / ".digits.abc.partial", tmp_path / ".digits.def.partial"
-    old.mkdir()
-    fresh.mkdir()
-    os.utime(old, (time.time() - 90_000,) * 2)
-    prepare(DIGITS, make_digits, tmp_path / "digits")
-    assert names(tmp_path) == {"digits", fresh.name}
 
 
 def half_made(folder: Path) -> None:
@@ -131,7 +83,6 @@ def test_what_a_job_writes_into_its_arrays_never_reaches_the_files(tmp_path: Pat
     [
         (truncate, "bytes, the manifest says"),
         (Path.unlink, "No such file"),
-        (replace_by_folder, "bytes, the|directory"),
     ],
 )
 def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said) -> None:
@@ -141,19 +92,3 @@ def test_a_damaged_array_stops_a_job_with_one_line(tmp_path: Path, damage, said)
     with pytest.raises(UserError, match=said) as error:
         verify(tmp_path / "digits")
     assert str(path) in one_line(error)
-
-
-def test_a_changed_byte_is_found_by_a_full_verification(tmp_path: Path) -> None:
-    prepare(DIGITS, make_digits, tmp_path / "digits")
-    corrupt(tmp_path / "digits" / "test-inputs.npy")
-    verify(tmp_path / "digits")
-    with pytest.raises(UserError, match=r"test-inputs\.npy: corrupted: SHA-256 is"):
-        verify(tmp_path / "digits", full=True)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"files": {}}', '{"files": {"a": {"shape": 1}}}'])
-def test_a_manifest_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
-    (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(UserError, match=r"manifest\.json: ") as error:
-        verify(tmp_path)
-    one_line(error)

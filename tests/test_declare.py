@@ -26,10 +26,3 @@ def test_a_field_bears_on_what_it_says() -> None:
 def test_a_misspelt_bearing_is_refused() -> None:
     with pytest.raises(ValueError, match="bears_on: identiy: unknown; allowed: identity, gate, job"):
         declare(1, means="a number", bears_on="identiy gate")
-
-
-def test_a_label_words_a_value() -> None:
-    words = {name: field.metadata["about"].word for name, field in Group.__dataclass_fields__.items()}
-    assert [words["plain"](1), words["plain"](2), words["asked"](True), words["asked"](False)] == [
-        *("1 thing", "2 things", "on", "off")
-    ]

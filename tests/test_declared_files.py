@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from chain_runs import Bench, Chain
-from gate_runs import Gates
-from own_gates import judged, own_strategy
-from relay.base.errors import UserError
+from own_gates import own_strategy
 from relay.base.files import read_json
-from relay.launch.launcher import launch
 from relay.planning import config, planner
-from relay.run_folder.snapshot import freeze
-from relay.spec import requirements
 from relay.spec.identity import source_digest, strategy_sources
 from relay.training.changed_code import source_today, warnings
 
@@ -42,46 +37,14 @@ def gate_of(path: Path) -> str:
     return gate
 
 
-@pytest.mark.parametrize("changed", ["rates.json", "tables/more.txt"])
-def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path, changed: str) -> None:
+def test_a_declared_file_is_part_of_what_the_gate_proves(tmp_path: Path) -> None:
     path = with_files(tmp_path)
     before, digest = gate_of(path), source_digest(strategy_sources(path))
     (tmp_path / "unread.json").write_text("{}")
     assert gate_of(path) == before
-    (tmp_path / changed).write_text("another")
+    (tmp_path / "tables/more.txt").write_text("another")
     assert gate_of(path) != before
     assert source_digest(strategy_sources(path)) != digest
-
-
-@pytest.mark.slow
-def test_declared_files_are_frozen_beside_the_code(tmp_path: Path) -> None:
-    path = with_files(tmp_path / "mine")
-    frozen = freeze(path, folder=tmp_path / "code")
-    beside = frozen / "relay" / "strategies"
-    assert (beside / "rates.json").read_text() == '{"rate": 1}'
-    assert (beside / "tables" / "more.txt").read_text() == "more"
-    (path.parent / "rates.json").write_text("{}")
-    assert freeze(path, folder=tmp_path / "code") != frozen
-
-
-@pytest.mark.parametrize(
-    ("named", "told"),
-    [("gone.json", "is no file"), ("../up.json", "is not allowed"), ("/etc/hostname", "is not allowed"),
-     ("_helper.py", "is not allowed"), ("tables", "is no file")],
-)  # fmt: skip
-def test_a_file_that_cannot_be_declared_is_told_when_it_is_planned(tmp_path: Path, named: str, told: str) -> None:
-    (tmp_path / "up.json").write_text("{}")
-    path = with_files(tmp_path / "mine", declares=f'files=("{named}",)')
-    (path.parent / "_helper.py").write_text("")
-    with pytest.raises(UserError, match=rf"requirements.files: '{named}' {told}; allowed: a file in"):
-        requirements.read(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start", [None, launch], ids=["forked", "launched"])
-def test_a_strategy_finds_what_it_declares_in_its_jobs(gates: Gates, tmp_path: Path, start: object) -> None:
-    path = with_files(tmp_path / "mine", "declares")
-    assert judged(gates, path, **({"start": start} if start else {})).verdict["problems"] == []
 
 
 def run_of(bench: Bench, path: Path) -> Chain:

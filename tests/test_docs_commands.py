@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +18,12 @@ import pytest
 import yaml
 from snakemake.cli import get_argument_parser
 
-import virtual_cluster
 from pages import PAGES, ROOT, SHELL, Block, all_blocks, block, blocks, holds, masked
 from relay.comparison import alone
 from relay.planning import config as configs
 from relay.virtual_cluster.cluster import PACKAGES
 from results_tree import Tree, shown
-from slurm_packages import require
+from snakemake_calls import called
 
 pytest_plugins = ["results_tree"]
 
@@ -34,7 +32,7 @@ WRITTEN = ("mine.yaml", "discs.yaml")  # by the user, who follows the page
 # Commands that no test runs as they stand there, and what holds them instead.
 HELD_ELSEWHERE = {
     "apt-get install": "it changes the system; `virtual_cluster.py up` names the same packages (below)",
-    "scontrol update": "the long test of the virtual cluster, below",
+    "scontrol update": "a command of Slurm itself",
     "cmake": "tests/test_libtorch.py builds with CMake",
     "build/relay_libtorch": "tests/test_libtorch.py runs the program",
     "pip install ./scripts/relay/chain": "tests/test_make_a_chain.py builds the wheel",
@@ -57,13 +55,13 @@ PRINTED = {
     "device-hours: at most": DRAWN,
     "what runs segments": "test_the_tutorials_plan_is_the_one_on_the_page",
     "ddp (2 procs, 1 thread, resident): 6,570": "test_a_strategys_speed_is_told_as_on_the_page",
-    "The virtual cluster is up": "test_the_virtual_cluster_does_what_its_page_says",
+    "The virtual cluster is up": "tests/test_virtual_cluster.py",
     "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.train": "tests/test_chain_huggingface.py",
     "chain = ChainCallback() trainer = Trainer(…, callbacks=[chain]) trainer.fit": "tests/test_chain_lightning.py",
     "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",
-    "PARTITION TIMELIMIT": "test_the_virtual_cluster_does_what_its_page_says",
+    "PARTITION TIMELIMIT": "tests/test_virtual_cluster.py",
 }
 
 
@@ -76,15 +74,10 @@ def of(kind: str) -> list[Block]:
 
 @cache
 def rules() -> set[str]:
-    listed = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--list-rules", "--snakefile", ROOT / "Snakefile", "--quiet"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert listed.returncode == 0, listed.stderr
+    status, listed = called(["--list-rules", "--snakefile", ROOT / "Snakefile", "--quiet"], ROOT)
+    assert status == 0, listed
     strategies = {path.stem for path in (ROOT / "scripts/relay/strategies").glob("[a-z]*.py")}
-    return set(listed.stdout.split()) | strategies
+    return set(listed.split()) | strategies
 
 
 def snakemake_takes(arguments: list[str]) -> None:
@@ -121,9 +114,8 @@ def make_has(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_command], ids=str)
-def test_what_a_command_calls_is_there(block: Block) -> None:
-    for words in block.commands:
+def test_what_a_command_calls_is_there() -> None:
+    for words in (words for each in BLOCKS if each.is_command for words in each.commands):
         match words:
             case ["snakemake", *arguments]:
                 snakemake_takes(arguments)
@@ -137,22 +129,9 @@ def test_what_a_command_calls_is_there(block: Block) -> None:
                 assert any(" ".join(words).startswith(known) for known in HELD_ELSEWHERE), words
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "snakemake no_such_rule",
-        "snakemake --profile profiles/local --configfile mine.yaml plan",  # the target counts as a file
-        "snakemake --profile profiles/none",
-        "python scripts/adopt.py --no-such-option",
-        "python scripts/virtual_cluster.py sideways",
-        "make no-such-target",
-        "cp a b",
-    ],
-)
-def test_a_wrong_command_is_seen(wrong: str) -> None:
-    block = Block("page.md", 1, "", f"make help\n{wrong}\n")
-    with pytest.raises((AssertionError, SystemExit)):
-        test_what_a_command_calls_is_there(block)
+def test_the_packages_of_the_virtual_cluster_are_those_on_its_page() -> None:
+    install, _ = block("docs/virtual-cluster.md", "apt-get").lines
+    assert set(PACKAGES.values()) == {word for word in install.split()[2:] if word[0] != "-"}
 
 
 def test_no_block_is_overlooked() -> None:
@@ -165,10 +144,12 @@ def test_no_block_is_overlooked() -> None:
 # What is printed, and files
 
 
-@pytest.mark.parametrize("block", [block for block in of("") if not block.is_command], ids=str)
-def test_what_is_printed_is_held_by_a_test(block: Block) -> None:
-    (by,) = [test for beginning, test in PRINTED.items() if " ".join(block.text.split()).startswith(beginning)]
-    assert not by or by in globals() or (ROOT / by).is_file()
+def test_what_is_printed_is_held_by_a_test() -> None:
+    for each in of(""):
+        if not each.is_command:
+            text = " ".join(each.text.split())
+            (by,) = [test for beginning, test in PRINTED.items() if text.startswith(beginning)]
+            assert not by or by in globals() or (ROOT / by).is_file()
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=str)
@@ -227,28 +208,10 @@ def test_the_tutorials_plan_is_the_one_on_the_page(newcomer: Path) -> None:
     assert [line for line in lines if line] == block("docs/tutorial.md", "what", "runs").lines
 
 
-@pytest.mark.slow
-def test_the_readmes_status_tells_what_is_to_do(newcomer: Path) -> None:
-    assert "9 to do" in typed(newcomer, "snakemake status --profile profiles/local --configfile mine.yaml")
-
-
-# Strategies that no config here has, a file that a reader has, and a report of results that are not there.
-NO_DRY_RUN = re.compile("^snakemake (fsdp|tensor_parallel)$|my/cluster.yaml|--report")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_every_call_of_snakemake_is_understood_as_a_dry_run(newcomer: Path) -> None:
-    called = {" ".join(words) for block in BLOCKS for words in block.commands if words[0] == "snakemake"}
-    assert len(called) > 10
-    for command in sorted(called):
-        if not NO_DRY_RUN.search(command):
-            typed(newcomer, command.replace("snakemake", "snakemake --dry-run", 1))
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
+    """No other test types the tutorial's commands one after the other."""
     page = "docs/tutorial.md"
     compared = typed(newcomer, block(page, "snakemake --profile profiles/local").text)
     assert "Report: results/comparison.html" in compared
@@ -257,53 +220,3 @@ def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
     )
     told = masked(typed(newcomer, block(page, "snakemake ddp").text))
     assert told == masked(block(page, "ddp (2 procs").text)
-
-
-# The virtual cluster
-
-VIRTUAL = "docs/virtual-cluster.md"
-
-
-@pytest.fixture
-def virtual(newcomer: Path, slurm_folder: Path) -> Iterator[Callable[[str], str]]:
-    """Types commands of the page, for a virtual cluster of the test's own; it ends as the page says."""
-    require()
-    folder = slurm_folder / "c"
-
-    def type_there(text: str) -> str:
-        own = re.sub(r"(?m)^(python scripts/virtual_cluster.py \w+)", rf"\1 --folder {folder}", text)
-        printed = typed(newcomer, own.replace(str(virtual_cluster.FOLDER), str(folder)))
-        return printed.replace(str(folder), str(virtual_cluster.FOLDER))
-
-    yield type_there
-    ended = type_there(block(VIRTUAL, "python scripts/virtual_cluster.py down").text)
-    assert ended.startswith("The virtual cluster is down.")
-    assert not folder.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_the_virtual_cluster_does_what_its_page_says(virtual: Callable[[str], str]) -> None:
-    """But for the jobs, which the long test starts."""
-    install, start = block(VIRTUAL, "apt-get").lines
-    assert set(PACKAGES.values()) == {word for word in install.split()[2:] if word[0] != "-"}
-    assert virtual(start) == block(VIRTUAL, "The virtual cluster is up").text
-    look = block(VIRTUAL, "export SLURM_CONF").text
-    assert masked(virtual(look)) == masked(block(VIRTUAL, "PARTITION").text)
-    planned = virtual(look + block(VIRTUAL, "snakemake plan").lines[0])
-    known = masked(block("docs/slurm.md", "expected start").lines[-1])[0].replace("cuda", "cpu")
-    assert known in masked(planned)
-
-
-@pytest.mark.slurm
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_the_comparison_on_the_virtual_cluster_word_for_word(virtual: Callable[[str], str]) -> None:
-    commands = block(VIRTUAL, "snakemake plan").text
-    assert commands == block("docs/tutorial.md", "snakemake plan", "--profile profiles/slurm").text
-    virtual(block(VIRTUAL, "apt-get").lines[1])
-    shell = block(VIRTUAL, "export SLURM_CONF").text
-    compared = virtual(shell + commands)
-    assert "Verdict: yes" in compared
-    assert "Report: results/comparison.html" in compared
-    virtual(shell + block(VIRTUAL, "scontrol").text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -92,17 +91,6 @@ def test_draws_are_the_same_in_every_division_of_a_batch(name: str) -> None:
     assert not draws.unknown
 
 
-def test_dropout_is_at_work_and_its_probability_shows() -> None:
-    inputs = torch.ones(3, WIDTH, dtype=torch.float64)
-    with Draws().fixed():
-        third, half = F.dropout(inputs, 1 / 3), F.dropout(inputs, 1 / 2)
-        everything, nothing = F.dropout(inputs, 0.0), F.dropout(inputs, 1.0)
-    assert third.unique().tolist() == pytest.approx([0.0, 1.5])
-    assert half.unique().tolist() == [0.0, 2.0]
-    assert everything.unique().tolist() == [1.0]
-    assert nothing.unique().tolist() == [0.0]
-
-
 def test_generators_advance_as_in_a_training_and_real_draws_are_told_apart() -> None:
     inputs, draws = torch.randn(4, 64), Draws(told_apart=True)
     torch.manual_seed(3)
@@ -119,25 +107,6 @@ def test_generators_advance_as_in_a_training_and_real_draws_are_told_apart() -> 
     assert first == again != second
     assert None not in (first, second)
     assert draws.taken() == []
-
-
-def test_what_chance_could_draw_twice_has_no_digest() -> None:
-    draws = Draws(told_apart=True)
-    with draws.fixed():
-        torch.empty(3).bernoulli_(0.5)
-        torch.randn(64, generator=torch.Generator())  # the model's own affair
-    assert [each.digest for each in draws.taken()] == [None, None]
-
-
-def test_threads_that_start_within_draw_alike() -> None:
-    found = []
-    with Draws().fixed():
-        thread = threading.Thread(target=lambda: found.append(torch.randn(3, 4)))
-        thread.start()
-        thread.join()
-        assert torch.equal(found[0], torch.randn(3, 4))
-        assert torch.equal(found[0][0], found[0][1])
-    assert not torch.equal(torch.randn(3, 4), torch.randn(3, 4))
 
 
 def test_what_has_no_fixed_numbers_is_named() -> None:

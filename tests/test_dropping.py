@@ -16,8 +16,6 @@ from relay.planning.dropping import DROPPED, First, clearly_slower
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
-from relay.run_folder import chain
-from relay.run_folder.places import Places
 from results_tree import Tree
 from simulated_speeds import NOISES, speeds
 
@@ -131,23 +129,6 @@ def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tm
     assert loaders(made(tmp_path)) == ALL
     write(path, {"runs": [{"status": "passed"}]})
     assert loaders(made(tmp_path)) == DROPPED_ONE
-
-
-@pytest.mark.parametrize("damaged", [{}, {"samples_per_second": "fast"}, {"samples_per_second": float("inf")}])
-def test_a_damaged_or_untimed_first_repeat_drops_nothing(tmp_path: Path, damaged: dict[str, Any]) -> None:
-    before = made(tmp_path)
-    measured(tmp_path, before)
-    (fast,) = [run for run in before.runs if (run.feeding.loader, run.repeat) == ("resident", 0)]
-    write(tmp_path / "runs" / fast.id / "summary.json", {"status": "done", **damaged})
-    assert loaders(made(tmp_path)) == ALL
-
-
-def test_a_repeat_that_has_begun_goes_on(tmp_path: Path) -> None:
-    before = made(tmp_path)
-    measured(tmp_path, before)
-    (begun,) = [run for run in before.runs if (run.feeding.loader, run.repeat) == ("dataloader", 1)]
-    chain.note_begun(Places(tmp_path, begun.id).run, "a-start")
-    assert loaders(made(tmp_path)) == [*ALL[:2], *ALL[3:]]
 
 
 # In the comparison

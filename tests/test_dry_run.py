@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from local_driver import ROOT, LocalDriver
 from relay.base.files import write_json
-from relay.planning import table
-from relay.planning.config import load
-from relay.planning.planner import plan
 from relay.run_folder.layout import check_layout
 
 SKIPPED = "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead"
 
 
-@pytest.mark.parametrize("target", ["-n", "plan", "all"])
-def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path, target: str) -> None:
+def test_where_nothing_can_run_the_call_fails_with_one_message(tmp_path: Path) -> None:
     driver = LocalDriver(tmp_path, {"device": "cpu", "comparisons": [{"strategy": "single_gpu"}]})
-    status, printed = driver.call(target)
+    status, printed = driver.call("all")
     assert status == 1
     assert f"error: nothing can run, every setting is skipped:\n{SKIPPED}\n" in printed
     assert printed.count("error: ") == 1
@@ -38,17 +32,6 @@ def test_a_dry_run_ends_with_what_is_skipped_and_why(tmp_path: Path) -> None:
     assert status == 0
     assert printed.splitlines()[-1] == SKIPPED
     assert told.exists()  # another driver may be at work here, and need it
-
-
-def test_rows_of_the_plan_that_differ_in_their_launcher_differ() -> None:
-    ddp = {"strategy": "ddp", "devices_per_node": 2}
-    made = plan(load({"repeats": 1, "comparisons": [{**ddp, "launcher": ["torchrun", "spawn"]}, {"strategy": "cpu"}]}))
-    words = [table.words_by_id(made)[setting.id] for setting in made.settings]
-    assert words == [
-        "ddp (2 procs, 1 thread, resident, launcher torchrun)",
-        "ddp (2 procs, 1 thread, resident, launcher spawn)",
-        "cpu (1 proc, 1 thread, resident)",
-    ]
 
 
 def test_a_call_tells_which_runs_are_of_other_code_than_today(tmp_path: Path) -> None:

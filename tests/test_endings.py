@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from chain_runs import DDP, Bench
 from gate_runs import SCRIPTS, planned
 from relay.base import ending, entry
 from relay.base.ending import FAULT, FREE_SPACE, INTERRUPTED, Ending
 from relay.base.errors import Busy, UserError
-from relay.launch import command_lines, launcher
+from relay.launch import launcher
 from relay.run_folder import faults
-from relay.run_folder.places import Places
-from relay.training.job import run_segment
 
 pytest_plugins = ["chain_runs"]
 
@@ -58,42 +54,6 @@ def test_a_job_begins_without_the_word_of_an_earlier_attempt(log: Path) -> None:
     with pytest.raises(SystemExit):
         entry.run(lambda: 0)
     assert ending.read(log) is None
-
-
-def test_by_hand_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ending.LOG, raising=False)
-    monkeypatch.chdir(tmp_path)
-    assert ending.fault("a fault") == FAULT
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_rank_s_full_disk_has_its_remedy(tmp_path: Path) -> None:
-    try:
-        fill_the_disk()
-    except OSError as error:
-        wrapped = RuntimeError("the checkpoint could not be written")
-        wrapped.__cause__ = error
-        faults.record(tmp_path, wrapped)
-    fault = faults.collect(tmp_path)
-    assert fault is not None
-    assert faults.remedy(fault) == FREE_SPACE
-
-
-@pytest.mark.slow
-def test_a_launcher_that_refuses_its_command_line_is_a_fault(
-    bench: Bench, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As an old torchrun does, which does not know an option. It is told once, and not tried again."""
-    words = command_lines.command
-    monkeypatch.setattr(launcher, "command", lambda *given: [*words(*given)[:3], "--unheard-of=1", *words(*given)[3:]])
-    chain = bench.chain("results", **DDP)
-    assert run_segment(Places(chain.results, chain.run.id), 0, 60, 1) == FAULT
-    told = ending.read(log)
-    assert told is not None
-    assert re.search(
-        r"torchrun of torch \S+ refuses its command line: unrecognized arguments: --unheard-of=1", told.what
-    )
-    assert run_segment(Places(chain.results, chain.run.id), 0, 60, 2) == FAULT
 
 
 def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(

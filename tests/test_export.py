@@ -10,8 +10,7 @@ import torch
 from safetensors import safe_open
 
 from chain_results import result
-from chain_runs import DDP, Bench, Chain
-from local_driver import LocalDriver
+from chain_runs import DDP, Bench
 from relay.base.errors import UserError
 from relay.export import model_file
 from relay.export.model_file import export
@@ -21,17 +20,10 @@ pytest_plugins = ["chain_runs"]
 STEPS = 3
 
 
-def trained(bench: Bench, strategy: str = "fsdp") -> Chain:
-    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": strategy}))
-    return chain.train(forked=True)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fsdp", pytest.param("pipeline", marks=pytest.mark.slow)])
-def test_a_divided_model_is_whole_and_equal_bit_for_bit(
-    bench: Bench, strategy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain = trained(bench, strategy)
+def test_a_divided_model_is_whole_and_equal_bit_for_bit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = bench.chain("results", total_steps=STEPS, evaluate_every_steps=STEPS, **(DDP | {"strategy": "fsdp"}))
+    chain.train(forked=True)
     output = bench.folder / "exported" / "model.safetensors"
     real, named = model_file.save_file, []
 
@@ -76,21 +68,3 @@ def test_a_run_that_is_not_there_or_not_trained_is_told(bench: Bench) -> None:
         export("run", chain.results, output)
     with pytest.raises(UserError, match=r"^run run-1: it was not trained yet; train it first: snakemake "):
         export("run-1", chain.results, output)
-    chain.declared.rename(chain.results / "moved")
-    (chain.results / "runs").rmdir()
-    (chain.results / "runs").write_text("")
-    with pytest.raises(UserError, match=r"run.json: cannot be read: Not a directory"):
-        export("run-1", chain.results, output)
-
-
-@pytest.mark.slow
-def test_both_targets_show_what_they_would_do(tmp_path: Path) -> None:
-    driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "repeats": 2})
-    status, printed = driver.call("export", "libtorch", "-n")
-    assert status == 0, printed
-    counts = {words[0]: words[1] for line in printed.splitlines() if len(words := line.split()) == 2}
-    assert {name: counts.get(name) for name in ("export_model", "libtorch_job", "summary")} == {
-        "export_model": "2",
-        "libtorch_job": "1",
-        "summary": "2",
-    }

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 from pyarrow import parquet
 
-from relay.comparison import drawing
 from relay.comparison.columns import COMPARISON, read_csv, write_csv
-from relay.comparison.exports import about, markdown, write_pictures
-from relay.comparison.html import TEMPLATES
+from relay.comparison.exports import markdown
 from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
@@ -24,35 +20,6 @@ def test_parquet_has_the_rows_of_the_csv_with_their_types(full: Tree) -> None:
     assert {field.name: kinds[str(field.type)] for field in table.schema} == COMPARISON
 
 
-def test_parquet_tells_units_and_meanings(full: Tree) -> None:
-    schema = parquet.read_schema(full.root / "comparison.parquet")
-    assert schema.field("samples_per_second_low").metadata == {
-        b"unit": b"samples/s",
-        b"meaning": b"lower end of the 95 % interval",
-    }
-    assert schema.field("peak_memory_bytes").metadata[b"unit"] == b"bytes"
-    assert schema.field("nodes").metadata == {b"meaning": b"nodes"}
-
-
-def test_a_unit_follows_from_the_name() -> None:
-    units = {"step_seconds_median": "s", "disk_bytes_read": "bytes", "samples_per_second_per_device": "samples/s",
-             "test_accuracy": "1", "scaling_efficiency": "1", "strategy": None, "repeats": None, "gpu_power_watts": "W",
-             "gpu_energy_joules_per_epoch": "J", "gpu_sm_clock_mhz": "MHz", "cpu_utilisation": "1",
-             "gpu_sm_activity": "1", "observed_step_ratio": "1"}  # fmt: skip
-    assert {name: about(name).get("unit") for name in units} == units
-
-
-def test_markdown_has_a_line_for_each_setting_and_the_finding(full: Tree) -> None:
-    text = (full.root / "comparison.md").read_text()
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(lines) == 2 + 6  # the heading, its rule, the settings
-    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
-    assert len(cells) == 1  # each line has as many cells
-    assert text.startswith("## lenet-digits\n")
-    assert "The fastest is cpu (" in text
-    assert "- single_gpu" in text
-
-
 def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree) -> None:
     tree.setting("cpu", [20.0, 21.0])
     tree.setting("ddp", [41.0, 41.5], devices_per_node=2, options={"hook": "a|b<i>[c](d)"}, verdict=REFUSED)
@@ -61,35 +28,6 @@ def test_markdown_strikes_out_what_is_no_result_and_keeps_its_columns(tree: Tree
     assert "~~41.2~~" in line
     assert r"hook=a\|b&lt;i>[c]\(d)" in line
     assert "struck out" in line
-
-
-def test_the_pages_pictures_are_files_of_their_own(full: Tree) -> None:
-    pictures = {path.stem: path.read_text() for path in (full.root / "pictures").iterdir()}
-    assert len(pictures) == full.html.count("<svg")
-    assert {"lenet-digits-speed", "lenet-digits-memory", "lenet-digits-time"} <= set(pictures)
-    for text in pictures.values():
-        assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-        assert "var(" not in text
-
-
-def test_their_colours_are_the_pages_light_ones() -> None:
-    page = (TEMPLATES / "comparison.html.j2").read_text()
-    light = dict(re.findall(r"(--\w+): (#[0-9a-f]{6});", page.split("@media")[0]))
-    assert {name: light[name] for name in drawing.LIGHT} == drawing.LIGHT
-    assert light["--paper"] == drawing.PAPER
-
-
-def test_pictures_of_a_former_comparison_are_removed(tree: Tree) -> None:
-    write_pictures(tree.root / "pictures", {"old": "<svg/>"})
-    write_pictures(tree.root / "pictures", {"new": "<svg/>"})
-    assert [path.name for path in (tree.root / "pictures").iterdir()] == ["new.svg"]
-
-
-def test_a_skipped_setting_is_in_the_columns_of_the_others(tree: Tree) -> None:
-    """It has no unit of its own."""
-    tree.skip("single_gpu", "no GPU here")
-    tree.setting("cpu", [20.0, 21.0])
-    assert markdown(tree.rows()).count("/s)") == 1
 
 
 def test_no_text_of_a_csv_is_a_formula(tmp_path: Path) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import shutil
 import sys
-import tempfile
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +18,11 @@ from relay.base.errors import Busy, UserError
 from relay.base.files import write_json
 from relay.base.lock import exclusive
 from relay.comparison import made_of
-from relay.run_folder import attempts, chain, replaced
+from relay.run_folder import chain, replaced
 from relay.run_folder.places import Places
 from relay.run_folder.sealed import MANIFEST
-from relay.spec.dataset import DatasetSpec
 from relay.status import finished
 
-SPEC = DatasetSpec(name="d", version="1", train_count=2, test_count=1)
 BEGUN = {"generation": "first", "code": "c", "strategy_source": "s", "adopted_from": None, "attempts": []}
 
 
@@ -60,14 +54,14 @@ def unfinished(places: Places) -> list[str]:
     return [name for name, why in found.items() if why]
 
 
-def test_all_of_a_finished_run_is_finished_whatever_its_times(places: Places) -> None:
-    for number, path in enumerate(sorted(places.run.iterdir(), reverse=True)):
-        os.utime(path, (number * 1e9, number * 1e9))
-    assert unfinished(places) == []
-
-
-@pytest.mark.parametrize("name", ["chain.json", "step-4.json", "summary.json"])
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{"), lambda path: path.write_text("[]")])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("chain.json", Path.unlink),
+        ("step-4.json", lambda path: path.write_text("{")),
+        ("summary.json", lambda path: path.write_text("[]")),
+    ],
+)
 def test_a_missing_or_damaged_file_is_not_finished_and_no_other(
     places: Places, name: str, damage: Callable[[Path], object]
 ) -> None:
@@ -86,20 +80,8 @@ def test_what_an_older_start_has_left_is_not_finished(places: Places) -> None:
     write_json(places.run / "chain.json", {"generation": "second"})
     assert unfinished(places) == ["step-4.json", "step-8.json", "summary.json"]
     assert finished.summary(places, 2) == "is that of an older start of the run"
-
-
-def test_a_file_of_another_run_is_not_finished(places: Places) -> None:
-    assert "run-1" in finished.segment(Places(places.results, "run-1"), 4) or not finished.segment(places, 4)
     write_json(places.state(4), {"run": "run-2", "step": 4, "generation": "first"})
     assert finished.segment(places, 4) == "is for run run-2, not run-1"
-
-
-def test_another_warm_up_is_another_reading_as_long_as_the_records_are_there(places: Places) -> None:
-    assert finished.summary(places, 5) == ""  # they are gone: the summary is all that is left
-    path = attempts.attempt_path(places.work, 1)
-    path.parent.mkdir()
-    path.write_text("")
-    assert finished.summary(places, 5) == "is for warmup_steps 2, not 5"
 
 
 def test_a_spot_check_has_to_be_of_all_runs_and_of_their_present_starts(places: Places) -> None:
@@ -135,24 +117,6 @@ def test_a_reference_is_finished_when_its_archive_is_whole(tmp_path: Path) -> No
     assert finished.reference(file).startswith("is damaged")
 
 
-def dataset(folder: Path) -> Path:
-    (folder / "d").mkdir()
-    (folder / "d" / "train.npy").write_bytes(b"123")
-    told = {**vars(SPEC), "files": {"train.npy": {"size_bytes": 3, "sha256": "x"}}}
-    write_json(folder / "d" / "manifest.json", told)
-    return folder / "d"
-
-
-def test_a_dataset_is_finished_when_its_files_are_there(tmp_path: Path) -> None:
-    folder = dataset(tmp_path)
-    assert finished.dataset(folder, SPEC) == ""
-    (folder / "train.npy").write_bytes(b"1")
-    assert finished.dataset(folder, SPEC) == "names another size of train.npy"
-    (folder / "train.npy").unlink()
-    assert finished.dataset(folder, SPEC) == "names train.npy, which is missing"
-    assert "is for version 1, not 2" in finished.dataset(folder, DatasetSpec(**{**vars(SPEC), "version": "2"}))
-
-
 def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:
     page, plan = places.results / "comparison.html", {"runs": [{"id": "run-1", "gate": "g", "setting": "s"}]}
     write_json(places.results / "plan.json", plan)
@@ -164,26 +128,6 @@ def test_a_comparison_is_of_the_results_that_are_there(places: Places) -> None:
     assert finished.comparison([page], places.results, plan) == "was made of other results or settings"
     page.unlink()
     assert finished.comparison([page], places.results, plan) == f"needs {page}, which is missing"
-
-
-def test_an_exported_model_is_of_the_present_start(places: Places) -> None:
-    file = places.results / "model.safetensors"
-    header = json.dumps({"__metadata__": {"generation": "first"}}).encode()
-    file.write_bytes(len(header).to_bytes(8, "little") + header)
-    assert finished.exported(file, places.run) == ""
-    write_json(places.run / "chain.json", {"generation": "second"})
-    assert finished.exported(file, places.run) == "is that of an older start of the run"
-    file.write_bytes(io.BytesIO(b"\xff" * 20).getvalue())
-    assert finished.exported(file, places.run) == "is damaged"
-
-
-def test_times_in_the_future_become_today(places: Places) -> None:
-    path, other = places.run / "chain.json", places.state(4)
-    before = other.stat().st_mtime_ns
-    os.utime(path, (time.time() + 1e6,) * 2)
-    finished.settle(places.results)
-    assert path.stat().st_mtime <= time.time()
-    assert other.stat().st_mtime_ns == before
 
 
 # What a new start replaces
@@ -255,13 +199,6 @@ def test_what_is_aside_can_be_taken_back(places: Places) -> None:
         replaced.take_back(places)
 
 
-def test_snakemake_has_removed_the_start_of_what_is_put_aside(places: Places) -> None:
-    """As in `--forcerun start`: taken back, it is as finished as before."""
-    (places.run / "chain.json").unlink()
-    replaced.put_aside(places)
-    assert unfinished(replaced.aside(places)) == []
-
-
 def test_a_result_that_is_aside_is_not_replaced_by_a_start_without_one(places: Places) -> None:
     replaced.put_aside(places)
     new_start(places)
@@ -293,38 +230,6 @@ def test_a_kill_while_it_is_moved_loses_nothing(
     old = replaced.aside(places)
     assert summary_of(old.run) == "first"
     assert (old.work / "step-8" / MANIFEST).is_file()
-
-
-def test_checkpoints_on_another_disk_stay_there(places: Places) -> None:
-    elsewhere = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    try:
-        shutil.copytree(places.work.parent, elsewhere / "checkpoints")
-        shutil.rmtree(places.work.parent)
-        places.work.parent.symlink_to(elsewhere / "checkpoints")
-        replaced.put_aside(places)
-        assert (elsewhere / "checkpoints" / "replaced" / "run-1" / "step-8" / MANIFEST).is_file()
-    finally:
-        shutil.rmtree(elsewhere)
-
-
-def test_checkpoints_whose_run_folder_was_removed_are_put_aside(places: Places) -> None:
-    shutil.rmtree(places.run)
-    replaced.put_aside(places)
-    assert (replaced.aside(places).work / "chain.json").is_file()
-
-
-def test_state_files_without_checkpoints_are_put_aside(places: Places) -> None:
-    (places.run / "summary.json").unlink()
-    shutil.rmtree(places.work)
-    assert replaced.put_aside(places).startswith("its state files are moved to ")
-    assert unfinished(places) == ["chain.json", "step-4.json", "step-8.json", "summary.json"]
-
-
-def test_a_checkpoint_that_was_taken_over_is_not_put_aside(places: Places) -> None:
-    for name in ("summary.json", "begun.json"):
-        (places.run / name).unlink()
-    (places.work / "chain.json").unlink()
-    assert replaced.trained(places) == ""
 
 
 def test_a_run_that_is_trained_just_now_is_not_put_aside(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

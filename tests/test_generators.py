@@ -39,14 +39,6 @@ def draws() -> list[Any]:
     return [torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.gauss(0, 1), random.random()]
 
 
-def test_the_state_of_the_generators_is_read_without_pickle(tmp_path: Path) -> None:
-    """`weights_only` refuses anything that could run code."""
-    torch.save(generators(), tmp_path / "rng.pt")
-    before = draws()
-    restore_generators(torch.load(tmp_path / "rng.pt", weights_only=True))
-    assert draws() == before
-
-
 @pytest.mark.slow
 def test_each_replica_has_a_stream_of_its_own(bench: Bench) -> None:
     """Else all of them would drop the same units in every step."""
@@ -72,7 +64,7 @@ def test_a_generators_file_that_would_run_code_is_refused(checkpoints: Checkpoin
         checkpoints.resume(training.strategy, 0, 10)
 
 
-@pytest.mark.parametrize("draw", [lambda: torch.rand(1), np.random.rand, random.random])
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random])
 def test_states_are_alike_until_one_generator_has_drawn(draw: Callable[[], object]) -> None:
     before = generators()
     assert alike(before, generators())

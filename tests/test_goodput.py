@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from chain_runs import Bench
-from relay.base.files import read_json
-from relay.process import system
 from relay.run_folder import chain as chains
 from relay.training.goodput import PARTS, spent, split
-from relay.training.summary import summarise
 
 pytest_plugins = ["chain_runs"]
 
@@ -61,40 +57,8 @@ def test_a_job_that_ends_late_notes_its_end_in_its_own_start_alone(tmp_path: Pat
     assert noted["attempts"] == [{"number": 1, "started": 110.0, "ended": 200.0}]
 
 
-def test_an_attempt_without_a_record_was_loading() -> None:
-    found = spent(ENTRY, [], 0.0)
-    assert {part: seconds for part, seconds in found.parts.items() if seconds} == {"startup": 10.0, "loading": 90.0}
-    assert found.last is None
-
-
-def test_without_a_scheduler_no_wait_is_told() -> None:
-    found = split([spent({"number": 1, "started": 110.0, "ended": 200.0}, records(), 40.0)])
-    assert found["queue_seconds"] is None
-    assert found["startup_seconds"] == 5.0
-    assert found["jobs"][0]["queued"] is None
-
-
 def test_attempts_are_added_up_and_told_one_by_one() -> None:
     found = split([spent(ENTRY, records(ended=False), 20.0), spent(ENTRY | {"number": 2}, records(), 20.0)])
     assert found["queue_seconds"] == 120.0
     assert found["repeated_seconds"] == 40.0 + 20.0
     assert [(job["attempt"], job["last"], job["job"]) for job in found["jobs"]] == [(1, 20, "7"), (2, 20, "7")]
-
-
-@pytest.mark.long
-def test_a_real_chain_tells_all_of_its_parts(bench: Bench) -> None:
-    chain = bench.chain("results", total_steps=60, evaluate_every_steps=15)
-    for first, last in ((0, 30), (30, 60)):
-        assert chain.forked(first, last).status == 0
-    found = summarise(chain.run, chain.work)
-    parts = {part: sum(job["parts"][part] for job in found["jobs"]) for part in PARTS}
-    assert parts["repeated"] == 0
-    assert all(parts[part] > 0 for part in ("startup", "loading", "steps", "evaluation", "saving")), parts
-    assert sum(parts.values()) == pytest.approx(found["allocated_seconds"], abs=0.05)
-    assert parts["steps"] == pytest.approx(found["train_seconds"], abs=0.01)
-    assert [job["last"] for job in found["jobs"]] == [30, 60]
-    entries = (chains.read(chain.work) or {})["attempts"]
-    assert all(entry["job_started"] <= entry["started"] <= entry["ended"] for entry in entries)
-    assert read_json(chain.work / "chain.json")["attempts"] == entries
-    told = (found["virtual"], found["cpu_quota"], found["shares_nodes"])
-    assert told == (system.virtual(), system.cpu_quota(), False)

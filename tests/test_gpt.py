@@ -9,14 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from relay.base.errors import UserError
-from relay.spec.tasks import built_in
 from relay.task.bound import BoundTask
 from relay.task.data import Resident
-from relay.task.load import task_of
 from relay.task.split import Chosen, chosen
-from relay.tasks._gpt import Attention, Block, Embed, MoE
-from short_tasks import looked, shipped, task
+from relay.tasks._gpt import MoE
+from short_tasks import task
 
 CPU = torch.device("cpu")
 
@@ -33,58 +30,11 @@ def trained_by(name: str, precision: str = "fp64") -> BoundTask:
     return task(name, precision, options={"width": 64})
 
 
-def on_meta(name: str, **options: object) -> nn.Sequential:
-    with torch.device("meta"):
-        built = task_of(looked(name, **options).task).model()
-    assert isinstance(built, nn.Sequential)
-    return built
-
-
 def parameters(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
 # What the planner is told
-
-
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        ("gpt-tiny", 0.237),
-        ("gpt-moe-tiny", 0.635),
-        ("gpt-deep-tiny", 0.120),
-        ("gpt-small", 10.9),
-        ("gpt-86m", 85.6),
-        ("gpt-1b", 1009),
-        ("gpt-large", 4433),
-    ],
-)
-def test_sizes_are_what_they_are_called(name: str, millions: float) -> None:
-    assert parameters(on_meta(name)) / 1e6 == pytest.approx(millions, rel=5e-3)
-
-
-@pytest.mark.parametrize("name", [n for n in built_in() if n.startswith("gpt") and shipped(n).task.small])
-def test_what_is_shrunken_for_the_gate_is_split_as_the_whole_is(name: str) -> None:
-    spec = shipped(name).task
-    whole, small = on_meta(name), on_meta(name, **spec.small)
-    assert [n for n, _ in small.named_parameters()] == [n for n, _ in whole.named_parameters()]
-    assert parameters(small) < 20e6
-    for network in (whole, small):
-        heads = {m.query.out_features // m.head_width for m in network.modules() if isinstance(m, Attention)}
-        assert heads == {spec.options["heads"]}
-
-
-def test_what_tensor_parallelism_splits_is_most_of_it() -> None:
-    network = on_meta("gpt-tiny")
-    kinds = {"column": nn.Linear, "row": nn.Linear, "embedding": nn.Embedding}
-    split = parameters(network.head)  # type: ignore[arg-type]
-    for module in network.modules():
-        for name, how in getattr(module, "tensor_plan", {}).items():
-            part = module.get_submodule(name)
-            assert type(part) is kinds[how]
-            split += part.weight.numel()
-    assert {type(m) for m in network.modules() if hasattr(m, "tensor_plan")} == {Embed, Block}
-    assert split / parameters(network) > 0.95
 
 
 # What it computes
@@ -115,55 +65,6 @@ def test_no_token_sees_a_later_one(name: str) -> None:
     assert (outputs[:, 40:] != others[:, 40:]).any(-1).all()
 
 
-def test_half_of_the_heads_is_half_of_the_attention() -> None:
-    """What each of two processes computes under tensor parallelism adds up to the whole block."""
-    block = Block(64, 4).double()
-    inputs = torch.randn(2, 16, 64, dtype=torch.float64)
-    with torch.no_grad():
-        expected = block(inputs)
-        normed, attended, fed = block.norm1(inputs), inputs + block.out.bias, 0
-        halves = [Block(64, 4).double() for _ in range(2)]
-        for index, half in enumerate(halves):
-            half.load_state_dict(block.state_dict())
-            for name, how in Block.tensor_plan.items():
-                layer = half.get_submodule(name)
-                layer.weight = nn.Parameter(layer.weight.chunk(2, 0 if how == "column" else 1)[index])
-                layer.bias = nn.Parameter(layer.bias.chunk(2)[index] if how == "column" else layer.bias * 0)
-            half.norm1 = nn.Identity()  # type: ignore[assignment]
-            attended = attended + half.attend(normed) - normed
-        for half in halves:
-            fed = fed + half.down(F.gelu(half.up(block.norm2(attended))))
-    assert torch.allclose(attended + fed + block.down.bias, expected, atol=1e-14)
-
-
-def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^width: 64 is no multiple of the 3 heads$"):
-        on_meta("gpt-tiny", width=64, heads=3)
-
-
-@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
-def test_shapes_can_be_asked_for_without_data(name: str) -> None:
-    """On the meta device, as a pipeline's stages ask for them."""
-    built = trained_by(name)
-    tokens = built.example(3)[0].to("meta")
-    assert built.model().to("meta")(tokens).shape == (3, 64, 256)
-
-
-@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-moe-tiny"])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_it_trains_in_fewer_bits(name: str, precision: str) -> None:
-    """Nearly the gradients of float32."""
-    tokens, targets = torch.randint(256, (2, 4, 64))
-    gradients = []
-    for each in ("fp32", precision):
-        built = trained_by(name, each)
-        model = built.model()
-        built.loss(built.outputs(model, (tokens, targets)), (tokens, targets)).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    assert gradients[1].dtype == torch.float32
-    assert 0 < (gradients[0] - gradients[1]).norm() / gradients[0].norm() < 0.1
-
-
 # The mixture of experts
 
 
@@ -184,7 +85,7 @@ def one_by_one(moe: MoE, token: torch.Tensor) -> torch.Tensor:
     return sum(liking[e] * each for e, each in zip(best, said, strict=True)) / liking[best].sum()
 
 
-@pytest.mark.parametrize("chosen", [1, 2, 4])
+@pytest.mark.parametrize("chosen", [1, 2])
 def test_every_token_gets_the_weighted_mean_of_its_experts(moe: MoE, chosen: int) -> None:
     moe.chosen = chosen
     inputs = torch.randn(3, 5, 8, dtype=torch.float64)
@@ -218,33 +119,13 @@ def test_no_expert_is_ever_full_and_one_may_have_nothing_to_do(moe: MoE) -> None
         assert stacked.grad[[1, 2]].ne(0).any()
 
 
-def test_a_strategy_can_take_over_the_computing(moe: MoE) -> None:
-    """It gets the tokens sorted by expert and how many there are of each, and nothing else decides the result."""
-    inputs, told = torch.randn(20, 8, dtype=torch.float64), []
-    expected = moe(inputs)
-
-    def compute(tokens: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        told.append((tokens, counts))
-        return moe.run_experts(tokens, counts)
-
-    moe.compute = compute  # type: ignore[method-assign]
-    assert torch.equal(moe(inputs), expected)
-    ((tokens, counts),) = told
-    assert (tokens.shape, counts.dtype, int(counts.sum())) == ((40, 8), torch.int64, 40)
-    liked = moe.router(inputs).topk(2).indices
-    assert counts.tolist() == liked.flatten().bincount(minlength=4).tolist()
-    for expert, mine in enumerate(tokens.split(counts.tolist())):
-        assert torch.equal(mine, inputs[(liked == expert).any(1)])
-
-
 # Learning
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt-tiny", pytest.param("gpt-moe-tiny", marks=pytest.mark.long)])
-def test_it_learns_the_projects_text(name: str) -> None:
+def test_it_learns_the_projects_text() -> None:
     """From log 256 = 5.55 to well below what the bytes' frequencies alone would give."""
-    built = trained_by(name, "fp32")
+    built = trained_by("gpt-tiny", "fp32")
     train, test = built.split("train"), built.split("test")
     feeding, model = Resident(train, CPU), built.model()
     optimizer = built.optimizer(model.parameters())

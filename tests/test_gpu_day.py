@@ -7,18 +7,11 @@ import importlib.util
 import sys
 import tarfile
 import time
-import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-from relay.planning import selftest
-from relay.planning.config import load
-from relay.planning.one_gpu import Sharing
-from relay.planning.planner import plan
-from relay.planning.reading import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 LONG = ["import time; print('begun', flush=True); time.sleep(60)"]
@@ -75,37 +68,3 @@ def test_a_part_that_fails_or_is_cut_is_told_and_the_archive_is_whole(gpu_day: M
     kept = (tmp_path / "gpu-day/results/long.log").read_text()
     assert kept.endswith("last\n")
     assert "first" not in kept
-
-
-def test_told_to_stop_it_begins_nothing_more(gpu_day: ModuleType, tmp_path: Path) -> None:
-    made = day(gpu_day, tmp_path)
-    made.stop()
-    part = gpu_day.Part("late", [sys.executable, "-c", LONG])
-    made.run(part, time.monotonic() + 30)
-    assert part.outcome == "left out: no time was left"
-
-
-def test_a_wheels_files_lie_where_python_finds_them(gpu_day: ModuleType, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "one-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("one/__init__.py", "")
-        wheel.writestr("one-1.0.data/purelib/two.py", "")
-        wheel.writestr("one-1.0.data/scripts/program", "")
-    gpu_day._unpack(tmp_path / "one-1.0-py3-none-any.whl", tmp_path / "site")
-    assert {path.name for path in (tmp_path / "site").iterdir()} == {"one", "two.py"}
-
-
-@pytest.mark.parametrize("name", ["first", "lenet", "gpt"])
-def test_on_one_gpu_nothing_of_its_configs_is_skipped(name: str) -> None:
-    raw = read_config(ROOT / selftest.CONFIG) if name == "first" else {}
-    asked = load(raw | read_config(ROOT / f"config/gpu-day/{name}.yaml"))
-    made = plan(asked, gpus=1, sharing=Sharing(4))
-    assert [each.reasons for each in made.skipped] == []
-    assert all(gate.shape.device == "cuda" for gate in made.gates.values())
-
-
-def test_its_parts_name_files_that_are_there(gpu_day: ModuleType, tmp_path: Path) -> None:
-    made = day(gpu_day, tmp_path)
-    words = [word for lane in [*made.lanes(), made.alone()] for part in lane for word in part.words]
-    named = {Path(word) for word in words if str(word).startswith(str(ROOT))}
-    assert len(named) > 8
-    assert all(path.exists() for path in named)

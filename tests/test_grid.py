@@ -34,14 +34,6 @@ def test_it_has_the_form_of_the_alliances_table(tree: Tree) -> None:
     assert "images per second and GPU" in tree.html
 
 
-def test_one_batch_or_one_size_makes_no_table(tree: Tree) -> None:
-    measured(tree, "ddp", 1, 2, 32, 400.0)
-    measured(tree, "ddp", 1, 2, 64, 400.0)
-    measured(tree, "fsdp", 1, 2, 32, 400.0)
-    measured(tree, "fsdp", 1, 4, 32, 400.0)
-    assert grids(tree.rows()) == []
-
-
 def test_what_is_struck_out_or_computes_otherwise_is_in_no_cell(tree: Tree) -> None:
     for batch in (32, 64):
         measured(tree, "ddp", 1, 2, batch, 400.0)

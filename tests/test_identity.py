@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plans import CPU, DDP, ROOT, edit, only, planned
+from plans import CPU, DDP, ROOT, edit, only
 from relay.base.errors import UserError
 from relay.spec.identity import lock_lines, source_digest
 from relay.spec.run import Run
@@ -31,7 +31,6 @@ def test_an_id_survives_edits_that_change_no_code(project: Path) -> None:
     ("file", "old", "new"),
     [
         ("scripts/relay/tasks/_lenet.py", "nn.Linear(120, 84)", "nn.Linear(120, 80)"),
-        ("scripts/relay/tasks/_images.py", "return F.cross_entropy(", "return 2 * F.cross_entropy("),
         ("envs/torch.txt", "torch==2.13.0", "torch==2.13.1"),
     ],
 )
@@ -67,14 +66,6 @@ def test_only_what_changes_the_result_is_identity(tmp_path: Path) -> None:
         only(DDP | {"global_batch_size": 32}),
     ]
     assert len({run.id for run in [before, *other]}) == 1 + len(other)
-
-
-def test_repeats_share_their_setting_and_ids_are_readable() -> None:
-    first, second = planned(CPU, repeats=2).runs
-    assert first.setting_id == second.setting_id
-    assert len({first.id, second.id, first.setting_id}) == 3
-    assert first.id.startswith("cpu-")
-    assert len(first.id) == len("cpu-") + 12
 
 
 def test_a_run_read_back_has_the_same_identity(tmp_path: Path) -> None:

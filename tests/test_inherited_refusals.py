@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +65,21 @@ def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Cha
     assert inherited(third) == inherited(second) == inherited(third) == []
     assert proofs.inherited(first.results, None) == []
 
+    verdict(second, **REFUSED)
+    assert summarise(third.run, third.work)["adopted_from"]["run"] == "second"
+    fourth = first.planned("fourth")
+    words = ["--source", "second", "--run", "fourth", "--results", first.results]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "adopt.py", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "run fourth goes on from step 6 of run second\n"
+    assert done.stderr == (
+        "warning: run fourth went on from step 6 of run second, which is not proven: its gate: algorithm: losses "
+        "differ. The report strikes out what goes on from it\n"
+    )
+    assert read_json(fourth.work / "adopted.json")["gate"] == "gate-second"
+    verdict(second)
+
     verdict(first, **REFUSED)
     assert inherited(third) == inherited(second) == [AGAINST + "its gate: algorithm: losses differ"]
     verdict(first, strategy_source="another")
@@ -85,35 +99,14 @@ def test_what_is_found_against_any_run_before_it_is_inherited(relayed: tuple[Cha
         "it went on from step 6 of run second",
         "it went on from step 3 of run run-1",
     ]
-
-
-@pytest.mark.slow
-def test_the_folder_of_the_run_before_is_not_needed_later(relayed: tuple[Chain, Chain, Chain]) -> None:
-    first, _, third = relayed
+    # The folder of the run before is not needed later.
+    verdict(second)
+    (first.results / "equivalence" / "spot_checks" / first.run.setting_id / "verdict.json").unlink()
     verdict(first, **REFUSED)
     subprocess.run(["rm", "-r", first.declared, first.work], check=True)
     assert inherited(third) == [AGAINST + "its gate: algorithm: losses differ"]
     (first.results / "equivalence" / "gates" / "gate-run-1" / "verdict.json").unlink()
     assert inherited(third) == [AGAINST + "its gate has given no verdict"]
-
-
-@pytest.mark.slow
-def test_adopting_warns_and_the_summary_tells_the_report(relayed: tuple[Chain, Chain, Chain]) -> None:
-    first, second, third = relayed
-    verdict(second, **REFUSED)
-    found = summarise(third.run, third.work)
-    assert found["adopted_from"]["run"] == "second"
-    fourth = first.planned("fourth")
-    words = ["--source", "second", "--run", "fourth", "--results", first.results]
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "adopt.py", *words], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "run fourth goes on from step 6 of run second\n"
-    assert done.stderr == (
-        "warning: run fourth went on from step 6 of run second, which is not proven: its gate: algorithm: losses "
-        "differ. The report strikes out what goes on from it\n"
-    )
-    assert read_json(fourth.work / "adopted.json")["gate"] == "gate-second"
 
 
 def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
@@ -127,15 +120,6 @@ def test_a_row_that_inherits_a_refusal_is_struck_out(tree: Tree) -> None:
         "all 2 repeats: it went on from step 3 of run before, which is not proven: its gate: algorithm: losses differ"
     )
     assert tree.row("cpu")["standing"] == "fastest"
-
-
-def test_one_repeat_that_inherits_a_refusal_strikes_the_setting_out(tree: Tree) -> None:
-    ids = tree.setting("ddp", [9000.0, 9100.0], devices_per_node=2)
-    place = Path("runs") / ids[1] / "summary.json"
-    before = {"run": "before", "step": 3, "gate": None, "adopted_from": None}
-    tree.write(str(place), read_json(tree.root / place) | {"adopted_from": before})
-    reason = "repeat 2: it went on from step 3 of run before, which is not proven: its gate has given no verdict"
-    assert tree.row("ddp")["reason"] == reason
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]])

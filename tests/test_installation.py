@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import bootstrap
 import lock
@@ -32,19 +30,14 @@ def entries(name: str) -> lock.Entries:
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_requirement_is_exact_and_has_hashes(name: str) -> None:
+    text = (ROOT / "envs" / name).read_text(encoding="utf-8")
+    assert not re.search(r"file:|https?:|://|@ |/opt|/home|/tmp|index-url|find-links|localhost", text)
     assert entries(name)
     for requirement, hashes in entries(name):
         assert re.fullmatch(r"[a-z0-9-]+==[0-9][^\s;*]*( ; .+)?", requirement)
         Requirement(requirement)
         assert hashes, f"{requirement} has no hash"
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes)
-
-
-@pytest.mark.parametrize("name", LOCKS)
-def test_no_lock_names_a_path_or_a_host(name: str) -> None:
-    text = (ROOT / "envs" / name).read_text(encoding="utf-8")
-    # Options and direct references are refused by the parser and the test above; this covers comments too.
-    assert not re.search(r"file:|https?:|://|@ |/opt|/home|/tmp|index-url|find-links|localhost", text)
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
@@ -59,18 +52,6 @@ def test_locks_agree_with_one_another_on_each_python(python: str) -> None:
                 same = chosen.setdefault(requirement.name, (str(requirement.specifier), hashes))
                 assert same == (str(requirement.specifier), hashes), f"{requirement.name} differs in {name}"
     assert {"torch", "torchvision", "numpy", "snakemake", "pytest", "triton"} <= chosen.keys()
-
-
-@pytest.mark.parametrize("name", ["torch", "driver", "dev"])
-def test_what_was_asked_for_is_in_the_lock(name: str) -> None:
-    versions = {lock.name_and_version(requirement) for requirement, _ in entries(f"{name}.txt")}
-    lines = (ROOT / "envs" / f"{name}.in").read_text(encoding="utf-8").splitlines()
-    wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    assert wanted
-    for requirement in wanted:
-        locked = [v for n, v in versions if n == canonicalize_name(requirement.name)]
-        assert locked, f"{requirement} is not in {name}.txt"
-        assert all(requirement.specifier.contains(version) for version in locked)
 
 
 def test_torch_has_the_hashes_of_its_cpu_and_its_cuda_builds() -> None:
@@ -90,15 +71,6 @@ def test_only_the_cuda_lock_names_cuda() -> None:
     assert all(lock.CUDA_ONLY.match(requirement) for requirement, _ in entries("torch-cuda.txt"))
     for name in ("torch.txt", "driver.txt", "dev.txt"):
         assert not [requirement for requirement, _ in entries(name) if lock.CUDA_ONLY.match(requirement)]
-
-
-def test_a_hash_of_another_version_than_the_locked_one_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "builds").write_text(f"{'0' * 64}  torch-9.9.9+cpu-cp311-cp311-linux_x86_64.whl\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"torch 9\.9\.9, which is not the locked version"):
-        lock.add_builds(entries("torch.txt"), lock.read_builds(tmp_path / "builds"))
-    (tmp_path / "builds").write_text("torch-2.13.0+cpu.whl\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"torch-2\.13\.0\+cpu\.whl"):
-        lock.read_builds(tmp_path / "builds")
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:
@@ -153,22 +125,9 @@ WANTED = {"locks": {"torch.txt": "a", "driver.txt": "b"}, "device": "cpu", "pyth
 @pytest.mark.parametrize(
     ("installed", "wanted", "torch", "kept"),
     [
-        ({}, {}, "auto", True),
-        (
-            {},
-            {"locks": {"torch.txt": "a", "driver.txt": "b", "dev.txt": "c"}},
-            "auto",
-            True,
-        ),  # dev is added to it
+        ({}, {"locks": {"torch.txt": "a", "driver.txt": "b", "dev.txt": "c"}}, "auto", True),  # dev is added to it
         ({}, {"locks": {"torch.txt": "a", "driver.txt": "changed"}}, "auto", False),
         ({}, {"python": "3.12"}, "auto", False),
-        ({}, {"device": "cuda"}, "auto", False),
-        (
-            {"device": "cuda", "build": "registry"},
-            {},
-            "auto",
-            True,
-        ),  # installed on a GPU node, called without one
         ({"device": "cuda", "build": "registry"}, {}, "cpu", False),
         ({"device": "cpu", "build": "registry"}, {}, "cpu", True),  # no other build could be had
     ],
@@ -177,7 +136,7 @@ def test_an_environment_is_kept_while_it_serves(installed: dict, wanted: dict, t
     assert bootstrap.usable({**INSTALLED, **installed}, {**WANTED, **wanted}, torch) is kept
 
 
-def test_an_environment_that_lost_a_package_or_its_interpreter_counts_as_none(tmp_path: Path) -> None:
+def test_an_environment_that_lost_a_package_counts_as_none(tmp_path: Path) -> None:
     assert not bootstrap.usable({}, WANTED, "auto")
     python, package = (
         tmp_path / "bin/python",
@@ -192,12 +151,6 @@ def test_an_environment_that_lost_a_package_or_its_interpreter_counts_as_none(tm
     assert bootstrap.usable(stamp.read(), WANTED, "auto")
     package.rename(package.with_name("torch-2.14.0.dist-info"))
     assert stamp.read() == {}
-    stamp.write(INSTALLED)
-    python.unlink()
-    assert stamp.read() == {}
-    python.touch()
-    stamp.path.write_text('{"locks": {"torch', encoding="utf-8")
-    assert stamp.read() == {}
 
 
 @pytest.mark.slow
@@ -211,14 +164,9 @@ def test_another_folder_of_the_user_is_never_emptied(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 13), (3, 14, 0)])
-def test_another_python_gets_one_line(version: tuple[int, int, int]) -> None:
-    code = f"import runpy, sys; sys.version_info = {version}; runpy.run_path({str(BOOTSTRAP)!r})"
+def test_another_python_gets_one_line() -> None:
+    code = f"import runpy, sys; sys.version_info = (3, 8, 18); runpy.run_path({str(BOOTSTRAP)!r})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 1
     assert result.stderr.startswith("Torch Relay needs Python 3.11, 3.12 or 3.13, and this is Python 3.")
     assert result.stderr.count("\n") == 1
-
-
-def test_an_old_python_can_read_the_file_as_far_as_that_line() -> None:
-    ast.parse(BOOTSTRAP.read_text(encoding="utf-8"), feature_version=(3, 6))

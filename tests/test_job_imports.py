@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import distribution
 from itertools import chain
 from pathlib import Path
-
-import pytest
-
-from chain_runs import Bench
-from own_tasks import spec
-from relay.run_folder.samples import read
 
 pytest_plugins = ["chain_runs"]
 
@@ -90,36 +82,3 @@ def test_a_job_imports_little_beside_torch() -> None:
         if name not in ALWAYS and others:
             assert name in WHERE_NEEDED, f"{name} is imported by {others}"
             assert all(place.startswith(WHERE_NEEDED[name]) for place in others), f"{name}: {others}"
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python with what `pip install torch torchvision` installs, and nothing else."""
-    folder = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    wanted, linked = ["torch", "torchvision"], set()
-    while wanted:
-        name = wanted.pop()
-        linked.add(name)
-        held = distribution(name)
-        for top in {file.parts[0] for file in held.files or [] if file.parts[0] not in ("..", "__pycache__")}:
-            if not (packages / top).exists():
-                (packages / top).symlink_to(held.locate_file(top))
-        needed = [re.split(r"[^A-Za-z0-9_.-]", one)[0] for one in held.requires or [] if "extra ==" not in one]
-        wanted += [one for one in needed if one not in linked]
-    return folder / "bin" / "python"
-
-
-@pytest.mark.slow
-def test_a_run_trains_to_its_end_with_torch_and_torchvision_alone(bench: Bench, bare: Path) -> None:
-    """As in an environment that the centres' pages have their users make."""
-    lacks = "import importlib.util as u; print([n for n in ('psutil', 'pynvml', 'yaml', 'pydantic') if u.find_spec(n)])"
-    assert subprocess.run([bare, "-c", lacks], capture_output=True, text=True, check=True).stdout == "[]\n"
-    run = bench.chain("bare", spec("lenet-digits"), loader="dataloader", monitor_seconds=0.1)
-    ended = run.segment(python=bare)
-    assert ended.status == 0, ended.errors
-    assert run.checkpoints()
-    (node,) = read(run.work, 1)
-    assert node.looks[-1].cpu_seconds > node.looks[0].cpu_seconds > 0
-    assert node.looks[-1].resident_bytes > 10**8

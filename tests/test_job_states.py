@@ -3,104 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import driver_runs
-import mini_slurm
-from driver_runs import Workplace, until
-from mini_slurm import MiniSlurm, Node, Partition
-from relay.base.files import write_text
 from relay.driver import job_states
 from relay.slurm import commands
 
 LOGGER = logging.getLogger(__name__)
-
-
-@pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
-    """A node where jobs of the partition high preempt those of low."""
-    mini_slurm.require()
-    nodes, partitions = [Node("n1", cpus=4)], [Partition("low", ("n1",), default=True), Partition("high", ("n1",))]
-    with MiniSlurm(tmp_path_factory.mktemp("slurm"), nodes, partitions, namespaces=False) as cluster:
-        configure(cluster, "PartitionName=high", "PartitionName=high PriorityTier=9")
-        configure(cluster, "GresTypes", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nGresTypes")
-        yield cluster
-
-
-def configure(cluster: MiniSlurm, old: str, new: str) -> None:
-    conf = cluster.folder / "slurm.conf"
-    # At once: a node that reads the file while it is written finds it empty, and ends.
-    write_text(conf, re.sub(old, new, conf.read_text()))
-    cluster.run("scontrol", "reconfigure")
-
-
-@pytest.fixture
-def place(own_cluster: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workplace]:
-    monkeypatch.setenv("PATH", own_cluster.environment["PATH"])
-    place = Workplace(own_cluster, tmp_path)
-    yield place
-    place.end()
-    configure(own_cluster, r"(?m)^MinJobAge=\d+", "MinJobAge=600")
-    own_cluster.tidy()
-
-
-def preempt(place: Workplace) -> None:
-    place.cluster.run("sbatch", "--partition=high", "--cpus-per-task=4", "--wrap=sleep 3", cwd=place.folder)
-
-
-@pytest.mark.long
-@pytest.mark.slurm
-def test_a_preempted_job_is_tried_again(place: Workplace) -> None:
-    driver = place.drive("--retries", "1", seconds=8, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    preempt(place)
-    printed, _ = driver.communicate(timeout=120)
-    assert driver.returncode == 0, printed
-    (first, *_) = (job["JobId"] for job in place.submitted())
-    assert f"Job {first}: preempted; " in printed
-    assert [job["JobState"] for job in place.submitted()] == ["PREEMPTED", "COMPLETED", "COMPLETED"]
-    assert place.lines("started.txt") == ["first.0.txt", "first.0.txt", "last.txt"]
-    assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
-
-
-@pytest.mark.long
-@pytest.mark.slurm
-def test_a_preempted_job_that_slurm_starts_again_is_left_to_it(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requeueing = driver_runs.OPTIONS.replace("--slurm-no-requeue", "--slurm-requeue")
-    monkeypatch.setattr(driver_runs, "OPTIONS", requeueing)
-    driver = place.drive(seconds=8, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    preempt(place)
-    printed, _ = driver.communicate(timeout=150)
-    assert driver.returncode == 0, printed
-    assert ": preempted; " not in printed
-    assert [(job["JobState"], job["Restarts"]) for job in place.submitted()] == [("COMPLETED", "1"), ("COMPLETED", "0")]
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_a_job_that_slurm_has_forgotten_is_tried_again(place: Workplace) -> None:
-    """The driver is suspended while the job ends; and squeue is asked further on, though it forgets so soon."""
-    configure(place.cluster, "MinJobAge=600", "MinJobAge=2")
-    driver = place.drive("--retries", "3", seconds=2, first=1)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    driver.send_signal(signal.SIGSTOP)
-    until(lambda: not place.submitted(), "Slurm has forgotten the job", 120)
-    driver.send_signal(signal.SIGCONT)
-    printed, _ = driver.communicate(timeout=120)
-    assert driver.returncode == 0, printed
-    assert re.search(r"Job \d+: Slurm has forgotten it", printed)
-    assert "Falling back to 'sacct'" not in printed
-    assert len(re.findall("(?m)^warning: Slurm forgets a job 2 s after its end .* every 10 s; ", printed)) == 1
-    assert place.lines("ended.txt").count("first.0.txt") >= 2
-    assert place.lines("ended.txt")[-1] == "last.txt"
 
 
 def answers(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

@@ -11,10 +11,8 @@ import torch.distributed as dist
 import yaml
 
 from relay.base import ending
-from relay.base.errors import NoRoom, PeerFailed
-from relay.probe import process
 from relay.run_folder import faults
-from relay.run_folder.known_faults import Kind, is_a, known, text_of
+from relay.run_folder.known_faults import Kind, known, text_of
 
 MESSAGES = yaml.safe_load(Path(__file__).with_name("known_faults.yaml").read_text())
 TYPES = {"DistBackendError": dist.DistBackendError, "OutOfMemoryError": torch.OutOfMemoryError}
@@ -79,30 +77,6 @@ def test_a_job_ends_as_its_fault_says(
         assert " ".join(message["text"].split()) in told.what
     assert told.node == ("c1" if message["kind"] == "hardware" else "")
     assert (faults.recorded(tmp_path) is None) == (status == 75)  # what is kept is not tried again
-
-
-def test_every_kind_has_real_messages() -> None:
-    """A busy port's is torch's own, in test_preflight_on_nodes."""
-    assert {message["kind"] for message in MESSAGES} == {*Kind} - {Kind.BUSY} | {None}
-    assert all(message["source"].startswith("https://") for message in MESSAGES)
-
-
-def test_the_probe_takes_for_a_lack_of_memory_what_is_one() -> None:
-    for message in MESSAGES:
-        assert process.refused(error_of(message)) == (message["kind"] == "memory")
-
-
-def test_whose_fault_an_error_is() -> None:
-    """What only says that a peer is gone is no fault, also where another error was made of it."""
-    gone = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    wrapped = RuntimeError("stage 1 failed")
-    wrapped.__cause__ = gone
-    for error in (gone, wrapped, PeerFailed("the checkpoint could not be saved"), dist.DistNetworkError("no answer")):
-        assert is_a(Kind.LOST_PEER, error)
-    assert not is_a(Kind.LOST_PEER, RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    mistake = NoRoom("no room")
-    mistake.__cause__ = gone
-    assert not is_a(Kind.LOST_PEER, mistake)
 
 
 def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_path: Path) -> None:

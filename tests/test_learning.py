@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.comparison.inputs import read_inputs
-from relay.comparison.learning import behind, time_plot
+from relay.comparison.learning import behind
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.quality import seconds_to, stated_accuracy
 from relay.comparison.table import comparison_rows
@@ -45,23 +45,6 @@ def test_the_accuracy_is_what_all_reach_unless_the_config_states_one(tree: Tree)
     settings = list(plotted(tree).values())
     assert stated_accuracy(settings, None) == 0.93
     assert stated_accuracy(settings, 0.95) == 0.95
-
-
-def test_the_picture_names_settings_that_do_not_reach_it(tree: Tree) -> None:
-    tree.setting("cpu", [640.0, 650.0], name="one", summary=learnt(0.5, 0.958))
-    ids = tree.setting("ddp", [640.0, 650.0], name="two", devices_per_node=2, summary=learnt(0.96))
-    summary = tree.root / "runs" / ids[1] / "summary.json"
-    summary.write_text(summary.read_text().replace("0.96", "0.9"))
-    drawn = time_plot(list(plotted(tree).values()), 0.95, "time")
-    assert drawn is not None
-    assert ") – 1 of 2 repeats did not reach it" in drawn
-    assert "seconds of training to a test accuracy of 95 %" in drawn
-    assert time_plot(list(plotted(tree).values()), 0.99, "time") is None
-
-
-def test_text_without_classes_has_no_such_picture(tree: Tree) -> None:
-    tree.setting("cpu", [640.0], name="one", summary=learnt() | {"test_accuracy": None})
-    assert stated_accuracy(list(plotted(tree).values()), 0.9) is None
 
 
 def test_the_curve_behind_is_the_same_training_in_one_process(tree: Tree) -> None:

@@ -5,32 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from plans import ROOT, strategy_folder
-from relay.base.errors import UserError
-from relay.planning import software
 from relay.planning.config import load
 from relay.planning.planner import plan
 from relay.preflight.checks_node import least_versions
 from relay.preflight.findings import Facts
-from relay.spec import requirements, versions
 from relay.spec.arithmetic import Arithmetic
-from relay.spec.site import Site
-from relay.spec.site_blocks import Environment
-
-
-@pytest.mark.parametrize(
-    ("found", "least", "problem"),
-    [
-        ("2.5.1+cu124", "2.5", None),
-        ("2.10.0", "2.9", None),  # by numbers, not by letters
-        ("2.9.0a0+git1", "2.9", None),
-        ("2.5.1", "2.9", "needs torch 2.9 or newer, has 2.5.1"),
-    ],
-)
-def test_versions_are_compared_by_their_numbers(found: str, least: str, problem: str | None) -> None:
-    assert versions.too_old("torch", found, least) == problem
 
 
 def planned(tmp_path: Path, members: str, torch: str) -> Any:
@@ -46,33 +26,6 @@ def test_a_strategy_that_needs_a_newer_torch_is_skipped(tmp_path: Path) -> None:
     assert not made.skipped
     (check,) = made.preflights.values()
     assert check.node_needs == ("torch>=2.9",)
-
-
-def test_a_strategy_that_needs_a_newer_python_is_skipped(tmp_path: Path) -> None:
-    (skipped,) = planned(tmp_path, "least_python='9.0'", "2.13.0").skipped
-    assert "modern needs Python 9.0 or newer, has 3." in skipped.reasons[0]
-
-
-def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
-    folder = strategy_folder(tmp_path / "own", "modern", "least_torch='new'")
-    with pytest.raises(UserError, match="least_torch: 'new' is not allowed"):
-        requirements.read(Path(folder) / "modern.py")
-
-
-@pytest.mark.parametrize(
-    ("declared", "known"),
-    [
-        ({"mode": "current"}, "2.7.0"),
-        ({"mode": "modules"}, None),
-        ({"mode": "modules", "torch_version": "2.5.1"}, "2.5.1"),
-        ({"mode": "wheels", "wheels_from": "site", "packages": {"torch": ["torch==2.9.1", "numpy"]}}, "2.9.1"),
-        ({"mode": "wheels", "wheels_from": "site", "packages": {"torch": ["torch"]}}, None),
-        ({"mode": "wheels"}, "2.13.0"),
-    ],
-)
-def test_what_a_site_says_of_its_torch(declared: dict[str, Any], known: str | None) -> None:
-    site = Site.model_construct(environment=Environment(**declared))
-    assert software.torch_version(site, "torch", ROOT / "envs" / "torch.txt", "2.7.0") == known
 
 
 def test_preflight_stops_what_the_node_is_too_old_for() -> None:

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import re
-import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from snakemake.settings.enums import Quietness
-from snakemake.settings.types import OutputSettings
 
-from local_driver import LocalDriver
-from relay.base.clock import clock
-from relay.driver import guard
-from relay.driver.progress import Progress
-from relay.driver.region import SETTLE_SECONDS, Region
+from relay.driver.region import Region
 from relay.driver.view import Job, View
 from relay.status.runs import Standing, State
 from screen import screen
 from test_status import a_run
-
-
-def settled(region: Region) -> Region:
-    region._cleared = time.monotonic() - 2 * SETTLE_SECONDS
-    return region
-
 
 # A region at the bottom of a terminal
 
@@ -43,39 +26,6 @@ def test_lines_are_drawn_in_the_place_of_those_before() -> None:
     region.draw(["one", "a long line", "three"])
     region.draw(["ONE", "short"])
     assert screen(stream.getvalue()) == ["before", "ONE", "short", ""]
-
-
-def test_what_is_printed_stands_above() -> None:
-    stream = io.StringIO()
-    region = Region(stream)
-    region.draw(["one", "two"])
-    region.clear("a message\n")
-    stream.write("another\n")
-    settled(region).draw(["ONE"])
-    region.clear()
-    stream.write("the end\n")
-    assert screen(stream.getvalue()) == ["a message", "another", "the end", ""]
-
-
-def test_nothing_is_drawn_while_others_may_print() -> None:
-    stream = io.StringIO()
-    region = Region(stream)
-    region.clear()
-    region.draw(["one"])
-    assert stream.getvalue() == ""
-    settled(region).draw(["one"], wanted=lambda: False)
-    assert stream.getvalue() == ""
-
-
-def test_what_a_signals_handler_writes_below_is_kept() -> None:
-    stream = io.StringIO()
-    region = Region(stream)
-    region.draw(["one", "two"])
-    region.abandon()
-    stream.write("SIGINT: the jobs save and end\n")
-    region.draw(["ONE"])
-    region.clear()
-    assert screen(stream.getvalue()) == ["one", "two", "SIGINT: the jobs save and end", ""]
 
 
 # What is in the view
@@ -110,43 +60,12 @@ def lines(view: View, jobs: Sequence[Job] = (), width: int = 100, height: int = 
     return [line.rstrip() for line in screen("\n".join(view.lines(jobs, (3, 14), width, height)))]
 
 
-def test_the_view_has_what_is_under_way_and_how_much_is_done(plain: None) -> None:
-    at = time.mktime((2026, 1, 2, 12, 5, 0, 0, 0, -1))
-    gate = Job("Gate: does ddp compute the same?", at)
-    training = Job("Training cpu, repeat 1", at, run="cpu-1")
-    starting = Job("Training cpu, repeat 4", at, run="cpu-4")
-    waits, done, later = stands(2, "queued", why="Priority"), stands(3, "done", step=300), stands(4, "to do", step=0)
-    view = View(Runs([done, later, waits, RUNNING], news="queue: 2 jobs of this folder"))
-    found = lines(view, [gate, training, starting])
-    ends = time.strftime("%H:%M", time.localtime(time.time() + 600))
-    assert found[0].split() == ["run", "state", "step", "jobs", "samples/s", "ends", "about"]
-    assert found[1].split() == f"cpu, repeat 1 running 100 of 300 1 of 3 1,280 {ends}".split()
-    assert found[2].split() == ["cpu,", "repeat", "2", "queued", "100", "of", "300", "1", "of", "3", "–", "–"]
-    assert found[3:] == [
-        f"since {clock(at)}: Gate: does ddp compute the same?",
-        f"since {clock(at)}: Training cpu, repeat 4",
-        "queued: cpu, repeat 2: Priority",
-        "runs: 1 running, 1 queued, 1 to do, 1 done; 42% of the training is done",
-        "queue: 2 jobs of this folder",
-        "jobs: 3 of 14 done, 3 under way",
-    ]
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 8), (200, 50), (20, 3)])
+@pytest.mark.parametrize(("width", "height"), [(40, 8), (20, 3)])
 def test_no_line_is_too_wide_and_there_are_not_too_many(plain: None, width: int, height: int) -> None:
     many = [stands(number, "queued", why="Resources " * 9) for number in range(60)]
     found = lines(View(Runs([*many, RUNNING])), [Job("Gate: " + "x" * 300, 0.0)], width, height)
     assert len(found) <= height
     assert max(len(line) for line in found) <= width
-
-
-@pytest.mark.parametrize(("width", "columns"), [(80, 7), (50, 3), (20, 2)])
-def test_a_narrow_terminal_keeps_the_names_and_states_of_runs(plain: None, width: int, columns: int) -> None:
-    """A name may be folded; the words of the heading are counted, of which the last column has two."""
-    found = lines(View(Runs([RUNNING])), width=width)
-    assert len(found[0].split()) == columns
-    assert "cpu, repeat" in found[1]
-    assert "running" in found[1]
 
 
 def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None) -> None:
@@ -158,106 +77,4 @@ def test_where_not_all_runs_fit_those_that_run_and_the_sums_are_kept(plain: None
     assert found[-1] == "jobs: 3 of 14 done, 0 under way"
 
 
-def test_states_have_colours_unless_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured = View(Runs([RUNNING])).lines([], None, 100, 30)
-    assert any("\x1b[32m" in line for line in coloured)
-    monkeypatch.setenv("NO_COLOR", "")  # counts as not set, says no-color.org
-    assert any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not any("\x1b[32m" in line for line in View(Runs([RUNNING])).lines([], None, 100, 30))
-
-
 # When it is shown
-
-
-@pytest.mark.parametrize(
-    ("asked", "drawn"),
-    [
-        ({}, True),
-        ({"quiet": {Quietness.HOST, Quietness.REASON}}, True),
-        ({"quiet": {Quietness.ALL}}, False),
-        ({"quiet": {Quietness.PROGRESS}}, False),
-        ({"printshellcmds": True}, False),
-        ({"verbose": True}, False),
-    ],
-)
-def test_it_is_not_shown_where_snakemake_is_asked_for_less_or_for_more(asked: dict[str, Any], drawn: bool) -> None:
-    assert guard._may_be_drawn(OutputSettings(**asked)) is drawn
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_a_terminal_shows_the_view_in_place_of_a_header_for_each_job(
-    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"}.items():
-        monkeypatch.setenv(name, value)
-    driver = LocalDriver(tmp_path, {"comparisons": [{"strategy": "cpu"}], "checkpoint_minutes": 0.01})
-    ours, theirs = pty.openpty()
-    try:
-        process = driver.start(driver.trained, stream=theirs)
-        os.close(theirs)
-        seen = ""
-
-        def read_on() -> bool:
-            nonlocal seen
-            try:
-                more = os.read(ours, 4096).decode(errors="replace")
-            except OSError:  # it has ended
-                return False
-            seen += more
-            return bool(more)
-
-        row = re.compile(
-            r"cpu \(1 proc, 1 thread, resident\) +running +([\d,]+) of ([\d,]+) +0 of 1 +[\d,]+ +\S*\d\d:\d\d"
-        )
-        # What has been read so far may end within one drawing.
-        sums = ("runs: 1 running; ", "jobs: 3 of 5 done, 1 under way")
-        shown = ""
-        while not ((one := row.search(shown)) and all(line in shown for line in sums)):
-            assert read_on(), seen
-            shown = "\n".join(screen(seen))
-        assert 0 < int(one[1].replace(",", "")) < driver.run.length.total_steps == int(one[2].replace(",", ""))
-        # A local rule, which prints by itself.
-        assert re.search(r"(?m)^\d\d:\d\d Preparing the data digits-[0-9a-f]{8}$", shown)
-        assert "Starting cpu" not in seen
-        for noise in ("Building DAG", "Job stats", "log: results", "Finished jobid", "steps (", "Select jobs"):
-            assert noise not in seen
-        status, printed = driver.call("status")
-        assert status == 0, printed
-        assert re.search(r"(?m)^cpu .* running +\d+% +0 of 1 +[\d,]+ +\d", printed), printed
-        process.send_signal(number)
-        while read_on():
-            pass
-        process.wait(60)
-        left = screen(seen)
-        assert process.returncode == 1, left
-        assert any(line.startswith(f"{number.name}: the jobs save and end") for line in left), left
-        assert left[-2:] == ["Stopped. What is finished or saved is kept. Give the same command again to continue.", ""]
-    finally:
-        os.close(ours)
-        driver.end()
-
-
-class Failing(View):
-    """A view whose files cannot be read, or are not what they should be."""
-
-    def __init__(self, fault: Exception) -> None:
-        self.fault = fault
-
-    def lines(self, *_: object) -> list[str]:
-        raise self.fault
-
-
-@pytest.mark.parametrize(("fault", "kept"), [(OSError("stale file handle"), True), (KeyError("status"), False)])
-def test_a_disk_that_is_away_for_a_moment_keeps_the_view_and_another_fault_ends_it(
-    fault: Exception, kept: bool
-) -> None:
-    """Without the view, Snakemake's own lines are printed again."""
-    progress = Progress(stream=io.StringIO(), view=Failing(fault))
-    progress.jobs[1] = Job("Training cpu, repeat 1", time.time(), run="cpu-1")
-    progress._draw()
-    assert (progress.view is not None) is kept
-    assert ("Traceback" in progress.stream.getvalue()) is not kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -15,9 +14,8 @@ from typing import Any
 import pytest
 
 from relay.base import files, lock
-from relay.base.errors import Busy, UserError
+from relay.base.errors import Busy
 from relay.base.lock import exclusive, wait_until_free
-from relay.comparison.columns import write_whole
 from relay.run_folder.sealed import MANIFEST, seal
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
@@ -66,15 +64,6 @@ def test_who_waited_for_a_directory_that_was_removed_holds_the_new_one(
             exclusive(work)
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        files.write_json(tmp_path / "taken", {})
-    with pytest.raises(UserError, match=r"taken: cannot be written \(.*directory"):
-        write_whole(tmp_path / "taken", "text")
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut leaves no file empty that is taken for whole."""
     synced: set[int] = set()
@@ -107,14 +96,3 @@ def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: py
     with pytest.raises(Busy, match=r"\(Slurm job 17 on "):
         exclusive(tmp_path)
     held.close()
-
-
-def test_a_file_system_without_locks_gets_a_warning_and_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    exclusive(tmp_path).close()
-    assert "has no locks" in capsys.readouterr().err

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +19,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-import relay.chain
 from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
-from relay.chain.files import described
 from relay.chain.signals import SIGNALS
 from small_disks import fill, mounts, small
 
@@ -69,17 +62,6 @@ class Numbers(Dataset[float]):
         return index + random.random() / 3 + float(np.random.random()) / 3 + float(torch.rand(())) / 3
 
 
-class Stream(IterableDataset[float]):
-    """The same, one after the other."""
-
-    def __iter__(self) -> Iterator[float]:
-        return (Numbers()[index] for index in range(12))
-
-
-def own_generator() -> DataLoader[float]:
-    return DataLoader(Numbers(), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
-
-
 def own_sampler() -> DataLoader[float]:
     drawn = torch.Generator().manual_seed(5)
     return DataLoader(Numbers(), 2, sampler=RandomSampler(Numbers(), replacement=True, generator=drawn))
@@ -87,12 +69,7 @@ def own_sampler() -> DataLoader[float]:
 
 LOADERS = {
     "shuffled": lambda: DataLoader(Numbers(), 2, shuffle=True),
-    "own generator": own_generator,
     "own sampler": own_sampler,
-    "without batches": lambda: DataLoader(Numbers(), None, shuffle=True),
-    "stream": lambda: DataLoader(Stream(), 2),
-    "list": lambda: [float(number) for number in range(6)],
-    "workers in order": lambda: DataLoader(list(range(12)), 2, shuffle=True, num_workers=2),
 }
 REREAD = {"workers that draw": lambda: DataLoader(Numbers(), 2, shuffle=True, num_workers=2)}
 
@@ -116,14 +93,10 @@ def trained(make: Any, stop: int | None, *, reread: bool = False) -> list[Any]:
     return seen
 
 
-# One stop within an epoch for each, for one of them also at both ends of an epoch.
+# One stop within an epoch for each, for one of them also at an epoch's end.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), *(("shuffled", stop) for stop in (1, 6, 9))]
-)
+@pytest.mark.parametrize(("kind", "stop"), [*((kind, 4) for kind in (*LOADERS, *REREAD)), ("shuffled", 6)])
 def test_batches_and_random_numbers_go_on_as_if_uncut(kind: str, stop: int) -> None:
-    if "workers" in kind and stop != 4:
-        pytest.skip("workers cost seconds: one place is enough")
     make = {**LOADERS, **REREAD}[kind]
     uncut = trained(make, None)
     shutil.rmtree("checkpoints")
@@ -148,20 +121,6 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     assert len(trained(lambda: sized(2), 6)) == 2
     assert len(trained(lambda: sized(3), None)) == 4
     assert f"{changed}\n" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_batches_that_were_trained_are_not_read_again() -> None:
-    read: list[int] = []
-
-    class Recorded(Numbers):
-        def __getitem__(self, index: int) -> float:
-            read.append(index)
-            return super().__getitem__(index)
-
-    trained(lambda: DataLoader(Recorded(), 2), 4)
-    trained(lambda: DataLoader(Recorded(), 2), None)
-    assert read == [*range(8), *range(8, 12), *range(12)]
 
 
 @pytest.mark.slow
@@ -214,14 +173,6 @@ def saved(steps: int = 2, width: int = 4, **given: Any) -> Run:
     return run
 
 
-def test_the_last_two_are_kept_and_nothing_else() -> None:
-    run = resume(model=model())
-    for step in range(1, 6):
-        run.after(step)
-        run.finish()
-    assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["lock", "step-4", "step-5"]
-
-
 def test_a_save_by_steps_that_has_to_wait_stays_due() -> None:
     """The one before it is still being written."""
     alone: Any = SimpleNamespace(rank=0, control=None, largest=list, gather=lambda value: [value])
@@ -267,99 +218,33 @@ def test_a_damaged_one_of_a_later_step_pushes_out_no_sound_one() -> None:
     assert sorted(path.name for path in Path("checkpoints").glob("step-*")) == ["step-2", "step-3"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("harm", "words"),
-    [
-        (lambda place: (place / "rank-0.pt").unlink(), "is missing"),
-        (lambda place: (place / "more").touch(), "is not in the manifest"),
-        (lambda place: (place / "manifest.json").write_text("{"), "manifest.json cannot be read"),
-        (lambda place: (place / "manifest.json").unlink(), "cannot be read (No such file"),
-        (lambda place: (place / "rank-0.pt").chmod(0o666), "can be written by other users"),
-        (lambda place: (place / "manifest.json").write_text('{"files": {"a": 1}, "format": 9}'), "reads format 1"),
-    ],
-)
-def test_where_none_is_sound_nothing_begins_anew(harm: Any, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
     saved()
-    harm(Path("checkpoints/step-2"))
+    Path("checkpoints/step-2/rank-0.pt").chmod(0o666)
     with pytest.raises(ChainError, match="checkpoints: no checkpoint is sound; remove the folder"):
         saved()
-    assert words in capsys.readouterr().err
-
-
-def test_a_checkpoint_in_another_ones_place_is_no_checkpoint() -> None:
-    saved()
-    shutil.copytree("checkpoints/step-2", "checkpoints/step-7")
-    assert "holds the checkpoint of step 2" in str(folder.damage(Path("checkpoints/step-7")))
-    assert saved().step == 2
-
-
-def test_what_a_killed_save_has_left_is_removed() -> None:
-    left = Path("checkpoints/.partial-0123-4/rank-0.pt")
-    left.parent.mkdir(parents=True)
-    left.touch()
-    assert saved().step == 2
-    assert not left.parent.exists()
+    assert "can be written by other users" in capsys.readouterr().err
 
 
 # Mistakes: each is one line
 
 
-def test_another_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_something_else(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     saved()
-    monkeypatch.setattr(sys, "argv", ["/elsewhere/other.py"])
-    with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
-        saved()
-
-
-def test_other_parameters() -> None:
-    saved()
+    saved(scaler=torch.amp.GradScaler("cpu"))
+    assert "checkpoints/step-2 has no scaler: it starts anew" in capsys.readouterr().err
+    with pytest.raises(ChainError, match=r"it has optimizer \(SGD\), which is not given"):
+        resume(model=model())
     with pytest.raises(ChainError, match=r"model: 0.weight has shape \(4, 2\) there, and shape \(5, 2\) here"):
         saved(width=5)
-
-
-def test_another_number_of_processes() -> None:
-    saved()
+    with monkeypatch.context() as other:
+        other.setattr(sys, "argv", ["/elsewhere/other.py"])
+        with pytest.raises(ChainError, match=r"step-2 belongs to another script: train.py, not other.py; give another"):
+            saved()
     path = Path("checkpoints/step-2/manifest.json")
     path.write_text(path.read_text().replace('"world_size": 1', '"world_size": 4'))
     with pytest.raises(ChainError, match="is of 4 processes, and here are 1; start 4; give another folder"):
         saved()
-
-
-def test_less_is_given_than_was_saved() -> None:
-    saved()
-    with pytest.raises(ChainError, match=r"it has optimizer \(SGD\), which is not given"):
-        resume(model=model())
-
-
-def test_more_is_given_than_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    saved()
-    saved(scaler=torch.amp.GradScaler("cpu"))
-    assert "checkpoints/step-2 has no scaler: it starts anew" in capsys.readouterr().err
-
-
-class Strange:
-    """A thing whose state `weights_only` would not read."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"path": Path()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"model": 3}, "model=int: it has no state_dict"),
-        ({}, "no model was given"),
-        ({"model": nn.Linear(1, 1), "mine": Strange()}, "mine: its state_dict holds more than tensors"),
-        ({"model": nn.Linear(1, 1), "save_steps": 0}, "save_steps=0: each has to be more than 0"),
-        ({"model": nn.Linear(1, 1), "time_limit": "soon"}, "time limit: 'soon' is not allowed; allowed: minutes"),
-    ],
-)
-def test_what_cannot_be_given(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ChainError, match=words):
-        resume(**given)
 
 
 def test_several_processes_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,12 +258,6 @@ def test_a_second_one_in_the_same_folder() -> None:
     with pytest.raises(ChainError, match=r"checkpoints: process \d+ on .* trains in this folder; end it"):
         saved()
     assert held.step == 2
-
-
-def test_a_loader_without_batches() -> None:
-    run = resume(model=model())
-    with pytest.raises(ChainError, match=r"steps\(list\): it has no batches"):
-        next(run.steps([]))
 
 
 def test_a_full_disk_is_told_and_the_older_checkpoint_stays() -> None:
@@ -420,13 +299,8 @@ def test_what_was_forgotten_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("limit", "seconds"),
     [
-        ("30", 1800),
-        ("0.5", 30),
         ("2:30", 150),
-        ("1:00:01", 3601),
-        ("1-0", 86400),
         ("1-2:3", 93780),
-        ("1-0:0:1", 86401),
         (5.5, 5.5),
     ],
 )
@@ -434,7 +308,7 @@ def test_a_limit_is_read_as_slurm_reads_it(limit: float | str, seconds: float) -
     assert time_limit.seconds_of(limit) == seconds
 
 
-@pytest.mark.parametrize("limit", ["", "1:2:3:4", "-1", "0", 0.0, -1.0, float("nan")])
+@pytest.mark.parametrize("limit", ["1:2:3:4", float("nan")])
 def test_other_limits_are_refused(limit: float | str) -> None:
     with pytest.raises(ChainError, match="is not allowed; allowed"):
         time_limit.seconds_of(limit)
@@ -522,72 +396,17 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert Path("submitted").exists() is submits
 
 
-@pytest.mark.parametrize(
-    ("told", "words", "variable", "refused"),
-    [
-        ("#SBATCH --export=NONE", [], "", "--export=NONE"),
-        ("#SBATCH --export NIL", [], "", "--export NIL"),
-        ("", ["--export=HOME"], "", "--export=HOME"),
-        ("", [], "NONE", "SBATCH_EXPORT=NONE"),
-        ("#SBATCH --export=NONE", ["--export=ALL,A=1"], "NONE", ""),
-        ("#SBATCH --export=ALL", [], "", ""),
-    ],
-)
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, told: str, words: list[str], variable: str, refused: str
-) -> None:
-    Path("job.sh").write_text(f"#!/bin/sh\n{told}\nrelay-chain python train.py\n")
-    if variable:
-        monkeypatch.setenv("SBATCH_EXPORT", variable)
-    with pytest.raises(ChainError, match=re.escape(f"{refused}: it hands")) if refused else nullcontext():
-        assert sbatch.main([*words, "job.sh"]) == 0
-    assert read_json(slurm)["job"] == ("7" if refused else "17")
-
-
-def test_the_end_is_known_whatever_form_of_times_the_user_likes(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers("squeue", 'echo "${SLURM_TIME_FORMAT:-2030-01-02T03:04:05}${SQUEUE_FORMAT:-}"')
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    monkeypatch.setenv("SQUEUE_FORMAT", "%all")
-    assert time_limit.end_time() == datetime(2030, 1, 2, 3, 4, 5).timestamp()  # Slurm's local time
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, 524])
-def test_a_file_system_without_locks_is_no_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def refused(*_: Any) -> None:
-        raise OSError(number, "Unknown error")
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    saved()
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --export=NONE\nrelay-chain python train.py\n")
+    with pytest.raises(ChainError, match="--export=NONE: it hands"):
+        sbatch.main(["job.sh"])
+    assert read_json(slurm)["job"] == "7"
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
+    assert sbatch.main(["--export=ALL,A=1", "job.sh"]) == 0
+    assert read_json(slurm)["job"] == "17"
 
 
 # It stands alone
-
-
-def test_it_imports_nothing_else_and_torch_only_when_needed() -> None:
-    code = "import sys, relay.chain\nprint(*(m for m in sys.modules if m.partition('.')[0] in ('relay', 'torch')))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True)
-    assert done.stdout.split() == ["relay", "relay.chain"], done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["relay_chain", "chain"])
-def test_the_folder_alone_can_be_copied_beside_a_script(name: str, tmp_path: Path) -> None:
-    shutil.copytree(CHAIN, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    code = f"import torch\nfrom {name} import resume\nrun = resume(model=torch.nn.Linear(1, 1))\nprint(run.step)"
-    (tmp_path / "script.py").write_text(code)
-    alone = {"env": {"PATH": "/usr/bin:/bin"}, "capture_output": True, "text": True, "cwd": tmp_path}
-    done = subprocess.run([sys.executable, "-m", name, sys.executable, "script.py"], **alone)  # type: ignore[call-overload]
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-
-
-def test_every_file_is_small_and_imports_its_neighbours_by_relative_names() -> None:
-    for path in CHAIN.glob("*.py"):
-        text = path.read_text()
-        assert text.count("\n") <= 300, path
-        assert not re.search(r"(?m)^ *(from|import) relay", text), path
-    assert relay.chain.__all__ == sorted(relay.chain.__all__)
-    assert described(CHAIN / "py.typed")["bytes"] == 0
 
 
 # The command
@@ -611,22 +430,6 @@ def test_what_a_script_has_told_is_status_75_whatever_its_launcher_makes_of_it(t
     caught = command("sh", "-c", note, folder=tmp_path)
     assert caught.returncode == 75
     assert "ended with status 0, and had stopped after step 3: let SystemExit pass" in caught.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--time", "soon", "true"), "time limit: 'soon' is not allowed"),
-        (("--time",), "time limit: '' is not allowed"),
-        (("--tiem", "3", "true"), "--tiem 3 true: not allowed; allowed: [--time LIMIT] COMMAND"),
-        (("/no/such/program",), "/no/such/program: No such file or directory"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], line: str, tmp_path: Path) -> None:
-    done = command(*words, folder=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"relay.chain: {line}")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

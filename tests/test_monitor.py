@@ -5,7 +5,6 @@ GPUs' figures come from `fake_nvml`, which is no driver: what real GPUs answer w
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,15 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-import fake_cuda
-from chain_runs import ROOT, Bench
+from chain_runs import Bench
 from fake_nvml import FakeNvml
 from relay.process.gpus import Gpus
 from relay.process.usage import Usage
 from relay.run_folder import samples
 from relay.run_folder.attempts import line_of
 from relay.run_folder.samples import READINGS
-from relay.training.utilisation import KEPT_LOOKS, used
+from relay.training.utilisation import used
 
 pytest_plugins = ["chain_runs"]
 
@@ -53,10 +51,6 @@ def test_a_gpus_readings_are_told_in_their_units(nvml: FakeNvml) -> None:
     }  # fmt: skip
 
 
-def test_processes_that_share_a_gpu_look_at_it_once_and_parts_of_gpus_are_found(nvml: FakeNvml) -> None:
-    assert len(seen("a", "b", "a", "c", "unknown")) == 3
-
-
 def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> None:
     nvml.refused, nvml.hopper = ("GetPowerUsage", "GetUtilizationRates"), False
     (found,) = seen("a")
@@ -67,50 +61,8 @@ def test_what_a_gpu_refuses_is_left_out_and_not_asked_again(nvml: FakeNvml) -> N
     assert nvml.asked.count("GetMemoryInfo") == 2
 
 
-@pytest.mark.parametrize("missing", ["the module", "the driver"])
-def test_without_nvml_there_are_no_figures_and_no_error(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = None if missing == "the module" else FakeNvml(("GPU-a",), refused=("Init",))
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    gpus = Gpus(["a"])
-    assert (gpus.look(), gpus.names) == ([], [])
-    assert {"the module": "pip install nvidia-ml-py", "the driver": "(Not Supported)"}[missing] in gpus.unknown
-    gpus.close()
-
-
 BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint(flush=True); input()"
 PARENT = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {BUSY!r}]); child.wait()"
-
-
-BUILT_WITH_2_28_9 = """
-import ctypes, sys, types
-from relay.process import gpus
-for library in sys.argv[1:]:
-    ctypes.CDLL(library)
-torch = sys.modules["torch"] = types.SimpleNamespace()
-torch.cuda = types.SimpleNamespace(nccl=types.SimpleNamespace(version=lambda: (2, 28, 9)))
-print(gpus.nccl_version(), "libnccl.so.2" in open("/proc/self/maps").read())
-"""
-
-
-@pytest.mark.parametrize(
-    ("linked", "preloaded", "told"),
-    [
-        (True, None, "(2, 29, 7) True"),
-        (True, 23007, "(2, 30, 7) True"),
-        (False, 23007, "(2, 30, 7) True"),  # torch has its own NCCL in itself: all libraries take the preloaded one
-        (False, None, "(2, 28, 9) False"),  # none is loaded only to be asked
-    ],
-)
-def test_the_nccl_that_is_loaded_is_told_and_not_the_one_torch_was_built_with(
-    linked: bool, preloaded: int | None, told: str, tmp_path: Path
-) -> None:
-    nccl = fake_cuda.nccl(tmp_path / "installed", 22907)
-    libraries = [fake_cuda.torch_linked_with(nccl)] if linked else []
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "LD_LIBRARY_PATH": str(nccl.parent)}
-    if preloaded:
-        environment["LD_PRELOAD"] = str(fake_cuda.nccl(tmp_path / "preloaded", preloaded))
-    command = [sys.executable, "-c", BUILT_WITH_2_28_9, *map(str, libraries)]
-    assert subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip() == told
 
 
 def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end() -> None:
@@ -127,12 +79,6 @@ def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end
     finally:
         parent.kill()
         parent.wait()
-
-
-def test_a_process_that_is_gone_is_no_error() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert Usage([gone.pid]).look() == (0.0, 0)
 
 
 def looks(work: Path, attempt: int, rank: int, rows: list[list[Any]], *, cpus: int = 2, tail: str = "") -> None:
@@ -180,34 +126,8 @@ def test_nodes_and_attempts_are_put_together(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_long_course_is_thinned_and_what_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
-    looks(tmp_path, 1, 0, [[float(n), n / 2, 5, []] for n in range(1001)], cpus=1, tail='{"looks": [[20')
-    found = used(tmp_path, [(1, attempt(0, 1000, 10))], steps_per_epoch=10)
-    assert len(found["course"]["seconds"]) == KEPT_LOOKS
-    assert set(found["course"]["cpu_utilisation"]) == {0.5}
-    assert "gpu_power_watts" not in found["course"]
-
-
-def test_what_other_programs_use_is_told_of_the_node_where_they_use_most(tmp_path: Path) -> None:
-    """The run uses one CPU of each node. Others use a quarter of a CPU on one, and one and a half on the other."""
-    for rank, others in ((0, 0.25), (1, 1.5)):
-        looks(tmp_path, 1, rank, [[float(n), float(n), 5, [], 100.0 + n + others * n] for n in range(21)])
-    assert used(tmp_path, [(1, attempt(10, 20, 40))], 20)["other_cpus"] == pytest.approx(1.5)
-    older = tmp_path / "older"
-    older.mkdir()
-    looks(older, 1, 0, [[0.0, 0.0, 5, []], [1.0, 1.0, 5, []]])
-    assert "other_cpus" not in used(older, [(1, attempt(0, 1, 1))], 1)
-
-
-def test_another_runs_looks_and_none_at_all_give_no_figures(tmp_path: Path) -> None:
-    looks(tmp_path, 1, 0, [[0.0, 0.0, 5, []]])
-    path = samples.samples_path(tmp_path, 1, 0)
-    path.write_text(path.read_text().replace(json.dumps(tmp_path.name), '"another"'))
-    assert used(tmp_path, [(1, attempt(0, 1, 1))], 1) == {}
-
-
 @pytest.mark.slow
-def test_a_run_is_looked_at_on_all_its_ranks_and_can_do_without(bench: Bench) -> None:
+def test_a_run_is_looked_at_on_all_its_ranks(bench: Bench) -> None:
     shape = {"strategy": "ddp", "devices_per_node": 2, "launcher": "torchrun", "total_steps": 12}
     chain = bench.chain("results", **shape, monitor_seconds=0.05).train(forked=True)
     (node,) = samples.read(chain.work, 1)
@@ -218,5 +138,3 @@ def test_a_run_is_looked_at_on_all_its_ranks_and_can_do_without(bench: Bench) ->
     everything = [look.node_cpu_seconds or 0.0 for look in node.looks]
     assert everything[-1] - everything[0] > 0.5 * spent, "what they spend is part of what the node does"
     assert node.looks[-1].resident_bytes > 1.5 * psutil.Process().memory_info().rss / 4
-    without = chain.planned("without", **shape, monitor_seconds=0.0).train(forked=True)
-    assert samples.read(without.work, 1) == []

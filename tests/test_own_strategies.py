@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from chain_runs import DDP, Bench
-from relay.base.errors import UserError
-from relay.spec import requirements
 
 pytest_plugins = ["chain_runs"]
 
-TWO = """\
-class First(Strategy):
-    requirements = Requirements()
 
-class Second(Strategy):
-    requirements: Requirements = Requirements(least_devices=2)
-"""
-
-
-def refused(folder: Path, source: str) -> str:
-    path = folder / "mine.py"
-    path.write_text(source)
-    with pytest.raises(UserError) as error:
-        requirements.read(path)
-    return str(error.value).removeprefix(str(path))
-
-
-def test_two_classes_with_requirements_are_named(tmp_path: Path) -> None:
-    line = refused(tmp_path, TWO)
-    assert line.startswith(": First (line 2) and Second (line 5) have `requirements`; allowed: one class of a file")
-
-
-@pytest.mark.parametrize(
-    ("stated", "told"),
-    [
-        ("7", "'7'"),
-        ("Requirements(stack='torch',\n        least_devices=count())", "'least_devices=count()'"),
-        ("Requirements(**SAID)", "'**SAID'"),
-        ("Requirements(options=dict(a=1))", "'options=dict(a=1)'"),
-    ],
-)
-def test_requirements_that_are_computed_are_told_with_their_line(tmp_path: Path, stated: str, told: str) -> None:
-    line = refused(tmp_path, f"class A(Strategy):\n    requirements = {stated}\n")
-    assert line.startswith(f":{3 if 'count' in stated else 2}: requirements: {told} has to be computed")
-
-
-def test_an_annotated_literal_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    path.write_text("class A(Strategy):\n    requirements: ClassVar[Requirements] = Requirements(least_devices=3)\n")
-    assert requirements.read(path).least_devices == 3
-
-
-@pytest.mark.parametrize("processes", [{}, DDP], ids=["one", "two"])
-@pytest.mark.parametrize("call", ["os._exit(0)", "raise SystemExit(0)"])
+@pytest.mark.parametrize(("processes", "call"), [({}, "raise SystemExit(0)"), (DDP, "os._exit(0)")], ids=["one", "two"])
 def test_a_process_that_ends_itself_is_a_fault_and_no_lost_node(
     bench: Bench, processes: dict[str, object], call: str
 ) -> None:
@@ -69,24 +23,3 @@ def test_a_process_that_ends_itself_is_a_fault_and_no_lost_node(
     )
     assert "in train_step" in chain.fault()["traceback"]
     assert not (chain.declared / "step-6.json").exists()
-
-
-def test_a_process_that_ends_without_python_is_a_fault_too(bench: Bench) -> None:
-    ends = "if self.steps == 2:\n            __import__('ctypes').CDLL(None)._exit(0)"
-    chain = bench.chain("results", total_steps=6, **bench.strategy("mine", ends))
-    ended = chain.forked()
-    assert ended.status == 1
-    assert "its processes ended by themselves in the middle of their work" in ended.errors
-
-
-@pytest.mark.slow
-def test_an_error_in_build_is_one_block(bench: Bench) -> None:
-    """Under torchrun, whose own traceback and those of the other ranks say nothing more."""
-    build = "pass\n\n    def build(self, **options):\n        self.no_such_thing\n\n    def further(self, batch):"
-    chain = bench.chain("results", total_steps=6, **(DDP | bench.strategy("mine", build, base="ddp")))
-    ended = chain.segment()
-    assert ended.status == 1
-    assert ended.errors.count("Traceback (most recent call last)") == 1
-    assert "in build" in ended.errors
-    assert len(ended.errors.splitlines()) < 40, ended.errors
-    assert "AttributeError: 'Made' object has no attribute 'no_such_thing'" in ended.errors.splitlines()[-1]

@@ -11,14 +11,12 @@ import collections
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
-from snakemake.api import Workflow  # not of its own module, which cannot be imported first
 from snakemake.scheduling.greedy import Scheduler, SchedulerSettings
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
@@ -153,58 +151,6 @@ def test_the_queue_is_looked_at_as_often_as_slurm_forgets(
     assert ("warning: " in capsys.readouterr().err) == (longest == 30)
 
 
-def test_squeue_is_asked_where_squeue_was_chosen(slurm: Slurm, settings: Any) -> None:
-    slurm.does("scontrol", "echo 'MinJobAge = 2 sec'")
-    slurm.does("squeue", "echo '1|RUNNING'")
-    slurm.does("sacct", "echo '1|RUNNING'")
-    watched = Watched(settings)
-    slurm.calls()
-    assert watched.look()
-    assert set(slurm.calls()) == {"scontrol", "sacct"}
-    with patches.applied(settings):
-        slurm.calls()
-        assert watched.look()
-        assert slurm.calls() == ["squeue"]
-
-
-def test_the_executor_sleeps_no_longer_than_the_driver(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        watched.executor.wait = False  # the driver ends meanwhile
-
-    watched = Watched(settings)
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    asyncio.run(watched.executor.sleep())
-    assert slept == [10]
-    slept.clear()
-    with patches.applied(settings):
-        watched.executor.wait = True
-        asyncio.run(watched.executor.sleep())
-        asyncio.run(watched.executor.sleep())
-    assert slept == [patches.BEAT_SECONDS]
-
-
-def test_the_scheduler_ends_after_the_local_rules(settings: Any) -> None:
-    ended: list[str] = []
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    scheduler = object.__new__(JobScheduler)
-    scheduler.workflow = SimpleNamespace(dag=SimpleNamespace(queue_input_jobs=[]))
-    scheduler._open_jobs = SimpleNamespace(acquire=interrupted)
-    scheduler._executor = SimpleNamespace(cancel=lambda: ended.append("Slurm"))
-    scheduler._local_executor = SimpleNamespace(shutdown=lambda: ended.append("local"))
-    assert not scheduler.schedule()
-    assert ended == ["Slurm"]
-    ended.clear()
-    with patches.applied(settings):
-        assert not scheduler.schedule()
-    assert ended == ["Slurm", "local"]
-
-
 def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
     jobs = [SimpleNamespace(priority=priority, scheduler_resources={"_nodes": 1}, input=[]) for priority in (1, 3, 2)]
     greedy = object.__new__(Scheduler)
@@ -222,12 +168,6 @@ def test_ready_jobs_are_handed_on_by_priority(settings: Any) -> None:
         scheduler._executor = executor  # what the plugin gets
         scheduler.run(jobs)
     assert [job.priority for job in handed] == [3, 2, 1, 3, 2, 1]
-
-
-def test_one_thread_submits(settings: Any) -> None:
-    assert Watched(settings).executor._job_submission_executor._max_workers == 2
-    with patches.applied(settings):
-        assert Watched(settings).executor._job_submission_executor._max_workers == 1
 
 
 def submitting(settings: Any) -> Watched:
@@ -266,32 +206,6 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, settings: Any, monkeypatch: 
         assert submit() == (["error"], ["sbatch"])  # it may have been submitted
         slurm.does("sbatch", "echo 'Invalid account' >&2; exit 1")
         assert submit() == (["error"], ["sbatch"])
-
-
-def test_the_start_of_a_workflow_is_as_the_driver_expects_it() -> None:
-    assert {"executor_plugin", "executor_settings"} <= set(inspect.signature(Workflow.execute).parameters)
-    source = inspect.getsource(Workflow.execute)
-    assert source.index("self._build_dag()") < source.index("self._onstart(")  # too late to wait for jobs
-
-
-OF_THE_EXECUTOR = ["check_active_jobs", "sleep", "__post_init__", "run_job", "shutdown", "_report_job_error_threadsafe"]
-
-
-def test_all_is_put_back(settings: Any) -> None:
-    def replaced() -> list[Callable[..., Any]]:
-        found = [plugin.query_job_status, plugin.get_min_job_age, JobScheduler.run, JobScheduler.schedule]
-        return found + [getattr(plugin.Executor, name) for name in OF_THE_EXECUTOR]
-
-    before = replaced()
-    with patches.applied(settings):
-        assert not set(before) & set(replaced())
-    assert replaced() == before
-
-
-def test_other_executors_are_left_alone() -> None:
-    before = plugin.query_job_status
-    with patches.applied(None):
-        assert plugin.query_job_status is before
 
 
 def test_a_version_that_does_not_fit_is_one_line(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,21 +14,14 @@ from small_wheels import simple_index, write_wheel
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", ["file", "variable"])
-def test_an_index_that_pip_is_configured_with_is_unknown_to_uv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
-) -> None:
+def test_an_index_that_pip_is_configured_with_is_unknown_to_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = tmp_path / "index"
     write_wheel(index, "tiny-audio", "1.0")
     simple_index(index)
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index.as_uri()}\n")
-    if told == "file":
-        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
-    else:
-        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("PIP_INDEX_URL", index.as_uri())
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     (taken,) = pip.would_install(["tiny-audio"], python=sys.executable)
     assert (taken.name, taken.version) == ("tiny-audio", "1.0")
     uv = [installer.program(), "pip", "install", "--dry-run", "--offline", "--no-cache", "--python", sys.executable]

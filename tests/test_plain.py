@@ -75,9 +75,3 @@ def test_each_replica_normalises_by_its_own_slice_and_keeps_its_own_statistics()
     model = models[0].eval()
     assert torch.allclose(plain.predict(first), model(first[0]), rtol=0, atol=1e-12)
     assert plain.model.training
-
-
-def test_the_footprint_is_what_training_holds() -> None:
-    plain = Plain.of(task_of("lenet-cifar10"), CPU)
-    plain.step([[batch_of(2)]], RATE)
-    assert plain.footprint == {"parameters": 62_006 * 8, "gradients": 62_006 * 8, "optimizer": 62_006 * 8}

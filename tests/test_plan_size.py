@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay.base.errors import UserError
-from relay.planning import planner, settings
+from relay.planning import settings
 from relay.planning.config import load
 from relay.planning.planner import plan
 
@@ -35,29 +35,3 @@ def test_too_many_segments_are_refused_before_they_are_listed() -> None:
     message = str(caught.value)
     assert message.startswith("config: segment: 44,000,000 jobs are not allowed; allowed: at most 10,000 (most_jobs)")
     assert "2 runs have up to 22,000,000 segments each (cpu-" in message
-
-
-def test_the_limit_can_be_raised_and_counts_a_value_that_is_given_twice_once() -> None:
-    config = {"most_jobs": 4, "repeats": 2, "comparisons": [{"strategy": "cpu", "cpus_per_task": [1, 2, 2]}]}
-    assert len(plan(load(config)).runs) == 4
-    with pytest.raises(UserError, match="4 runs are not allowed; allowed: at most 3"):
-        plan(load(config | {"most_jobs": 3}))
-    assert len(plan(load(config | {"segment": {"epochs": 10}, "most_jobs": 8})).runs) == 4
-    with pytest.raises(UserError, match="8 jobs are not allowed; allowed: at most 7"):
-        plan(load(config | {"segment": {"epochs": 10}, "most_jobs": 7}))
-
-
-def test_a_segment_in_minutes_counts_as_one_until_its_speed_is_measured(tmp_path) -> None:
-    config = load({"most_jobs": 5, "comparisons": [{"strategy": "cpu", "segment": {"minutes": 2}}]})
-    made = plan(config, speeds=tmp_path / "speeds.json")
-    assert len(made.runs) == 5
-    (tmp_path / "speeds.json").write_text(f'{{"{made.runs[0].setting_id}": 1.0}}')
-    with pytest.raises(UserError, match="jobs are not allowed; allowed: at most 5"):
-        plan(config, speeds=tmp_path / "speeds.json")
-
-
-@pytest.mark.parametrize("key", ["epochs", "evaluate_every_epochs"])
-def test_an_absurd_length_is_refused(key: str) -> None:
-    for value in (1e300, 1e7):
-        with pytest.raises(UserError, match=f"config: {key}: 1e.* is not allowed|{key}: 1000"):
-            planner.plan(load({key: value}))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from plans import CPU, DDP, ROOT, only, planned, strategy_folder
+from plans import CPU, DDP, only, planned, strategy_folder
 from relay.planning import costs, table
-from relay.spec.run import Setting, built
 from short_tasks import shipped
 
 pytest_plugins = ["plans"]
@@ -46,13 +42,6 @@ def test_axes_expand_to_every_combination() -> None:
     assert len({table.gate(run) for run in table.runs}) == 1  # whatever the batch, the CPUs and the loader
 
 
-def test_a_default_beside_a_value_on_one_axis() -> None:
-    """Missing values among whole numbers stay whole numbers (pandas makes them NaN and 64.0 if it may)."""
-    runs = planned(CPU | {"global_batch_size": [None, 32], "threads": [None, 1], "cpus_per_task": 2}).runs
-    assert {(run.batch.global_batch_size, run.shape.threads) for run in runs} == {(64, 2), (64, 1), (32, 2), (32, 1)}
-    assert all(type(run.batch.global_batch_size) is int for run in runs)
-
-
 def test_repeats_are_interleaved_in_random_order_with_their_own_seeds() -> None:
     comparisons = [CPU | {"cpus_per_task": [1, 2, 3, 4, 5, 6]}, CPU | {"cpus_per_task": 7, "repeats": 1}]
     found = planned(*comparisons, repeats=3, seed=40)
@@ -82,26 +71,6 @@ def test_batch_per_device_and_the_scaling_of_the_learning_rate() -> None:
     assert rates[2, "none"] == rates[2, "linear"] == rates[2, "square_root"] == rates[8, "none"] == own
     assert rates[8, "linear"] == pytest.approx(4 * own)
     assert rates[8, "square_root"] == pytest.approx(2 * own)
-
-
-def test_the_configs_own_values_hold_where_a_comparison_gives_none() -> None:
-    keys = {"global_batch_size": 128, "learning_rate": 0.5, "learning_rate_scaling": "linear"}
-    run = only(CPU, **keys)
-    assert (run.batch.global_batch_size, run.task.learning_rate) == (128, 1.0)
-    run = only(CPU | {"global_batch_size": 64, "learning_rate_scaling": "none"}, **keys)
-    assert (run.batch.global_batch_size, run.task.learning_rate) == (64, 0.5)
-
-
-def test_options_are_axes_with_the_strategys_defaults(tmp_path: Path) -> None:
-    folder = strategy_folder(tmp_path, "hooked", "divides=('samples',), options={'hook': 'none', 'bucket_mb': 25.0}")
-    found = planned(
-        {"strategy": "hooked", "devices_per_node": 2, "options": {"bucket_mb": [1, 50]}},
-        strategy_folders=[folder],
-    )
-    assert sorted(run.strategy.options["bucket_mb"] for run in found.runs) == [1.0, 50.0]
-    assert all(run.strategy.options["hook"] == "none" for run in found.runs)
-    assert len(found.gates) == 2  # a strategy with other options is another strategy to the gate
-    assert found.runs[0].strategy.file == str(tmp_path / "hooked.py")
 
 
 def test_what_is_asked_for_twice_runs_once() -> None:
@@ -144,27 +113,7 @@ def test_auto_takes_the_gpus_that_are_there_and_counts_them(tmp_path: Path) -> N
     ]
 
 
-def test_a_device_that_is_asked_for_is_believed() -> None:
-    """The machine that plans may have no GPU, as login nodes do."""
-    run = only({"strategy": "single_gpu"}, device="cuda", gpus=0)
-    assert run.shape.device == "cuda"
-    assert only(DDP, device="cpu", gpus=8).shape.device == "cpu"
-
-
 # What comes out
-
-
-def test_plan_json_is_what_the_comparison_reads() -> None:
-    found = planned(DDP | {"segment": {"epochs": 10}}, {"strategy": "single_gpu"}, margin=0.05)
-    (run,) = found.runs
-    written = json.loads(json.dumps(found.to_json()))
-    assert written["margin"] == 0.05
-    assert written["runs"] == [
-        {"id": run.id, "setting": run.setting_id, "gate": found.gate(run), "segments": [220, 440]}
-        | {"reference": found.reference_of[found.gate(run)], "preflight": None}
-    ]
-    skipped = built(Setting, written["skipped"][0]["setting"])
-    assert (skipped, tuple(written["skipped"][0]["reasons"])) == (found.skipped[0].setting, found.skipped[0].reasons)
 
 
 def test_the_table_adds_up_and_fits_a_terminal() -> None:
@@ -184,38 +133,3 @@ def test_the_table_adds_up_and_fits_a_terminal() -> None:
     assert "skipped: single_gpu: needs a GPU, device is cpu; use cpu instead" in text
     (row,) = [line for line in text.splitlines() if line.startswith("ddp ")]
     assert row.split()[-6:] == ["4", "3", "12", "440", "6", "0"]
-
-
-def test_the_table_counts_gpus_and_marks_what_is_not_measured() -> None:
-    found = planned(DDP, CPU | {"segment": {"minutes": 5}}, gpus=2, repeats=2, runtime_minutes=60)
-    # ddp: two jobs and a gate on 2 GPUs, its reference and spot check on 1; cpu: a gate, a reference and a spot check,
-    # its runs unknown
-    assert costs.planned(found) == costs.Cost(
-        jobs=8, cpu_hours=4 + 2 + 1 + 1 + 1 + 1 + 1, gpu_hours=8, cpu_only_hours=3
-    )
-    text = table.render(found)
-    assert "?" in text
-    assert "whose speed is not measured" in " ".join(text.split())
-
-
-@pytest.mark.slow
-def test_a_thousand_runs_are_planned_at_once_without_what_is_dear_to_import() -> None:
-    """The planner runs again inside every job."""
-    program = """
-import sys, time
-sys.path.insert(0, "scripts")
-from relay.planning.config import load
-from relay.planning.planner import plan
-axes = {"global_batch_size": [32, 64, 128, 256, 512], "cpus_per_task": [1, 2, 3, 4, 8]}
-axes |= {"loader": ["resident", "dataloader"], "learning_rate_scaling": ["none", "linear"]}
-config = load({"comparisons": [{"strategy": "cpu", "precision": ["fp32", "fp64"], **axes}]})
-start = time.process_time()
-found = plan(config)
-found.to_json()
-dear = {"torch", "scipy", "pandas", "matplotlib"} & set(sys.modules)
-print(len(found.runs), time.process_time() - start, sorted(dear))
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    runs, seconds, dear = done.stdout.split()
-    assert (runs, dear) == ("1000", "[]")
-    assert float(seconds) < 2  # of CPU time; 0.1 on an idle machine

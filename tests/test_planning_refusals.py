@@ -17,19 +17,6 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 # What is skipped, and why
 
 
-def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
-    found = planned(CPU, {"strategy": "single_gpu", "cpus_per_task": 4})
-    assert [run.strategy.name for run in found.runs] == ["cpu"]
-    (skipped,) = found.skipped
-    assert skipped.reasons == ("single_gpu needs a GPU, device is cpu; use cpu instead",)
-    setting = skipped.setting
-    assert (setting.task.name, setting.strategy.name) == ("lenet-digits", "single_gpu")
-    assert (setting.shape.cpus_per_task, setting.feeding.loader) == (4, "resident")
-    assert found.strategies == ["cpu", "single_gpu"]
-    assert found.runs_of("single_gpu") == []
-    assert found.runs_of("cpu") == found.runs
-
-
 @pytest.mark.parametrize(
     ("comparison", "reason"),
     [
@@ -39,7 +26,6 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
             DDP | {"global_batch_size": 64, "batch_per_device": 16},
             "global_batch_size 64 contradicts batch_per_device 16; give one",
         ),
-        (DDP | {"devices_per_node": 1}, "ddp needs at least 2 devices, has 1; give devices_per_node: 2"),
         (
             CPU | {"data_workers": 2},
             "data_workers 2 have no work with loader resident; use loader dataloader",
@@ -48,16 +34,11 @@ def test_a_strategy_that_the_device_cannot_run_names_its_twin() -> None:
             CPU | {"launcher": "torchrun"},
             "launcher torchrun is for several processes, this is one; use launcher none",
         ),
-        (DDP | {"launcher": "none"}, "launcher none starts one process, 2 are needed; leave it out"),
         (
             DDP | {"nodes": 2, "devices_per_node": 1},
             "2 nodes: needs a cluster profile; on one machine give devices_per_node",
         ),
         (CPU | {"nodes": 2}, "cpu is one process, which cannot span 2 nodes"),
-        (
-            CPU | {"devices_per_node": 2},
-            "cpu uses one device, devices_per_node is 2; give cpus_per_task instead",
-        ),
         (CPU | {"global_batch_size": 1438}, "global_batch_size 1438 exceeds digits's 1437 training samples"),
     ],
 )
@@ -71,49 +52,6 @@ def test_lengths_that_leave_nothing_are_named() -> None:
     assert reason.endswith("leave none of the run's 22 steps to be timed; allowed: at most 21, or more epochs")
     (warning,) = planned(CPU | {"segment": {"steps": 10}}).warnings
     assert warning.endswith("(comparisons[0]) has jobs of 10 steps: warmup_steps 10 leave no step to be timed")
-
-
-def test_more_threads_than_cpus_are_warned_of() -> None:
-    crowd = DDP | {"devices_per_node": 4, "cpus_per_task": 2, "threads": 2}
-    (warning,) = planned(crowd, cpus=4).warnings
-    assert warning.endswith(
-        "(comparisons[0]) computes in 4 processes of 2 threads each, this machine has 4 CPUs: "
-        "its speed is not that of 8 CPUs"
-    )
-    assert not planned(crowd, cpus=8).warnings
-
-
-def test_inter_op_threads_without_work_are_warned_of() -> None:
-    (warning,) = planned({"strategy": "cpu", "interop_threads": 2}).warnings
-    assert "has 2 interop_threads: only TorchScript programs use more than one" in warning
-
-
-def test_several_contradictions_are_all_named() -> None:
-    (reason,) = reasons(DDP | {"devices_per_node": 3, "threads": 2, "data_workers": 1})
-    assert reason.split("; ") == [
-        "threads 2 exceed cpus_per_task 1",
-        "data_workers 1 have no work with loader resident",
-        "use loader dataloader",
-        "global_batch_size 64 is not divisible by 3 processes",
-    ]
-
-
-def test_one_bad_combination_does_not_take_the_others_along() -> None:
-    found = planned(DDP | {"devices_per_node": [1, 2, 3, 4]})
-    assert sorted(run.shape.devices for run in found.runs) == [2, 4]
-    assert [skipped.setting.shape.devices_per_node for skipped in found.skipped] == [1, 3]
-
-
-def test_strategies_that_fit_nothing_here_are_skipped(tmp_path: Path) -> None:
-    folder = strategy_folder(tmp_path, "stacked", "processes='one', stack='sails'")
-    strategy_folder(tmp_path, "nickel", "backends=('nccl',)")
-    strategy_folder(tmp_path, "orphan", "processes='one', devices=('cuda',)")
-    names = [{"strategy": name} for name in ("stacked", "nickel", "orphan")]
-    assert reasons(*names, strategy_folders=[folder]) == [
-        "stack sails has no lock envs/sails.txt",
-        "nickel needs nccl, device cpu offers gloo",
-        "orphan needs a GPU, device is cpu",
-    ]
 
 
 # What is refused
@@ -136,14 +74,6 @@ def test_strategies_that_fit_nothing_here_are_skipped(tmp_path: Path) -> None:
             "config: comparisons[1].options.bucket_mb: '4' is not allowed; "
             "allowed: a whole number of at least 1, such as 25",
         ),
-        (
-            {"strategy": "hooked", "options": {"views": 1}},
-            "config: comparisons[1].options.views: 1 is not allowed; allowed: true or false, such as false",
-        ),
-        (
-            {"strategy": "cpu", "options": {"hook": "x"}},
-            "config: comparisons[1].options.hook: 'x' is not allowed, cpu has no such option; allowed: none",
-        ),
     ],
 )
 def test_unknown_strategies_and_options_have_one_line(tmp_path: Path, comparison: dict[str, Any], line: str) -> None:
@@ -152,17 +82,3 @@ def test_unknown_strategies_and_options_have_one_line(tmp_path: Path, comparison
         planned(CPU, comparison, strategy_folders=[folder])
     (found,) = str(caught.value).splitlines()
     assert found.startswith(line)
-
-
-def test_a_damaged_strategy_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("class Broken(\n")
-    with pytest.raises(UserError, match=r"broken\.py:1: no valid Python: "):
-        planned({"strategy": "broken"}, strategy_folders=[str(tmp_path)])
-    with pytest.raises(UserError, match=r"strategy_folders: '.*nowhere' is not a folder"):
-        planned(CPU, strategy_folders=[str(tmp_path / "nowhere")])
-
-
-def test_a_missing_source_of_the_task_is_named(project: Path) -> None:
-    (project / "scripts/relay/tasks/lenet_digits.py").unlink()
-    with pytest.raises(UserError, match=r"tasks/lenet_digits\.py: cannot be read: No such file"):
-        planned(CPU, root=project)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from planted.plant import ROOT, faults
 
 FAULTS = faults()
@@ -14,9 +12,3 @@ def test_each_fault_has_its_place_and_its_tests() -> None:
         assert fault.planted() != fault.old
         assert [test for test in fault.tests if not (ROOT / "tests" / test.partition("::")[0]).is_file()] == []
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 64
-
-
-def test_each_package_the_rules_and_the_entry_points_have_two() -> None:
-    places = [place for place in (ROOT / "scripts/relay").iterdir() if place.is_dir() and any(place.glob("*.py"))]
-    planted = Counter((ROOT / fault.file).parent for fault in FAULTS)
-    assert [place for place in (*places, ROOT / "workflow/rules", ROOT / "scripts") if planted[place] < 2] == []

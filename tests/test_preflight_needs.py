@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from planned_preflights import planned, recorded
 from preflight_runs import says
-from relay.base.errors import UserError
 from relay.planning.plan import Plan
 from relay.preflight.checks import check_all
 from relay.preflight.findings import Finding
-from relay.spec import requirements
 from relay.spec.run import Preflight
 
 MPS = {"strategy": "mps", "devices_per_node": 1, "processes_per_device": 2}
@@ -56,17 +52,6 @@ def test_mps_planned_for_gpus_is_looked_for_and_stops_where_it_is_not() -> None:
     assert findings(facts)["MPS"].ok
 
 
-def test_a_strategy_that_needs_no_mps_is_not_stopped_without_it() -> None:
-    facts = recorded()
-    for rank in facts["ranks"]:
-        rank["mps"]["program"] = None
-    assert "MPS" not in findings(facts)
-
-
-def test_mps_on_cpus_needs_nothing() -> None:
-    assert preflight_of(planned(MPS, config={"device": "cpu"}), "mps").node_needs == ()
-
-
 def test_a_node_without_a_disk_of_its_own_stops_who_needs_one(tmp_path: Path) -> None:
     config = like_ddp(tmp_path, '{"cuda": ("node_disk",)}')
     site = {"environment": {"mode": "current"}}
@@ -99,30 +84,3 @@ def test_the_needs_of_a_strategy_leave_its_runs_identity_alone(tmp_path: Path) -
         for needs in ("{}", '{"cuda": ("libaio",)}')
     }
     assert len({tuple(found) for found in ids.values()}) == 1
-
-
-def test_a_dataloader_is_looked_at_although_a_resident_run_has_its_shape() -> None:
-    workers = {"loader": "dataloader", "data_workers": [1, 3]}
-    made = planned({"strategy": "ddp"}, workers)
-    resident = {made.preflight(run) for run in made.runs if run.feeding.loader == "resident"}
-    streamed = {made.preflight(run) for run in made.runs if run.feeding.loader == "dataloader"}
-    assert len(resident) == len(streamed) == 1
-    assert resident != streamed
-    assert made.preflights[streamed.pop()].feeding.data_workers == 3
-    assert {made.preflight_of[name] for name in (*made.gates, *made.references)} == resident
-
-    fault = {"version": "0.28.0", "error": "operator torchvision::nms does not exist", "mended": False}
-    facts = recorded()
-    facts["ranks"][0]["torchvision"] = fault
-    assert says(findings(facts)["torchvision"], "warn", "torchvision::nms", "a task that imports it fails")
-
-
-@pytest.mark.parametrize(
-    ("needs", "named"),
-    [('{"cuda": ("gpu_direct",)}', "gpu_direct"), ('{"tpu": ("mps",)}', "tpu"), ('("mps",)', "node_needs")],
-)
-def test_a_need_that_no_preflight_knows_is_refused(tmp_path: Path, needs: str, named: str) -> None:
-    like_ddp(tmp_path, needs)
-    with pytest.raises(UserError, match=r"requirements\.node_needs") as told:
-        requirements.read(tmp_path / "like_ddp.py")
-    assert named in str(told.value)

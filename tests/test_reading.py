@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from relay.base.errors import UserError
 from relay.planning.reading import check_arguments, given_config, read_config
+from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local")]
@@ -52,12 +51,10 @@ def test_a_config_is_no_program(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("asked", [["status"], ["--list"], ["-l"]])
-def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path, asked: list[str]) -> None:
+def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('ran', 'w')\n")
-    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, *asked, "--config", "task=theirs.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in done.stderr
+    _, printed = called([*SNAKEFILE, "status", "--config", "task=theirs.py"], tmp_path)
+    assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in printed
     assert not (tmp_path / "ran").exists()
 
 
@@ -87,28 +84,12 @@ def test_words_of_the_command_line_that_snakemake_answers_with_a_traceback(tmp_p
         assert str(caught.value) == refused
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["here", *(pytest.param(each, marks=pytest.mark.long) for each in ("tmux", "job"))])
-def test_drive_refuses_before_snakemake_starts(tmp_path: Path, where: str) -> None:
-    (tmp_path / "mine.yaml").write_bytes(b"epochs: 1  # caf\xe9\n")
-    (tmp_path / "tmux").symlink_to("/bin/false")  # it is not reached
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = [sys.executable, str(ROOT / "scripts/drive.py"), where, "--", *SNAKEFILE, "--configfile", "mine.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        "error: mine.yaml: line 1: is not UTF-8 text; save the file in the encoding UTF-8"
-    )
-    assert "Traceback" not in done.stderr
-
-
 def dry_run(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     """Exit status of `snakemake -n`, and its lines but for Snakemake's own first ones."""
     environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-    command = [sys.executable, "-m", "snakemake", *SNAKEFILE, "-n", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    status, printed = called([*SNAKEFILE, "-n", *arguments], folder, environment)
     own = ("Using profile", "Config file", "Assuming unrestricted")
-    return done.returncode, [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith(own)]
+    return status, [line for line in printed.splitlines() if not line.startswith(own)]
 
 
 @pytest.mark.slow
@@ -118,61 +99,14 @@ def test_the_workflow_reads_its_files_strictly(tmp_path: Path) -> None:
     assert (status, len(lines)) == (1, 2), lines
     assert lines[0].startswith("error: config: seed: '010' is not allowed; allowed: a whole number")
     assert lines[1].startswith("config: runtime_minutes: '2:00:00' is not allowed; allowed: a whole number")
-    (tmp_path / "mine.yaml").write_text("epochs: 1\nepochs: 2\n")
-    refused = "error: mine.yaml: line 2: the key 'epochs' stands here and in line 1; keep one"
-    assert dry_run(tmp_path, "--configfile", "mine.yaml") == (1, [refused])
-
-
-@pytest.mark.long
-def test_a_probe_that_is_too_long_is_refused_where_a_probe_is_asked_for(tmp_path: Path) -> None:
-    short = ("--config", "runtime_minutes=2", "repeats=1")
-    status, lines = dry_run(tmp_path, "cpu", *short)
-    assert status == 0, lines
-    for target in ("probe", "results/probed.yaml"):
-        assert dry_run(tmp_path, target, *short) == (
-            1,
-            ["error: config: probe.minutes: 5 is not allowed; allowed: at most 2 (runtime_minutes)"],
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["plan", "--dry-run"])
-def test_a_site_whose_environment_has_a_name_is_planned_anywhere(tmp_path: Path, target: str) -> None:
-    """Without conda, or beside one that is older than Snakemake would ask for: it is asked for nothing."""
-    folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "conda").exists()]
-    if target == "--dry-run":
-        (tmp_path / "conda").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked; echo conda 24.3.0\n")
-        (tmp_path / "conda").chmod(0o755)
-        folders.insert(0, str(tmp_path))
-    environment = {name: value for name, value in os.environ.items() if name != "SNAKEMAKE_PROFILE"}
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *SNAKEFILE[:2], "--profile", str(ROOT / "profiles/arc"), target],
-        cwd=tmp_path,
-        env=environment | {"PATH": ":".join(folders)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "conda" not in done.stderr
-    assert not (tmp_path / "asked").exists()
-
-
-@pytest.mark.slow
-def test_a_misspelt_target_is_named(tmp_path: Path) -> None:
-    status, lines = dry_run(tmp_path, "dpd", "results/plan.json")
-    assert status == 1
-    (line,) = lines
-    assert line.startswith(
-        "error: target 'dpd' is unknown; did you mean 'ddp'? allowed: all, card, chain, comparison, cpu, data, ddp, "
-    )
-    assert "segment" not in line  # a rule with wildcards is no target
 
 
 @pytest.mark.slow
 def test_each_target_that_cannot_be_made_is_told_why(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("epochs: 1\n")
     wrong = {
+        "dpd": "target 'dpd' is unknown; did you mean 'ddp'? allowed: all, card, chain, comparison, cpu, data, ddp, ",
+        "dataset": "target 'dataset' makes one file of many, and is no target; did you mean 'data'? allowed: all, ",
         "fsdp": "target 'fsdp': the config does not compare this strategy; to add it, write `- strategy: fsdp` below ",
         "DDP": "target 'DDP' is unknown; did you mean 'ddp'? allowed: ",
         "–n": "target '–n' is unknown (U+2013, en dash, stands in it: type - (or --)); allowed: ",
@@ -200,13 +134,3 @@ def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
         "error: --forcerun: 'results/plan.json' is a file; allowed: rules. `python scripts/train_again.py RUN` lets a "
         "run start anew"
     ]
-
-
-@pytest.mark.slow
-def test_a_rule_that_makes_many_files_is_no_target(tmp_path: Path) -> None:
-    status, lines = dry_run(tmp_path, "dataset")
-    assert status == 1
-    (line,) = lines
-    assert line.startswith(
-        "error: target 'dataset' makes one file of many, and is no target; did you mean 'data'? allowed: all, "
-    )

@@ -1,4 +1,4 @@
-"""The whole pipeline on real CIFAR-10 and MNIST, where a copy lies beside the project: long, run by hand."""
+"""The whole pipeline on real MNIST, where a copy lies beside the project: long, run by hand."""
 
 from __future__ import annotations
 
@@ -18,21 +18,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("task", "archive", "epochs", "accuracy"),
-    [
-        ("lenet-cifar10", "cifar-10-batches-py.tar.xz", 20, 0.60),
-        ("princeton-mnist", "mnist-raw.tar.xz", 3, 0.985),
-    ],
-)
-def test_the_networks_learn_what_they_should(
-    tmp_path: Path, task: str, archive: str, epochs: int, accuracy: float
-) -> None:
-    with tarfile.open(DATA / archive) as packed:
+def test_a_network_learns_what_it_should(tmp_path: Path) -> None:
+    """No other test trains on real data of a public set."""
+    with tarfile.open(DATA / "mnist-raw.tar.xz") as packed:
         packed.extractall(tmp_path / "data", filter="data")
     config = {
-        "task": task,
-        "epochs": epochs,
+        "task": "princeton-mnist",
+        "epochs": 3,
         "repeats": 1,
         "dataset_root": str(tmp_path / "data"),
         "comparisons": [{"strategy": "cpu", "cpus_per_task": 2}],
@@ -41,4 +33,4 @@ def test_the_networks_learn_what_they_should(
     assert status == 0, printed
     (row,) = rows(tmp_path)
     assert row["equivalent"] == "true"
-    assert float(row["test_accuracy"]) >= accuracy
+    assert float(row["test_accuracy"]) >= 0.985

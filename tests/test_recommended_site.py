@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mini_slurm import MiniSlurm
 from plans import ROOT
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.slurm.batch_script import BatchScript
-from relay.spec.job import Job
 from relay.spec.site import load_site
 from results_tree import Tree
 from slurm_runs import site_file
@@ -22,16 +19,15 @@ DECLARED = {"reservation": "course", "mail_type": ["END", "FAIL"], "mail_user": 
 FLAGS = ["--reservation=course", "--mail-type=END,FAIL", "--mail-user=me@example.org"]
 
 
-@pytest.mark.parametrize(("declared", "expected"), [(DECLARED, FLAGS), ({}, [])])
 def test_the_plan_tells_the_comparison_what_every_job_of_the_site_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: dict, expected: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    site = load_site(str(site_file(tmp_path, **declared)), ROOT)
+    site = load_site(str(site_file(tmp_path, **DECLARED)), ROOT)
     found = plan(load({"repeats": 1, "device": "cpu", "comparisons": [{"strategy": "cpu"}]}), root=ROOT, site=site)
-    assert found.to_json()["answer"]["site_flags"] == expected
+    assert found.to_json()["answer"]["site_flags"] == FLAGS
     extra = found.resources(found.runs[0])["slurm_extra"].split()
-    assert [flag for flag in extra if flag in FLAGS] == expected  # as its own jobs have them
+    assert [flag for flag in extra if flag in FLAGS] == FLAGS  # as its own jobs have them
 
 
 def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
@@ -40,30 +36,3 @@ def test_the_recommended_block_asks_for_them(tree: Tree) -> None:
     assert tree.compare() == 0
     lines = (tree.root / "recommendation.sbatch").read_text().splitlines()
     assert [line for line in lines if "reservation" in line or "mail" in line] == [f"#SBATCH {f}" for f in FLAGS]
-
-
-def test_the_script_loads_the_modules_of_the_site_and_of_the_stack(tmp_path: Path) -> None:
-    environment = {"mode": "wheels", "modules": ["gcc/12", "cuda"], "stack_modules": ["cuda", "my mpi"]}
-    job = Job(memory_mb=100, minutes=1, partition="gpu", environment=environment)
-    script = BatchScript(name="x", job=job, jobs=1, command=["true"], folder=tmp_path, output=tmp_path / "log")
-    assert "module load gcc/12 cuda 'my mpi'" in script.render().splitlines()
-
-
-@pytest.mark.slow
-@pytest.mark.slurm
-def test_slurm_takes_them(cluster: MiniSlurm, tmp_path: Path) -> None:
-    cluster.run(
-        *("scontrol", "create", "reservation", "reservationname=course", "starttime=now", "duration=10"),
-        *("users=root", "nodes=c1"),
-    )
-    try:
-        script = BatchScript(
-            name="x", job=Job(memory_mb=100, minutes=1, partition="cpu"), jobs=1, command=["true"], folder=tmp_path,
-            output=tmp_path / "log", site_flags=FLAGS,
-        )  # fmt: skip
-        (tmp_path / "job.sbatch").write_text(script.render())
-        told = cluster.ended(cluster.run("sbatch", "--parsable", tmp_path / "job.sbatch").stdout.strip())
-        assert (told["JobState"], told["Reservation"], told["NodeList"]) == ("COMPLETED", "course", "c1")
-        assert (told["MailUser"], told["MailType"]) == ("me@example.org", "END,FAIL")
-    finally:
-        cluster.run("scontrol", "delete", "reservationname=course")

@@ -11,7 +11,6 @@ import pytest
 from local_driver import LocalDriver
 from relay.base.files import write_json
 from relay.driver.refused import Refused, conclusion, refusal
-from results_tree import REFUSED, Tree
 
 pytest_plugins = ["results_tree"]
 
@@ -52,13 +51,6 @@ def test_each_refusal_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture
     os.utime(path, (1, 1))
     refused.tell()
     assert "made anew" in capsys.readouterr().err
-
-
-def test_what_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
-    path = verdict(tmp_path, "ddp-1", equivalent=False, problems=[])
-    assert "the equivalence gate failed" in refusal(path)
-    path.write_text('{"equivalent": fal')
-    assert refusal(path) == ""
 
 
 def test_a_call_is_usable_where_one_run_is(tmp_path: Path) -> None:
@@ -109,17 +101,5 @@ def test_the_driver_tells_it(tmp_path: Path) -> None:
         assert any("Training wrong" in line for line in lines[refused:]), "at once, before the run is trained"
         last = "error: no run of this call can be used: 1 struck out; the report, or the lines above, say why"
         assert last == lines[-1]
-        status, printed = driver.call("wrong")
-        assert status == 1
-        assert last == printed.splitlines()[-1], "also without a job to do"
-        assert "NOT equivalent" not in printed
     finally:
         driver.end()
-
-
-def test_an_error_stands_once_in_the_report(tree: Tree) -> None:
-    problem = "it cannot run this training: RuntimeError: no such wrapper"
-    ids = tree.setting("ddp", [1.0, 2.0], devices_per_node=2, verdict=REFUSED | {"parts": [], "problems": [problem]})
-    for identity in ids:
-        tree.fail(identity, "RuntimeError: no such wrapper")
-    assert tree.row("ddp", partial=True)["reason"] == f"{problem}; all 2 repeats: failed likewise"

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
 from relay.spec.schedules import SCHEDULES
 from relay.task.bound import BoundTask
-from rendezvous import Batch, Operation, stuck, written_down
+from rendezvous import stuck, written_down
 from short_tasks import task
 
 Case = tuple[str, int, dict[str, Any]]  # strategy, samples of a replica, options
@@ -61,11 +60,9 @@ def _train(ranks: Ranks, folder: Path, cases: list[Case]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "processes",
-    [pytest.param(count, marks=pytest.mark.slow if count == 3 else pytest.mark.long) for count in range(2, 9)],
-)
+@pytest.mark.parametrize("processes", [3, 4])
 def test_what_stages_send_is_received_in_the_same_kind_of_batch(processes: int, tmp_path: Path) -> None:
+    """No other test shows that a schedule does not hang on NCCL."""
     cases = cases_for(processes)
     spawned(_train, processes, tmp_path, cases)
     by_rank = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(processes)]
@@ -74,66 +71,3 @@ def test_what_stages_send_is_received_in_the_same_kind_of_batch(processes: int, 
         if case[2].get("schedule") == "1f1b":  # the others send everything alone, but for old versions of torch
             assert any(batch.together for log in logs for batch in log), case
         assert stuck(logs) is None, case
-
-
-PAIR, THREE = (0, 1), (0, 1, 2)
-
-
-def sends(peer: int, *, size: int = 1) -> Operation:
-    """A tensor for the peer."""
-    return Operation(True, peer, (size,), torch.float32)
-
-
-def receives(peer: int, *, size: int = 1) -> Operation:
-    """A tensor of the peer's."""
-    return Operation(False, peer, (size,), torch.float32)
-
-
-def alone(operation: Operation, group: tuple[int, ...] = PAIR) -> Batch:
-    """A send or a receive by itself."""
-    return Batch(group, together=False, operations=[operation])
-
-
-def together(*operations: Operation, group: tuple[int, ...] = PAIR) -> Batch:
-    """A batch of several."""
-    return Batch(group, together=True, operations=list(operations))
-
-
-RIGHT = {
-    "one after the other": ([alone(sends(1)), alone(receives(1))], [alone(receives(0)), alone(sends(0))]),
-    "both at once": ([together(sends(1), receives(1))], [together(sends(0), receives(0))]),
-    "a chain": (
-        [alone(sends(1), THREE)],
-        [alone(receives(0), THREE), alone(sends(2), THREE)],
-        [alone(receives(1), THREE)],
-    ),
-}
-HANGS = {
-    "both send first": ([alone(sends(1)), alone(receives(1))], [alone(sends(0)), alone(receives(0))]),
-    "a batch meets one alone": ([together(sends(1), receives(1))], [alone(receives(0)), alone(sends(0))]),
-    "another shape": ([alone(sends(1, size=2))], [alone(receives(0))]),
-    "another order": (
-        [together(sends(1), sends(1, size=2))],
-        [together(receives(0, size=2), receives(0))],
-    ),
-    "nobody receives": ([alone(sends(1))], []),
-    "a rank is missing where the group's communicator is made": (
-        [together(sends(1), receives(1), group=THREE)],
-        [together(sends(0), receives(0), group=THREE)],
-        [],
-    ),
-    "three wait for each other": tuple(
-        [alone(sends((rank + 1) % 3), THREE), alone(receives((rank - 1) % 3), THREE)] for rank in range(3)
-    ),
-}
-
-
-@pytest.mark.parametrize("logs", RIGHT.values(), ids=RIGHT)
-def test_what_gets_through_is_seen_to(logs: tuple[list[Batch], ...]) -> None:
-    assert stuck(logs) is None
-
-
-@pytest.mark.parametrize("logs", HANGS.values(), ids=HANGS)
-def test_what_would_hang_is_named(logs: tuple[list[Batch], ...]) -> None:
-    """gloo buffers small tensors, so that most of these pass there."""
-    assert str(stuck(logs)).startswith("rank 0: Batch(")

@@ -10,21 +10,14 @@ import pytest
 import yaml
 
 import drive
-from planned_preflights import recorded
-from relay.base.errors import UserError
-from relay.planning import costs, shapes
+from relay.planning import shapes
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.preflight import checks_grant
-from relay.preflight.findings import Facts
 from relay.slurm import allocation
 from relay.spec.job import Job
 from relay.spec.site import load_site
-from relay.spec.user_limits import all_counters, beside_driver
-from site_clusters import filled_in
-
-ROOT = Path(__file__).resolve().parents[1]
+from relay.spec.user_limits import all_counters
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
@@ -74,27 +67,6 @@ def test_no_memory_is_asked_for_where_the_partition_refuses_it(planned: Planned)
     assert [flag for flag in flags_of(planned(DDP)) if flag.startswith("--mem")]
 
 
-def test_memory_that_is_not_asked_for_is_not_compared(planned: Planned) -> None:
-    job = only_job(planned(DDP, site={"partitions": [GPU_NODES | {"asks_memory": False}]}))
-    granted = {"JobId": "7", "NumNodes": "1", "NumTasks": "2", "CPUs/Task": "12", "TresPerNode": "gres:gpu:a100:2"}
-    allocation.check(job, granted | {"MinMemoryNode": "100M", "AllocTRES": "cpu=24,mem=100M,node=1"})
-    told = recorded()
-    for rank in told["ranks"]:
-        rank["slurm"]["SLURM_MEM_PER_NODE"], rank["memory_limit_mb"] = "100", 100
-    assert not checks_grant.grant(Facts(told)).ok
-    assert not checks_grant.memory(Facts(told)).ok
-    told["job"]["memory_mb"] = None
-    assert checks_grant.grant(Facts(told)).ok
-    assert checks_grant.memory(Facts(told)) is None
-
-
-def test_memory_of_the_config_that_cannot_be_asked_for_is_warned_of(planned: Planned) -> None:
-    refusing = {"partitions": [CPU_NODES | {"asks_memory": False}]}
-    (warning,) = planned(CPU, site=refusing, memory_mb_per_node=5000, device="cpu").warnings
-    assert "memory_mb_per_node 5000 is not asked for there" in warning
-    assert not planned(CPU, memory_mb_per_node=5000, device="cpu").warnings
-
-
 # GPUs
 
 
@@ -109,14 +81,6 @@ def test_gpus_are_asked_for_as_the_cluster_wants(planned: Planned) -> None:
     assert "--gpus-per-node=a100:2" in allocation.srun(only_job(other), 2, 12)
 
 
-def test_gpus_of_any_kind_and_none_by_gres(planned: Planned) -> None:
-    anything = {"gpu_request": "gres", "partitions": [CPU_NODES, GPU_NODES | {"gpu_name": None}]}
-    assert only_job(planned(DDP, site=anything)).job_gpus == "--gres=gpu:2"
-    without = planned(CPU, site=anything, device="cpu")
-    assert (only_job(without).job_gpus, only_job(without).step_gpus) == (None, None)
-    assert not {"gres", "tasks_per_gpu"} & set(without.resources(without.runs[0]))
-
-
 # Limits of a user
 
 
@@ -128,18 +92,6 @@ def test_a_job_that_alone_exceeds_a_limit_is_skipped_with_the_numbers(planned: P
     assert reason.endswith("no partition fits: partition gpus: 4 GPUs of a user's 2, 48 CPUs of a user's 32")
     (skipped,) = planned(DDP | {"nodes": 4, "devices_per_node": 1}, device="cpu", site=limited).skipped
     assert skipped.reasons[0].endswith("partition cpus: 4 nodes of a user's 2")
-
-
-def test_a_limit_that_is_not_confirmed_is_a_warning(planned: Planned) -> None:
-    said = {"gpus": 2, "cpus": 32, "confirmed": False}
-    limited = {"partitions": [CPU_NODES, GPU_NODES | {"limits": said}]}
-    found = planned(DDP | {"devices_per_node": [2, 4]}, site=limited)
-    assert {run.shape.devices for run in found.runs} == {2, 4}
-    (warning,) = [line for line in found.warnings if "of a user's" in line]
-    assert "takes 4 GPUs of a user's 2, 48 CPUs of a user's 32 in partition gpus" in warning
-    assert "or set confirmed: true to have such jobs skipped" in warning
-    assert found.site
-    assert not all_counters(found.site)  # Slurm holds back what it does not allow
 
 
 def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Planned) -> None:
@@ -158,66 +110,15 @@ def test_every_job_counts_towards_the_limits_of_site_and_partition(planned: Plan
     assert most == {"user_jobs": 9, "user_cpus": 99, "user_1_gpus": 8}
 
 
-def test_entries_of_one_partition_share_its_limits(planned: Planned) -> None:
-    small, large = ({"gpus_per_node": gpus, "limits": {"gpus": 2}} for gpus in (1, 4))
-    found = planned(DDP, {"strategy": "single_gpu"}, site={"partitions": [GPU_NODES | small, GPU_NODES | large]})
-    assert found.site
-    assert set(all_counters(found.site)) == {"user_0_gpus"}
-    assert sorted(found.resources(run)["user_0_gpus"] for run in found.runs) == [1, 2]
-
-
-def test_a_plan_that_cannot_run_at_once_is_warned_of(planned: Planned) -> None:
-    site = {"partitions": [CPU_NODES, GPU_NODES | {"limits": {"gpus": 4}}], "limits": {"jobs": 50}}
-    (warning,) = planned(DDP, site=site, repeats=3).warnings
-    assert warning.startswith("3 runs at once would take 6 GPUs in partition gpus, of which a user may have 4 at once")
-    assert not planned(DDP, site=site, repeats=2).warnings
-
-
-def test_a_driver_that_is_a_job_leaves_the_others_less(planned: Planned) -> None:
-    limits = {"jobs": 5, "nodes": 2, "gpus": 4, "cpus": 3}
-    found = planned(CPU, site={"partitions": [CPU_NODES | {"limits": limits}, GPU_NODES], "limits": limits})
-    assert found.site
-    left = beside_driver(found.site)
-    assert (left.limits.known, left.partitions[0].limits.known) == ({"jobs": 4, "nodes": 1, "gpus": 4, "cpus": 2},) * 2
-    assert left.partition_for("cpu", 0, 1, 60, cpus_per_node=3)[0] is None
-    assert left.partitions[1] == found.site.partitions[1]
-    assert left.file == found.site.file
-
-
 # Whole nodes
 
 
-def test_whole_nodes_count_and_cost_in_full(planned: Planned) -> None:
-    whole = {"partitions": [CPU_NODES | {"whole_nodes": True}], "limits": {"cpus": 100}}
-    found = planned(CPU, site=whole, device="cpu", runtime_minutes=60)
-    assert found.resources(found.runs[0])["user_cpus"] == 64
-    hours = 4 * 64 + 64 * 10 / 60  # run, gate, reference and spot check; the preflight's ten minutes
-    assert costs.planned(found).cpu_hours == pytest.approx(hours)
-    (warning,) = found.warnings
-    assert "uses 1 of the 64 CPUs of each node, and partition cpus gives and charges whole nodes" in warning
-    assert not planned(CPU | {"cpus_per_task": 64}, site=whole, device="cpu").warnings
-
-
-@pytest.mark.parametrize("option", ["--gpus-per-node=", "--gres=gpu:"])
-def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned, option: str) -> None:
-    request = "gres" if "gres" in option else "gpus-per-node"
-    found = planned(DDP, site={"partitions": [GPU_NODES | {"whole_nodes": True}], "gpu_request": request})
-    assert f"{option}a100:4" in flags_of(found)
-    assert f"{option}a100:2" in allocation.srun(only_job(found), 2, 12)
+def test_a_job_takes_all_gpus_of_a_whole_node_and_its_steps_those_that_they_use(planned: Planned) -> None:
+    found = planned(DDP, site={"partitions": [GPU_NODES | {"whole_nodes": True}], "gpu_request": "gres"})
+    assert "--gres=gpu:a100:4" in flags_of(found)
+    assert "--gres=gpu:a100:2" in allocation.srun(only_job(found), 2, 12)
     (warning,) = found.warnings
     assert "uses 2 of the 4 GPUs and 24 of the 48 CPUs of each node" in warning
-
-
-def test_a_driver_that_would_take_a_whole_node_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))  # no sbatch there
-    for name, warned in (("zurada", True), ("narval", False)):
-        site = filled_in(load_site(name, ROOT))
-        with pytest.raises(UserError, match="sbatch"):
-            drive.as_job([], site, 60)
-        assert ("and partition cpu384g gives whole nodes" in capsys.readouterr().out) is warned
 
 
 # Short jobs
@@ -228,35 +129,3 @@ def test_a_driver_that_is_a_job_keeps_its_cluster_and_none_of_its_request(monkey
         monkeypatch.setenv(name, "its")
     kept = {name for name in drive.outside_of_slurm() if name.startswith(("SLURM_", "SBATCH_"))}
     assert kept == {"SLURM_CONF", "SLURM_CLUSTERS"}
-
-
-def test_jobs_shorter_than_the_cluster_wants_are_warned_of(planned: Planned, tmp_path: Path) -> None:
-    site = {"min_minutes": 60}
-    assert planned(CPU, site=site, runtime_minutes=59).warnings == [
-        f"runtime_minutes: 59 is under the 60 that {tmp_path}/somewhere.yaml names as the shortest useful job "
-        "(min_minutes); raise it"
-    ]
-    assert not planned(CPU, site=site, runtime_minutes=60).warnings
-    (warning,) = planned(CPU, site=site, segment={"minutes": 30}, runtime_minutes=90).warnings
-    assert "has jobs of about 30 minutes" in warning
-
-
-def test_a_measured_speed_tells_how_long_jobs_are(planned: Planned, tmp_path: Path) -> None:
-    site, config = {"min_minutes": 60}, {"epochs": 20, "segment": {"steps": 100}}
-    (setting,) = planned(CPU, site=site, **config).settings
-    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 12}}')
-    (warning,) = planned(CPU, site=site, **config).warnings
-    assert "has jobs of about 21 minutes" in warning  # one of them is the start
-    (tmp_path / "speeds.json").write_text(f'{{"{setting.id}": 60}}')
-    assert not planned(CPU, site=site, **config).warnings
-
-
-def test_preflights_keep_to_the_times_that_are_allowed(planned: Planned) -> None:
-    """At least the site's `min_minutes`, at most the `max_minutes` of the partition that the runs go to."""
-    for least, most, minutes in ((None, 60, 10), (5, 60, 10), (15, 60, 15), (None, 1, 1), (2, 5, 5)):
-        site = {"min_minutes": least, "partitions": [CPU_NODES | {"max_minutes": most}]}
-        found = planned(CPU, site=site, runtime_minutes=most)
-        (look,) = found.preflights.values()
-        job = found.job(look)
-        assert job
-        assert job.minutes == minutes

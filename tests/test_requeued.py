@@ -6,7 +6,6 @@ The driver sees none of its ends, so that the job itself counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from relay.training import job
 from relay.training.job import Places
 
 pytest_plugins = ["chain_runs"]
-
-Start = Callable[[], int]
 
 
 @pytest.fixture
@@ -68,20 +65,18 @@ def test_with_progress_it_goes_on_without_a_count(
     chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    for number in range(1, 11):
+    for number in range(1, 7):
         assert run(chain, number - 1) == 75
         if number % 2:  # each second attempt comes further
             reached(chain, number)
-    assert started == list(range(1, 11))
+    assert started == list(range(1, 7))
 
 
 @pytest.mark.slow
 def test_another_job_begins_its_own_count(chain: Chain, started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver has counted those before, and a user's new call may try again, also within one allocation."""
-    for name in ("17", "18", "19"):
+    for name in ("17", "18"):
         monkeypatch.setenv("SLURM_JOB_ID", name)
         assert [run(chain, restarts) for restarts in range(2)] == [75, 75]
     assert [run(chain) for _ in range(3)] == [75] * 3
-    monkeypatch.delenv("SLURM_JOB_ID")
-    assert [run(chain) for _ in range(3)] == [75] * 3
-    assert started == list(range(1, 13))
+    assert started == list(range(1, 8))

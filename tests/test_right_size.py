@@ -13,7 +13,6 @@ from relay.planning import plan as plan_module
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
-from relay.planning.right_size import Requests
 from relay.planning.table import render
 from relay.spec.job import Job
 from relay.spec.run import Run
@@ -60,12 +59,6 @@ def declared(results: Path, run: Run) -> int | None:
     return job.memory_mb
 
 
-def test_without_a_measurement_jobs_ask_for_what_is_declared(results: Path) -> None:
-    found = made(results)
-    assert asked(found, found.runs[0]) == (1800, 60)
-    assert "by measurement" not in render(found)
-
-
 def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     """30 + 440 × 2 + 5 + 8 s are 923 s, a quarter more and 60 s: 21 minutes."""
     before = made(results)
@@ -80,22 +73,6 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
         in printed
     )
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
-
-
-def test_proofs_ask_for_what_is_declared(results: Path) -> None:
-    before = made(results)
-    finish(results, before, before.runs[0])
-    found = made(results)
-    for specification in (*found.gates.values(), *found.references.values(), *found.preflights.values()):
-        assert found.job(specification) == found.declared(specification)
-
-
-def test_the_time_limit_is_never_more_than_declared_and_all_can_be_switched_off(results: Path) -> None:
-    before = made(results)
-    finish(results, before, before.runs[0], seconds=20.0)
-    found = made(results, memory_mb_per_node=700)
-    assert asked(found, found.runs[1]) == (NEEDED_MB, 60)  # the measured job had 1,800, and needed more than 700
-    assert asked(made(results, right_size=False), found.runs[1]) == (1800, 60)
 
 
 def test_the_drivers_jobs_come_to_the_same_and_a_finished_run_keeps_what_it_asked_for(results: Path) -> None:
@@ -137,20 +114,3 @@ def test_a_job_asks_for_no_more_than_a_node_has(results: Path, monkeypatch: pyte
     assert found.more_memory(found.runs[0], 1800) == 3000
     assert found.more_memory(found.runs[0], 3000) == 3000
     assert found.more_memory(found.runs[0], 0) is None  # of a partition that gives memory by itself
-
-
-def test_a_preflights_text_does_not_change_with_more_memory(results: Path) -> None:
-    """It is a parameter of its rule: another one would be a reason to run it again."""
-    found = made(results)
-    (look,) = found.preflights.values()
-    before = found.job(look)
-    assert found.more_memory(look, 1800) == 3600
-    assert found.job(look) == before
-    assert found.resources(look)["mem_mb"] == 3600
-
-
-def test_a_damaged_note_counts_as_none(results: Path) -> None:
-    results.mkdir()
-    for text in ("{", "[]", '{"measured": {"x": {"minutes": 1}}, "raised": {}}', '{"measured": {}}'):
-        (results / "requests.json").write_text(text)
-        assert Requests.read(results) == Requests()

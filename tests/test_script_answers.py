@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -17,9 +16,6 @@ from relay.comparison.inputs import Record
 from relay.comparison.own_script import own_script
 from relay.comparison.request import Request, memory
 from relay.comparison.script_losses import differing
-from relay.planning import one_alone
-from relay.planning.chains import forecasts
-from relay.run_folder.places import Places
 from relay.spec.run import Run
 
 ASKED = Request(
@@ -57,7 +53,7 @@ def test_the_line_that_starts_a_script_has_its_launcher_and_its_values() -> None
     assert printed(run) == ["<--standalone><--nproc-per-node><2><train.py><1>"]
 
 
-@pytest.mark.parametrize("value", ["a b", "'", '"', "$HOME", "`id`", "$(id)", "\\", "{x}", "a;b", "*", "!x", "ä"])
+@pytest.mark.parametrize("value", ["a b*", "'", "$(id)", "\\", "{x}"])
 def test_nothing_of_a_value_is_read_by_the_shell(value: str) -> None:
     run = run_of("python train.py --name={name} {address}:{port}:{name}", options={"name": value})
     assert printed(run) == [f"<train.py><--name={value}><node1:29500:{value}>"]
@@ -96,48 +92,3 @@ def test_memory_is_asked_for_all_that_a_script_starts() -> None:
     assert asked is not None
     assert asked > 20 * 1024
     assert "all that the command starts" in why
-
-
-def test_one_training_alone_is_of_one_setting() -> None:
-    asked = {"command": "python train.py", "cpus_per_task": [1, 2]}
-    assert one_alone.refusals(planned({"command": "python train.py"}), ["chain"]) == []
-    assert "trains one setting alone, and the config has 2 settings" in one_alone.refusals(planned(asked), ["chain"])[0]
-    assert one_alone.refusals(planned(asked), ["all"]) == []
-
-
-def ended(run: Run, script: str) -> None:
-    """The files of a run that trained 100 steps in two jobs."""
-    Path("train.py").write_text(script)
-    places = Places(Path("results"), run.id)
-    run.write(places.run / "run.json")
-    records = places.work / "records"
-    records.mkdir(parents=True)
-    attempts = []
-    for number in (1, 2):
-        started = 1000.0 * number
-        first, last = 50 * (number - 1), 50 * number
-        lines: list[dict[str, Any]] = [{"time": started + 1, "run": run.id, "start": 0, "ranks": [{}]}]
-        lines.append({"time": started + 60, "blocks": [[first + 1, last, 49.0, 0, 49]], "step": last})
-        lines.append({"time": started + 60, "end": last, "done": number == 2, "first_at": started + 11})
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (records / f"attempt-{number:04}.jsonl").write_text(text)
-        attempts.append({"number": number, "started": started, "ended": started + 62})
-    chain = {"generation": "g", "code": "c", "strategy_source": "s", "attempts": attempts}
-    (places.work / "chain.json").write_text(json.dumps(chain))
-    summary = {"status": "done", "steps_reached": 100, "allocated_seconds": 124.0, "jobs": []}
-    (places.run / "summary.json").write_text(json.dumps(summary))
-
-
-@pytest.mark.parametrize("chained", [True, False])
-def test_the_plan_tells_what_time_limits_mean_for_a_script(chained: bool) -> None:
-    script = "from relay.chain import resume\n" if chained else "from relay.chain import step\n"
-    Path("train.py").write_text(script)
-    keys: dict[str, Any] = {"device": "cpu", "time_limits": [1, 2, 10], "speeds": Path("results/speeds.json")}
-    plan = planned({"command": "python train.py"}, **keys)
-    assert [*forecasts(plan)] == [], "nothing is known before it was measured"
-    ended(plan.runs[0], script)
-    (forecast,) = forecasts(planned({"command": "python train.py"}, **keys))
-    assert ("keeps no checkpoints" in forecast.told) == (not chained)
-    jobs = [getattr(each, "jobs", None) for each in forecast.chains]
-    # A step takes a second, a start 11: of 48 seconds in a minute 35 are for steps.
-    assert jobs == ([3, 2, 1] if chained else [None, None, 1])

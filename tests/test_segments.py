@@ -62,7 +62,7 @@ def test_steps_per_job() -> None:
         segments.steps_per_job(1, 70, startup_seconds=50, margin=0)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"cpu-1": "fast"}', '{"cpu-1": 0}', '{"cpu-1": NaN}', '{"cpu-1": null}'])
+@pytest.mark.parametrize("text", ["{", '{"cpu-1": 0}', '{"cpu-1": NaN}'])
 def test_damaged_speeds_are_named(tmp_path: Path, text: str) -> None:
     speeds = tmp_path / "speeds.json"
     speeds.write_text(text)

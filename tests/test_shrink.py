@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT
 from relay.base.errors import UserError
-from relay.planning import planner, shrink
+from relay.planning import shrink
 from relay.planning.config import Config, load
 
 pytest_plugins = ["plans"]
@@ -46,10 +45,6 @@ def test_a_strategy_for_gpus_becomes_the_one_that_stands_for_it() -> None:
     assert config.comparisons[2].options == {}  # model_parallel has none
 
 
-def test_a_strategy_that_is_unknown_is_left_to_the_planner() -> None:
-    assert shrunk({"strategy": "ddpp"}).comparisons[0].strategy == "ddpp"
-
-
 def test_what_a_config_says_for_itself_comes_first() -> None:
     own = {"task": "lenet-synthetic", "epochs": 3, "task_options": {"train_count": 640}}
     config = shrunk({"strategy": "cpu"}, task="lenet-cifar10", epochs=30, task_options={"classes": 5}, shrunk=own)
@@ -63,14 +58,3 @@ def test_a_mistake_in_it_is_one_line_whether_it_is_used_or_not(shrinks: bool) ->
         shrink.applied(load({"shrink": shrinks, "shrunk": {"epochs": "few"}}))
     (line,) = str(caught.value).splitlines()
     assert line.startswith("config: shrunk: epochs: 'few' is not allowed; allowed: a number")
-
-
-@pytest.mark.usefixtures("in_the_project")
-def test_the_plan_says_so() -> None:
-    config = shrunk({"strategy": "cpu"})
-    assert shrink.WARNING in planner.plan(config, gpus=0, cpus=2, root=ROOT).warnings
-
-
-def test_a_warm_up_is_no_longer_than_what_is_left() -> None:
-    config = shrunk({"strategy": "cpu", "learning_rate_warmup_epochs": [0.5, 5, 10]}, epochs=30)
-    assert config.comparisons[0].learning_rate_warmup_epochs == [0.5, 1]

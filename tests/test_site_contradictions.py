@@ -36,21 +36,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "environment.torch_version: '2.5.1' is not allowed with mode: wheels, whose torch is the lock's; leave it out",
     ),
     (
-        {"environment": {"mode": "current", "torch_version": "2.5.1"}},
-        "environment.torch_version: '2.5.1' is not allowed with mode: current, whose torch is that of the driver's "
-        "environment; leave it out",
-    ),
-    (
-        {"environment": {"packages": {"torch": ["torch"]}}},
-        "environment.packages: not allowed with wheels_from: download, which installs the lock's; allowed: "
-        "wheels_from: site",
-    ),
-    (
-        {"environment": FROM_SITE | {"torch_version": 2.5}},
-        "environment.torch_version: 2.5 is not allowed; allowed: non-empty text or null (this is a number: write it in "
-        "quotes)",
-    ),
-    (
         {"nvidia_driver": 550},
         "nvidia_driver: 550 is not allowed; allowed: non-empty text or null (this is a number: write it in quotes)",
     ),
@@ -79,26 +64,6 @@ def test_no_contradiction(tmp_path: Path) -> None:
     site(tmp_path, {"environment": FROM_SITE | {"torch_version": "2.5"}})
 
 
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        ({"stack_modules": {"deepsped": ["cuda"]}}, "stack_modules: 'deepsped' is unknown; did you mean 'deepspeed'? "),
-        ({"environment": {"mode": "conda", "conda": {"pytorch": "x"}}}, "environment.conda: 'pytorch' is unknown; "),
-        ({"environment": FROM_SITE | {"packages": {"zero": ["torch"]}}}, "environment.packages: 'zero' is unknown; "),
-    ],
-)
-def test_a_stack_that_there_is_not_is_told(tmp_path: Path, keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError) as caught:
-        planned(tmp_path, keys)
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{tmp_path}/mine.yaml: {told}")
-    assert "deepspeed, horovod, " in line.partition("allowed: ")[2]
-
-
-def test_modules_of_the_cpp_program_are_no_stacks(tmp_path: Path) -> None:
-    assert planned(tmp_path, {"stack_modules": {"libtorch": ["cmake"]}, "environment": {"mode": "current"}}).runs
-
-
 def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     made = planned(tmp_path, {"environment": {"torch": "cpu"}}, {"strategy": "ddp", "devices_per_node": 2}, CPU)
     (skipped,) = made.skipped
@@ -108,23 +73,6 @@ def test_a_cpu_build_of_torch_is_not_sent_to_gpus(tmp_path: Path) -> None:
     )
     assert [run.strategy.name for run in made.runs] == ["cpu"]
     assert not planned(tmp_path, {}, {"strategy": "ddp", "devices_per_node": 2}).skipped
-
-
-@pytest.mark.parametrize(
-    ("says", "told"),
-    [
-        (None, "does not run as Python (No such file or directory); name the path of one, such as /usr/bin/python3.12"),
-        ("", "does not run as Python (it tells no version); name the path of one, such as /usr/bin/python3.12"),
-        ("3.9", "cpu needs Python 3.11 or newer, has 3.9"),
-    ],
-)
-def test_a_python_that_is_none_or_too_old_is_told_in_the_plan(tmp_path: Path, says: str | None, told: str) -> None:
-    python = tmp_path / "python"
-    if says is not None:
-        python.write_text(f"#!/bin/sh\necho {says}\n")
-        python.chmod(0o755)
-    (skipped,) = planned(tmp_path, {"environment": {"python": str(python)}}).skipped
-    assert told in "; ".join(skipped.reasons)
 
 
 def test_an_image_that_is_not_there_stops_before_anything_is_submitted(tmp_path: Path) -> None:

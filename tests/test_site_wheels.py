@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from plans import CPU, ROOT
-from relay.base.errors import UserError
-from relay.environments import pip
 from relay.environments.locks import lock_of
 from relay.planning import table
 from relay.planning.config import load
@@ -92,47 +90,6 @@ def test_a_recorded_wheel_that_is_gone_is_told_before_anything_is_submitted(offe
     assert "delete this lock to begin again" in line
 
 
-def test_on_another_machine_it_is_planned_and_told(
-    offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    found = planned(tmp_path)
-    assert [run.stack for run in found.runs] == ["torch"]
-    (line,) = found.unready
-    assert line.startswith(
-        f"{tmp_path}/mine.yaml: environment.packages.torch: this machine's pip cannot tell the versions"
-    )
-    assert line.endswith("start Snakemake on the cluster, with its modules")
-
-
-def test_a_further_stack_has_the_same_torch(offered: Path, tmp_path: Path) -> None:
-    write_wheel(offered, "torch", "2.5.9+site")
-    found = planned(tmp_path, "lightning_ddp")
-    (run,) = found.runs_of("lightning_ddp")
-    job = found.job(run)
-    assert job is not None
-    assert list(job.environment["packages"]) == [
-        "filelock===3.1+site",
-        "pytorch-lightning===2.5.2",
-        "torch===2.6.0+site",
-    ]
-
-
-def test_packages_of_ones_own_come_from_the_cluster_too(offered: Path, tmp_path: Path) -> None:
-    write_wheel(offered, "einops", "0.8+site")
-    write_wheel(offered, "torch", "2.5.9+site")
-    found = planned(tmp_path, packages={"torch": ["einops", "torch<2.6"]})
-    assert asked(found)["packages"] == ["einops===0.8+site", "psutil===7.0+site", "torch===2.5.9+site"]
-
-
-def test_a_strategy_for_a_newer_torch_is_skipped(offered: Path, tmp_path: Path) -> None:
-    for wheel in offered.glob("torch-*"):
-        wheel.unlink()
-    write_wheel(offered, "torch", "2.4.1+site")
-    (skipped,) = planned(tmp_path).skipped
-    assert "cpu needs torch 2.5 or newer, has 2.4.1+site" in skipped.reasons
-
-
 @pytest.mark.slow
 def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> None:
     environment = asked(planned(tmp_path))
@@ -141,27 +98,3 @@ def test_the_node_installs_what_is_recorded(offered: Path, tmp_path: Path) -> No
     _, python = prepared(environment, tmp_path / "disk")
     done = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     assert done.stdout.strip() == "2.6.0+site"
-
-
-@pytest.mark.long
-def test_a_node_says_what_is_gone(offered: Path, tmp_path: Path) -> None:
-    environment = asked(planned(tmp_path))
-    (offered / "torch-2.6.0+site-py3-none-any.whl").unlink()
-    (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match=r"torch===2\.6\.0\+site.*recorded in results/locks.*delete the lock") as caught:
-        prepared(environment, tmp_path / "other")
-    assert str(caught.value).count("\n") == 1
-
-
-@pytest.mark.slow
-def test_pip_is_asked_with_the_sites_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On some clusters a module says where pip looks. `module` is a function of the user's shell there."""
-    write_wheel(tmp_path / "of the module", "torch", "2.8.0+site")
-    function = f'() {{ if [ "$1" = load ]; then export PIP_FIND_LINKS="file://{tmp_path}/of%20the%20module"; fi; }}'
-    for name, value in {**only(Path("/nowhere")), "BASH_FUNC_module%%": function}.items():
-        monkeypatch.setenv(name, value)
-    python = sys.executable
-    (taken,) = pip.would_install(["torch"], python=python, modules=["python/3.11"], options=["--no-index"])
-    assert taken.version == "2.8.0+site"
-    with pytest.raises(UserError, match="No matching distribution found for torch"):
-        pip.would_install(["torch"], python=python, options=["--no-index"])

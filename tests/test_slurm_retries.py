@@ -12,52 +12,6 @@ from relay.planning.planner import plan
 from relay.spec.site import load_site
 from slurm_runs import ROOT, site_file, slurm_snakemake
 
-SLOW = '''
-"""Half a second for each step."""
-
-import time
-
-from relay.strategies.base import Requirements, Strategy
-
-
-class Slow(Strategy):
-    requirements = Requirements(processes="one")
-
-    def build(self):
-        self.build_whole()
-
-    def train_step(self, batch):
-        time.sleep(0.5)
-        return super().train_step(batch)
-'''
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_stop_before_the_time_limit_is_a_line_and_no_error(cluster: MiniSlurm, tmp_path: Path) -> None:
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "slow.py").write_text(SLOW)
-    config = {
-        "repeats": 1,
-        "epochs": 4,
-        "runtime_minutes": 1,
-        "gate": {"steps": 20},
-        "probe": {"minutes": 1},
-        "strategy_folders": [str(tmp_path / "strategies")],
-    }
-    config |= {
-        "device": "cpu",
-        "task": "lenet-digits",
-        "comparisons": [{"strategy": "slow"}],
-    }
-    site = site_file(tmp_path)  # 88 steps, in jobs of 60 s
-    status, printed = slurm_snakemake(cluster, tmp_path, config, "slow", "--until", "segment", site=site)
-    assert status == 0, printed
-    assert "of 88 (deadline); goes on with attempt 2\n" in printed
-    for noise in ("FAILED", "Error in rule", "Traceback", "SLURM status"):
-        assert noise not in printed
-
-
 BROKEN = '''
 """Node c1 has a GPU that fails."""
 
@@ -82,6 +36,7 @@ class Broken(Strategy):
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_hardware_that_fails_is_tried_again_on_another_node(cluster: MiniSlurm, tmp_path: Path) -> None:
+    """The only whole run in which a node is left out."""
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "broken.py").write_text(BROKEN)
     config = {

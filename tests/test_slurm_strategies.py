@@ -40,24 +40,20 @@ EACH: list[dict[str, Any]] = [
     *({"strategy": f"zero{stage}", **ACROSS} for stage in ("1", "2", "3", "3_offload_cpu", "3_offload_nvme")),
 ]
 EXPERTS = [{"strategy": "cpu"}, {"strategy": "expert_parallel", **ACROSS}]
-# Ranks of two kinds over two nodes, and one that is skipped. The others differ from these in nothing that Slurm sees.
-FEW = [row for row in EACH if row["strategy"] in ("single_gpu", "pipeline_ddp")]
 ON_GPUS = {"single_gpu", "data_parallel", "model_parallel_in_process"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "config",
-    [
-        pytest.param(SHORT | GPT | {"comparisons": FEW}, id="few", marks=pytest.mark.long),
-        pytest.param(SHORT | GPT | {"comparisons": EACH}, id="dense", marks=pytest.mark.long),
-        pytest.param(SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}, id="experts", marks=pytest.mark.long),
-    ],
+    [SHORT | GPT | {"comparisons": EACH}, SHORT | {"task": "gpt-moe-tiny", "comparisons": EXPERTS}],
+    ids=["dense", "experts"],
 )
 def test_every_strategy_goes_through_gate_and_training(
     cluster: MiniSlurm, tmp_path: Path, config: dict[str, Any]
 ) -> None:
+    """The only whole run of all strategies as Slurm's jobs."""
     site = site_file(tmp_path)
     status, printed = slurm_snakemake(cluster, tmp_path, config, site=site, timeout_seconds=1700)
     assert status == 0, printed

@@ -11,7 +11,7 @@ import pytest
 from chain_runs import Bench, Chain
 from relay.base.files import write_json
 from relay.run_folder.sealed import damage, manifest
-from relay.run_folder.spots import FOLDER, Spot, Spots, states_folder
+from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.spot_checks import SpotChecks
 from spot_checked import kept, states
 
@@ -37,10 +37,8 @@ def asked(chain: Chain, **values: Any) -> Chain:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "values", [{}, {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}], ids=["cpu", "ddp"]
-)
-def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench, values: dict[str, Any]) -> None:
+def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench) -> None:
+    values = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
     chain = bench.chain("run", **SHORT, **values).train(forked=True)
     known = kept(chain)
     assert {spot.kind for spot in known.spots} == {"random step", "end"}
@@ -58,12 +56,6 @@ def test_rolling_checkpoints_never_remove_them(bench: Bench) -> None:
     chain = planned(bench.chain("run", **SHORT), Spot("random step", 2, 4), Spot("end", 10, 12)).train(forked=True)
     assert states(chain.work) == [2, 4, 10, 12]
     assert len(chain.checkpoints()) == 2
-
-
-def test_the_last_state_is_the_jobs_own_last_checkpoint(bench: Bench) -> None:
-    chain = bench.chain("run", **SHORT).train(forked=True)
-    name = f"step-{STEPS}/complete.json"
-    assert (chain.work / name).samefile(states_folder(chain.work) / name)
 
 
 @pytest.mark.slow
@@ -90,20 +82,6 @@ def test_a_killed_run_goes_on_with_the_same_spots(bench: Bench) -> None:
     assert chain.forked(attempt=2).status == 0
     assert kept(chain).spots == [Spot("random step", 5, 7), Spot("end", 10, 12)]
     assert states(chain.work) == [5, 7, 10, 12]
-
-
-@pytest.mark.slow
-def test_a_forced_new_start_draws_anew(bench: Bench) -> None:
-    chain = planned(bench.chain("run", **SHORT), Spot("random step", 1, 2)).train(forked=True)
-    chain.start_anew("second")
-    chain.train(forked=True)
-    assert {spot.kind for spot in kept(chain).spots} == {"random step", "end"}
-    assert states(chain.work) == sorted(kept(chain).states)
-
-
-def test_nothing_is_kept_where_spot_checks_are_switched_off(bench: Bench) -> None:
-    chain = asked(bench.chain("run", **SHORT), random_steps=0, hops=0, end=False).train(forked=True)
-    assert not (chain.work / FOLDER).exists()
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,43 +67,11 @@ def test_another_module_is_another_software_for_that_stack_alone(tmp_path: Path)
     assert names[0]["lightning_ddp"] != names[1]["lightning_ddp"]
 
 
-def test_a_name_that_is_no_module_is_refused(tmp_path: Path) -> None:
-    told = r"mine.yaml: stack_modules.lightning\[0\]: 'cuda; rm' is not allowed; allowed: a module such as python/3"
-    with pytest.raises(UserError, match=told):
-        planned(tmp_path, stack_modules={"lightning": ["cuda; rm"]})
-
-
-@pytest.mark.parametrize("mode", ["modules", "conda"])
-def test_a_process_finds_out_what_is_not_loaded(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"mode": mode, "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
+def test_a_process_finds_out_what_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"mode": "modules", "modules": ["python/3.11"], "stack_modules": ["cuda"], "overlay": None}
     monkeypatch.setenv("LOADEDMODULES", "python/3.11")
     with pytest.raises(UserError, match="modules: 'cuda' is not loaded on node"):
         node.interpreter(asked, Path("/tmp"))
-
-
-def test_the_login_node_builds_with_all_of_them(tmp_path: Path) -> None:
-    site = load_site(str(site_file(tmp_path, environment={"mode": "wheels"})), ROOT)
-    assert login_node.modules_of_build(site, "lightning-0123456789ab") == ["python/3.11", "cuda/12.2", "gcc"]
-    assert login_node.modules_of_build(load_site(str(site_file(tmp_path)), ROOT), "lightning") == []
-    assert login_node.modules_of_build(site, "torch") == []
-    assert login_node.load_command([]) == ""
-
-
-@pytest.mark.slow
-def test_the_rules_load_them(tmp_path: Path) -> None:
-    """What the workflow's own rules hand to the shell, with the jobs' names beside it."""
-    config = {"repeats": 1, "epochs": 1, "gate": {"steps": 20}, "comparisons": [CPU, LIGHTNING]}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "snakemake", "--snakefile", f"{ROOT}/Snakefile", "--dry-run", "--printshellcmds"]
-    command += ["--cores", "1", "--directory", str(tmp_path), "--configfile", str(tmp_path / "config.yaml")]
-    command += ["--config", f"site={site_file(tmp_path, environment={'mode': 'wheels'})}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    printed = done.stdout + done.stderr
-    assert done.returncode == 0, printed
-    load = "set +u; module load cuda/12.2 gcc || true; set -u; "
-    loading = re.findall(rf"Shell command: {re.escape(load)}(?:exec env \S+ \S+ \S*/(\w+\.py)|printf)", printed)
-    assert sorted(loading) == ["", "gate.py", "spot_check.py", "train.py"]  # printf: the preflight
-    assert "module load python/3.11 cuda/12.2 gcc || true; set -u; env TORCH_RELAY_JOB_LOG" in printed  # the build
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,6 @@ from typing import Any
 import pytest
 
 from relay.base import lock
-from relay.base.clock import clock, duration
-from relay.driver import claim
 from relay.run_folder import attempts, chain
 from relay.slurm.commands import QueuedJob
 from relay.spec.looked import Looked
@@ -82,24 +79,6 @@ def test_a_run_whose_last_job_has_ended_is_trained(folder: Folder) -> None:
     assert (found.state, found.step, found.jobs_done, found.seconds_left) == ("trained", 300, 3, None)
 
 
-def test_a_driver_on_another_version_is_told(folder: Folder) -> None:
-    (folder.results / "here").mkdir(parents=True)
-    driver = claim.claim(folder.results / "here")
-    who = claim.working(folder.results / "here")
-    assert who.startswith(f"pid {os.getpid()} on ")
-    folder.write("code/planned.json", {"run cpu-1": {}, "gate cpu-3": {}})
-    (same,), (other,) = (page.driver(who, [a_run(n)], folder.results) for n in (1, 2))
-    assert same == f"driver: {who} works on these results"
-    assert other == f"{same}, on an earlier version of this plan: 1 other runs"
-    driver.release()
-    assert [*page.driver(claim.working(folder.results / "here"), [a_run()], folder.results)] == []
-
-
-def test_a_run_that_nobody_has_begun_is_to_do(folder: Folder) -> None:
-    found = folder.standing(a_run())
-    assert (found.state, found.step, found.jobs_done, found.jobs, found.seconds_left) == ("to do", 0, 0, 3, None)
-
-
 def test_a_run_whose_lock_is_held_is_running_and_its_end_is_reckoned(folder: Folder) -> None:
     run = a_run()
     folder.write(f"runs/{run.id}/step-100.json", {})
@@ -131,20 +110,6 @@ def test_a_resumed_run_counts_what_was_trained_before(folder: Folder) -> None:
     assert "40% of the training is done" in page.whole([found])
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "expected"),
-    [("RUNNING", "None", ("running", "")), ("PENDING", "Priority", ("queued", "Priority"))],
-)
-def test_slurms_queue_says_what_runs_and_what_waits(folder: Folder, state: str, reason: str, expected: Any) -> None:
-    mine, other = a_run(1), a_run(11)
-    job = QueuedJob("7", "relay_1", state, "/here", f"rule_segment_wildcards_{mine.id}_200", reason)
-    without = QueuedJob("8", "something", "RUNNING", "/here", "", "None")
-    queue = queued([job, without])
-    found = folder.standing(mine, queue)
-    assert (found.state, found.why) == expected
-    assert folder.standing(other, queue).state == "to do"
-
-
 def test_a_run_that_failed_says_why(folder: Folder) -> None:
     diverged, broken = a_run(1), a_run(2)
     folder.write(f"runs/{diverged.id}/summary.json", {"status": "failed", "reason": "the loss is not finite"})
@@ -154,30 +119,6 @@ def test_a_run_that_failed_says_why(folder: Folder) -> None:
         ("failed", "the loss is not finite"),
         ("failed", "no such layer"),
     ]
-
-
-@pytest.mark.parametrize("damaged", [[], 7, {"reason": ""}])
-def test_a_damaged_summary_counts_as_none(folder: Folder, damaged: object) -> None:
-    run = a_run()
-    folder.write(f"runs/{run.id}/summary.json", damaged)
-    assert folder.standing(run).state == "to do"
-
-
-@pytest.mark.parametrize("lines", ['{"start": 0}', "{}", '{"start": 0, "time": "x", "blocks": [[0]]}', "\x00\xff"])
-def test_damaged_records_tell_nothing(folder: Folder, lines: str) -> None:
-    run = a_run()
-    path = attempts.attempt_path(folder.results / "checkpoints" / run.id, 1)
-    path.parent.mkdir(parents=True)
-    path.write_text(f'{lines}\n{{"time": 1, "blocks": [[0, 0, 0, 0]]}}\n')
-    found = folder.standing(run)
-    assert (found.state, found.step, found.samples_per_second) == ("to do", 0, None)
-
-
-def test_a_run_that_is_done_is_whole_though_its_records_are_gone(folder: Folder) -> None:
-    run = a_run()
-    folder.write(f"runs/{run.id}/summary.json", {"status": "done", "reason": ""})
-    found = folder.standing(run)
-    assert (found.state, found.step, found.steps, found.seconds_left) == ("done", 300, 300, None)
 
 
 def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) -> None:
@@ -206,24 +147,3 @@ def test_the_page_has_what_runs_first_then_proofs_and_the_whole(folder: Folder) 
         "runs: 1 running, 1 queued, 1 done; 56% of the training is done",
         "queue: 2 jobs",
     ]
-
-
-def test_jobs_that_are_not_planned_yet_are_no_number(folder: Folder) -> None:
-    found = standing(a_run(), "cpu", None, folder.results, None)
-    assert found.jobs is None
-    assert "–" in page.render([found], {}, folder.results, news="", width=100).splitlines()[1]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (100_800, "1 d 04 h")],
-)
-def test_lengths_of_time_have_two_units(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
-
-
-def test_a_time_tomorrow_has_its_date() -> None:
-    now = time.time()
-    assert len(clock(now + 60)) == len("17:05")
-    assert clock(now - 2 * 86_400).startswith(time.strftime("%a %d %b", time.localtime(now - 2 * 86_400)))
-    assert clock(now + 2 * 86_400).startswith(time.strftime("%a %d %b", time.localtime(now + 2 * 86_400)))

@@ -13,10 +13,6 @@ from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, still
 N = 6
 
 
-def encoder() -> nn.Module:
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True), 2)
-
-
 class Functional(nn.Module):
     """Dropout and BatchNorm as functions."""
 
@@ -32,16 +28,13 @@ class Functional(nn.Module):
 
 
 MODELS = {
-    "a model of layers": (lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), (N, 8), [DROPOUT_OFF]),
     "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (N, 5, 8), [DROPOUT_OFF]),
-    "BatchNorm1d": (lambda: nn.BatchNorm1d(8), (N, 8), [NORMS_FROZEN]),
     "BatchNorm3d": (lambda: nn.BatchNorm3d(2), (N, 2, 3, 3, 3), [NORMS_FROZEN]),
     "BatchNorm without statistics": (
         lambda: nn.BatchNorm2d(2, track_running_stats=False),
         (N, 2, 3, 3),
         [NORMS_FROZEN],
     ),
-    "SyncBatchNorm": (lambda: nn.SyncBatchNorm(2), (N, 2, 3, 3), [NORMS_FROZEN]),
     "neither": (lambda: nn.Linear(8, 8), (N, 8), []),
 }
 
@@ -124,7 +117,6 @@ LOSSES = {
         True,
     ),
     "dice of the batch": (dice, False),
-    "a sum": (lambda outputs, batch: F.mse_loss(outputs, batch[1], reduction="sum"), False),
     "contrastive": (lambda o, b: F.cross_entropy(o @ b[1].T, torch.arange(len(o))), False),
 }
 

@@ -20,7 +20,7 @@ from relay import strategies
 from relay.base.errors import UserError
 from relay.process.ranks import Ranks
 from relay.spec import requirements
-from relay.spec.requirements import BUILT_IN, DIVISIBLE, Requirements
+from relay.spec.requirements import DIVISIBLE
 from relay.strategies._scaler import LossScaler
 from relay.strategies.base import Strategy
 from relay.task.batches import Batch
@@ -37,7 +37,6 @@ BATCH = 16
 OPTIMIZERS = {
     "sgd": partial(torch.optim.SGD, lr=0.01, momentum=0.9, weight_decay=0.01),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
-    "adadelta": partial(torch.optim.Adadelta, lr=0.01),
 }
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -54,62 +53,13 @@ def further_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # What the planner reads
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_both_readings_of_the_requirements_agree(name: str, further_folders: Path) -> None:
+def test_both_readings_of_the_requirements_agree(further_folders: Path) -> None:
     """The planner reads the file's text, the gate and the trainer the imported class."""
-    read = requirements.read(FILES[name])
-    assert read == strategies.load(name).requirements
-    assert set(read.divides) <= set(DIVISIBLE)
-    assert read.twin is None or read.twin in FILES
-
-
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_a_file_has_one_strategy(name: str, further_folders: Path) -> None:
-    module = __import__(f"relay.strategies.{name}", fromlist=[name])
-    own = [m for m in vars(module).values() if isinstance(m, type) and m.__module__ == module.__name__]
-    stating = [m for m in own if issubclass(m, Strategy) and "requirements" in vars(m)]
-    assert len(stating) == 1
-    assert strategies.load(name) is stating[0]
-    assert stating[0].__doc__
-    assert module.__doc__
-
-
-def test_the_folder_is_the_registry() -> None:
-    assert {"cpu", "single_gpu", "ddp"} <= set(requirements.find())
-    assert "base" not in requirements.find()
-    assert not any(name.startswith("_") for name in FILES)
-    assert FILES["wrong_sum"] == FOLDER / "wrong_sum.py"
-
-
-def test_a_folder_that_is_none_and_a_name_that_is_taken_are_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^strategy_folders: '.*/nowhere' is not a folder$"):
-        requirements.find([tmp_path / "nowhere"])
-    (tmp_path / "ddp.py").write_text("")
-    with pytest.raises(UserError, match=rf"^strategy_folders: '{tmp_path}/ddp.py' has the name of {BUILT_IN}/ddp.py"):
-        requirements.find([tmp_path])
-
-
-def test_what_is_not_said_has_the_contracts_defaults(tmp_path: Path) -> None:
-    assert requirements.read(_file(tmp_path, "class A:\n    requirements = Requirements()\n")) == Requirements()
-    said = "class A:\n    requirements = Requirements(divides=('samples',), options={'hook': 'none', 'mb': 25.0})\n"
-    read = requirements.read(_file(tmp_path, said))
-    assert read == Requirements(divides=("samples",), options={"hook": "none", "mb": 25.0})
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "",
-        "class A:\n    pass\n",
-        "requirements = Requirements()\nclass A:\n    pass\n",
-        "class A:\n    def requirements(self):\n        return Requirements()\n",
-    ],
-)
-def test_a_file_without_requirements_is_refused(source: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, source)
-    with pytest.raises(UserError) as refused:
-        requirements.read(path)
-    assert str(refused.value) == f"{path}: no literal `requirements = Requirements(...)` in the strategy's class"
+    for name, file in FILES.items():
+        read = requirements.read(file)
+        assert read == strategies.load(name).requirements, name
+        assert set(read.divides) <= set(DIVISIBLE), name
+        assert read.twin is None or read.twin in FILES, name
 
 
 @pytest.mark.parametrize(
@@ -119,20 +69,11 @@ def test_a_file_without_requirements_is_refused(source: str, tmp_path: Path) -> 
             "least_device=2",
             "requirements: 'least_device' is unknown; did you mean 'least_devices'? allowed: backends, choices, ",
         ),
-        ("least_devices=0", "requirements.least_devices: 0 is not allowed; allowed: a whole number of at least 1"),
-        ("least_devices='2'", "requirements.least_devices: '2' is not allowed; allowed: a whole number"),
         (
             "devices=('cuda')",
             "requirements.devices: 'cuda' is not allowed; allowed: a tuple, each of them cpu, cuda",
         ),
-        ("devices=('cuda', 'tpu')", "requirements.devices.1: 'tpu' is not allowed; allowed: cpu, cuda"),
-        (
-            "divides=('sample',)",
-            "requirements.divides.0: 'sample' is not allowed; did you mean 'samples'? allowed: samples, parameters, ",
-        ),
-        ("node_needs={'cpu': ('mp',)}", "requirements.node_needs.cpu.0: 'mp' is not allowed; did you mean 'mps'? "),
         ("part_of={'a': ('b',)}", "requirements.part_of.a: ('b',) is not allowed; allowed: a tuple of 2"),
-        ("lossy={'a': {1: 'x'}}", "requirements.lossy.a.1: 'x' is not allowed; allowed: a number"),
         ("divisors=('replicas',)", "requirements speak of options ['replicas'], which `options` lacks"),
     ],
 )
@@ -142,12 +83,6 @@ def test_a_wrong_member_is_one_line(members: str, line: str, tmp_path: Path) -> 
         requirements.read(path)
     (found,) = str(refused.value).splitlines()
     assert found.startswith(f"{path}: {line}")
-
-
-def test_what_is_no_python_is_named_with_its_line(tmp_path: Path) -> None:
-    path = _file(tmp_path, "import torch\n\nclass A\n    pass\n")
-    with pytest.raises(UserError, match=rf"^{path}:3: no valid Python: "):
-        requirements.read(path)
 
 
 def _file(folder: Path, source: str) -> Path:
@@ -170,12 +105,6 @@ def test_a_strategy_may_extend_another(further_folders: Path) -> None:
     loaded = strategies.load("extending")
     assert loaded.__name__ == "Extending"
     assert loaded.requirements == requirements.read(further_folders / "extending.py")
-
-
-def test_a_file_without_a_strategy_is_named(further_folders: Path) -> None:
-    (further_folders / "bare.py").write_text("from relay.strategies.base import Requirements, Strategy\n")
-    with pytest.raises(UserError, match=r"^strategy: .*/bare\.py has no class with `requirements`$"):
-        strategies.load("bare")
 
 
 # What is saved

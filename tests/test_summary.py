@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chain_runs import ROOT, short_run
+from chain_runs import short_run
 from own_tasks import spec
-from relay.base.errors import UserError
 from relay.run_folder import attempts
 from relay.spec.run import Run, changed
-from relay.training.summary import KEPT_LOSSES, summarise
+from relay.training.summary import summarise
 
 FACTS = {
     "host": "node1",
@@ -157,17 +154,6 @@ def test_an_attempt_from_further_back_takes_away_from_all_before_it(written: Wri
     assert found["measured_steps"] == 10
 
 
-def test_attempts_that_recorded_nothing_cost_their_time(written: Written, run: Run) -> None:
-    """One that was killed before its first line, and one whose only line was cut off."""
-    written.attempt(started=0, ended=3)
-    written.attempt(started=3, ended=5, tail='{"time": 4.0, "start": 0, "ran')
-    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=5, ended=10)
-    found = written.summary(run)
-    assert found["attempts"] == 3
-    assert found["allocated_seconds"] == pytest.approx(10)
-    assert found["goodput"] == pytest.approx(0.1)
-
-
 def test_a_job_that_was_killed_whole_is_charged_until_its_last_sign_of_life(written: Written, run: Run) -> None:
     """Nobody was left to note its end; of one without a single line not even the start's second is known."""
     written.attempt(begin(), steps(0, 5) | {"time": 104.0}, started=100.0)
@@ -193,86 +179,6 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     assert found["measured_steps"] == 6
     assert found["samples_per_second"] == pytest.approx(640)
     assert found["train_seconds"] == pytest.approx(4.6)
-
-
-def test_a_block_that_began_in_the_warm_up_is_left_out_whole(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 12, each=4), {"end": 12} | END, started=0, ended=2)
-    assert written.summary(changed(run, warmup_steps=5))["measured_steps"] == 4
-
-
-def test_a_run_that_is_all_warm_up_says_that_nothing_was_measured(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(changed(run, warmup_steps=10))
-    assert found["reason"] == "no step after the 10 of warm-up: nothing was measured"
-    assert found["samples_per_second"] is None
-    assert found["step_seconds_median"] is None
-    assert found["data_wait_fraction"] is None
-    assert found["goodput"] == pytest.approx(0.5)
-
-
-def test_waiting_for_data_is_a_part_of_the_measured_time(written: Written, run: Run) -> None:
-    line = {"blocks": [[0, 1, 1.0, 1.0], [1, 2, 1.0, 0.25], [2, 4, 1.0, 0.5]], "losses": [1, 2, 3, 4]}
-    written.attempt(begin(), line, {"end": 4} | END, started=0, ended=4)
-    found = written.summary(changed(run, warmup_steps=1))
-    assert found["data_wait_fraction"] == pytest.approx(0.375)
-    assert (found["step_seconds_median"], found["step_seconds_p95"]) == pytest.approx((0.75, 1.0))
-
-
-@pytest.mark.parametrize("count", [1, 199, 200, 201, 399, 400, 1234])
-def test_the_loss_curve_is_thinned_and_keeps_its_last_point(written: Written, run: Run, count: int) -> None:
-    written.attempt(begin(), steps(0, count, each=50), {"end": count} | END, started=0, ended=2)
-    curve = written.summary(run)["losses"]
-    assert len(curve["steps"]) == len(curve["values"]) == min(count, len(curve["steps"])) <= KEPT_LOSSES
-    assert len(curve["steps"]) >= min(count, KEPT_LOSSES // 2)
-    assert curve["steps"][-1] == count
-    assert curve["values"] == [float(step) for step in curve["steps"]]
-    gaps = {b - a for a, b in zip(curve["steps"], curve["steps"][1:], strict=False)}
-    assert len(gaps) <= 1
-
-
-def test_threads_that_shared_cpus_are_told(written: Written, run: Run) -> None:
-    """Such a figure is that of a crowded machine: four processes of two threads each on four CPUs."""
-    written.attempt(begin(0, *[FACTS] * 4), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(run)
-    assert found["reason"] == "8 threads shared 4 CPUs"
-    assert (found["threads_on_node"], found["cpus_of_node"]) == (8, 4)
-
-
-def test_threads_on_several_nodes_do_not_share(written: Written, run: Run) -> None:
-    other = FACTS | {"host": "node2"}
-    written.attempt(begin(0, FACTS, FACTS, other, other), steps(0, 10), {"end": 10} | END, started=0, ended=2)
-    found = written.summary(run)
-    assert found["reason"] == ""
-    assert found["hosts"] == ["node1", "node2"]
-
-
-def test_regression_has_a_loss_and_no_accuracy(written: Written, run: Run) -> None:
-    line = steps(0, 10, evaluations=[evaluated(10, None, 0.9)])
-    written.attempt(begin(), line, {"end": 10} | END, started=0, ended=2)
-    found = written.summary(run)
-    assert (found["test_accuracy"], found["test_loss"]) == (None, 0.9)
-
-
-def test_the_most_memory_of_any_attempt_is_told(written: Written, run: Run) -> None:
-    written.attempt(begin(), steps(0, 5), {"end": 5, "stopped": "SIGTERM", "peak_memory_bytes": 7}, started=0, ended=1)
-    written.attempt(begin(5), steps(5, 10), {"end": 10, "stopped": None, "peak_memory_bytes": 5}, started=1, ended=2)
-    assert written.summary(run)["peak_memory_bytes"] == 7
-
-
-def test_records_that_are_gone_are_one_line(written: Written, run: Run, tmp_path: Path) -> None:
-    for prepare in (lambda: None, lambda: written.attempt(started=0, ended=1)):
-        prepare()
-        with pytest.raises(UserError, match=rf"run {run.id}: no records in .*delete results/runs/{run.id}"):
-            written.summary(run)
-    (tmp_path / "chain.json").unlink()
-    with pytest.raises(UserError, match="no records"):
-        summarise(run, tmp_path)
-
-
-def test_it_needs_no_torch() -> None:
-    """It runs on the login node."""
-    code = "import sys, relay.training.summary; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts").returncode == 0
 
 
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:

@@ -11,19 +11,16 @@ import pytest
 import summarise
 from chain_runs import short_run
 from own_tasks import spec
-from relay.run_folder import attempts, chain, proofs
+from relay.run_folder import attempts, chain
 from relay.run_folder.places import Places
 from relay.spot_check import job as spot_check
-from relay.training import changed_code
 from relay.training.summary import summarise as summary_of
 from results_tree import Tree, status
 
 pytest_plugins = ["results_tree"]
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_text(""),
     "cut": lambda path: path.write_text('{"gate": "a-g'),
     "other JSON": lambda path: path.write_text("[1]"),
-    "folder": lambda path: (path.unlink(missing_ok=True), path.mkdir()),
 }
 each_damage = pytest.mark.parametrize("harm", DAMAGES.values(), ids=DAMAGES)
 
@@ -82,38 +79,6 @@ def test_a_damaged_note_of_a_spot_check_is_none(tmp_path: Path, harm: Callable[[
     assert spot_check._known(places) is None
     harm(path)
     assert spot_check._known(places) is None
-
-
-@each_damage
-def test_a_damaged_note_of_the_gate_proves_nothing_and_is_written_again(
-    tmp_path: Path, harm: Callable[[Path], object]
-) -> None:
-    harm(tmp_path / proofs.PROOF)
-    assert proofs.origin(tmp_path, {}, {})["gate"] is None
-    proofs.note(tmp_path, "a-gate")
-    assert proofs.origin(tmp_path, {}, {})["gate"] == "a-gate"
-
-
-@each_damage
-def test_a_damaged_verdict_of_a_run_before_is_none(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    path = tmp_path / "equivalence" / "gates" / "a-gate" / "verdict.json"
-    path.parent.mkdir(parents=True)
-    adopted = {"run": "run-1", "step": 4, "gate": "a-gate"}
-    path.write_text(json.dumps({"gate": "a-gate", "equivalent": True, "problems": []}))
-    assert proofs.inherited(tmp_path, adopted) == []
-    path.write_text(json.dumps({"gate": "another", "equivalent": True, "problems": []}))
-    assert "its gate has given no verdict" in proofs.inherited(tmp_path, adopted)[0]
-    harm(path)
-    assert "its gate has given no verdict" in proofs.inherited(tmp_path, adopted)[0]
-
-
-@each_damage
-def test_a_damaged_summary_does_not_stop_the_plan(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    run = short_run(spec("lenet-digits"))
-    places = Places(tmp_path, run.id)
-    places.run.mkdir(parents=True)
-    harm(places.run / "summary.json")
-    assert list(changed_code.warnings([run], tmp_path)) == []
 
 
 def test_a_clock_that_was_set_back_takes_no_time_from_a_job(tmp_path: Path) -> None:

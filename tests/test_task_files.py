@@ -75,34 +75,17 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     [
         ("import relay\nclass Task(relay.Task:\n", "{file}:2: no valid Python: "),
         ("import relay\nimport no_such_package\n", "{file}:2: No module named 'no_such_package'; allowed: packages"),
-        ("import relay\n\nx = 1 / 0\n", "{file}:3: ZeroDivisionError: division by zero"),
         ("import relay\n", "{file}: one class must derive from relay.Task; found: none"),
-        ("class Task:\n    pass\n", "{file}: one class must derive from relay.Task; found: none"),
         (
             "import relay\nclass A(relay.Task): ...\nclass B(relay.Task): ...\n",
             "{file}: one class must derive from relay.Task; found: A and B",
         ),
     ],
-    ids=["syntax", "import", "raises", "empty", "another", "two"],
+    ids=["syntax", "import", "empty", "two"],
 )
 def test_a_file_that_is_no_task_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     its = spec(tmp_path, text)
     with pytest.raises(UserError) as error:
         task_class(its)
     assert str(error.value).startswith(said.format(file=its.file))
-    assert "\n" not in str(error.value)
-
-
-def test_a_mistake_in_a_module_beside_the_file_is_told_there(tmp_path: Path) -> None:
-    (tmp_path / "beside_wrong.py").write_text("first = 1\nsecond = first.none\n")
-    with pytest.raises(UserError) as error:
-        task_class(spec(tmp_path, "import relay\nimport beside_wrong\n"))
-    assert str(error.value).startswith(f"{tmp_path / 'beside_wrong.py'}:2: AttributeError: ")
-
-
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    its = TaskSpec(name="none", file=str(tmp_path / "none.py"), global_batch_size=8, learning_rate=0.3)
-    with pytest.raises(UserError) as error:
-        task_class(its)
-    assert str(tmp_path / "none.py") in str(error.value)
     assert "\n" not in str(error.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -10,13 +9,12 @@ from typing import get_args
 import pytest
 import torch
 
-from plans import CPU, planned, reasons
+from plans import CPU, planned
 from relay.base.errors import UserError
 from relay.equivalence.precision import OUTPUT_LIMITS
 from relay.equivalence.trials import GRADIENT_LIMITS, LOSS_LIMITS
 from relay.planning.config import load
 from relay.planning.planner import plan
-from relay.preflight import devices
 from relay.process.machine import check_precision, set_precision
 from relay.spec.cuda import generation_of
 from relay.spec.setting import TF32, Precision
@@ -45,7 +43,6 @@ def switches() -> Iterator[None]:
         ("tf32", True, True),
         ("tf32_matmul", True, False),
         ("tf32_convolution", False, True),
-        ("bf16", False, False),
     ],
 )
 def test_both_switches_are_set(precision: str, matrix_products: bool, convolutions: bool) -> None:
@@ -55,24 +52,11 @@ def test_both_switches_are_set(precision: str, matrix_products: bool, convolutio
     assert torch.backends.cudnn.allow_tf32 is convolutions
 
 
-@pytest.mark.usefixtures("switches")
-def test_preflight_tells_what_runs_set_and_not_torchs_defaults() -> None:
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = True, True
-    assert devices.collect("cpu", torchvision_too=False)["torch"]["tf32"] == {"matmul": False, "convolution": False}
-
-
 @pytest.mark.usefixtures("in_the_project")
 def test_each_has_a_gate_and_a_reference_of_its_own() -> None:
     found = planned(GPU | {"precision": ["fp32", *TF32]}, gpus=1)
     assert sorted(gate.computation.precision for gate in found.gates.values()) == sorted(["fp32", *TF32])
     assert sorted(run.computation.precision for run in found.references.values()) == sorted(["fp32", *TF32])
-
-
-@pytest.mark.usefixtures("in_the_project")
-@pytest.mark.parametrize("precision", TF32)
-def test_a_cpu_has_none(precision: str) -> None:
-    reason = f"precision {precision} is a mode of GPUs, device is cpu; use bf16"
-    assert reasons(CPU | {"precision": precision}) == [reason]
 
 
 def test_every_precision_has_its_limits() -> None:
@@ -83,53 +67,17 @@ def test_every_precision_has_its_limits() -> None:
     assert set(evaluated.LOSS_LIMITS) == set(evaluated.METRIC_LIMITS) == precisions
 
 
-@pytest.mark.slow
-def test_no_table_by_precision_knows_tf32_for_both_alone() -> None:
-    """Whatever table is added: a run in tf32_matmul looks its limits up there, too."""
-    for path in sorted((ROOT / "scripts" / "relay").rglob("*.py")):
-        for table in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Dict)):
-            names = {key.value for key in table.keys if isinstance(key, ast.Constant)}
-            if {"tf32", "bf16"} <= names:
-                assert set(TF32) <= names, f"{path}, line {table.lineno}"
-
-
 @pytest.mark.parametrize(
     ("site", "precision", "said"),
     [
-        ("cedar", "tf32", "precision tf32 would be fp32 (compute capability 6.0, it needs 8.0); use fp32"),
         ("arc", "tf32_matmul", "precision tf32_matmul would be fp32 (compute capability 7.0, it needs 8.0); use fp32"),
-        ("arc", "tf32_convolution", "precision tf32_convolution would be fp32"),
         ("narval", "tf32", None),
-        ("zurada", "tf32", None),
-        ("engaging", "tf32_matmul", None),
-        ("cedar", "fp32", None),
     ],
 )
 def test_tf32_is_not_planned_on_gpus_that_have_none(site: str, precision: str, said: str | None) -> None:
     made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
     assert bool(made.settings) is (said is None)
     assert not said or said in made.skipped[0].reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("site", "precision", "said"),
-    [
-        (
-            "arc",
-            "bf16",
-            "precision bf16 is emulated, slowly, and not for every operation (compute capability 7.0",
-        ),
-        ("cedar", "fp16", "precision fp16 is computed without tensor cores (compute capability 6.0, it needs 7.0)"),
-        ("arc", "fp16", None),
-        ("narval", "bf16", None),
-    ],
-)
-def test_other_precisions_of_newer_gpus_are_warned_of(site: str, precision: str, said: str | None) -> None:
-    made = plan(load({"comparisons": [GPU | {"precision": precision}]}), site=load_site(site, ROOT))
-    assert made.settings
-    told = [line for line in made.warnings if " where precision " in line]
-    assert len(told) == (said is not None)
-    assert not said or said in told[0]
 
 
 def test_the_real_gpu_is_asked_before_anything_is_measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,15 +10,10 @@ from relay.comparison import answer_words as words
 from relay.comparison.answer import Answer, answers
 from relay.comparison.grid import grids
 from relay.comparison.inputs import read_inputs
-from relay.comparison.measured import setting_results
-from relay.comparison.pictures import quality_plot
-from relay.comparison.plots import speed_plot
-from relay.comparison.quality import stated_accuracy
 from relay.comparison.scaling import markdown, scaling_rows
 from relay.comparison.table import comparison_rows
 from relay.planning.dropping import clearly_slower
-from relay.spec.labels import trained
-from results_tree import Tree, shown
+from results_tree import Tree
 from test_dropping import first
 
 pytest_plugins = ["results_tree"]
@@ -92,61 +86,7 @@ def test_a_table_of_scaling_is_of_one_model(tree: Tree) -> None:
     assert [row["scaling_efficiency"] for row in rows if row["scaling"] == "weak"] == pytest.approx([1.0] * 4)
 
 
-def test_page_terminal_and_scripts_name_the_options(
-    widths: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widths.write("recommendation-of-before.sbatch", "")
-    assert widths.compare() == 0
-    assert "<code># for lenet-digits (width=8)\n#SBATCH" in widths.html
-    assert "lenet-digits (width=4): what to ask Slurm for" in widths.html
-    assert '<option value="quality">test dice</option>' in widths.html
-    assert 'data-quality="0.88' in widths.html
-    assert "accuracy" not in widths.html.split('id="how-to-read"')[0].split("</style>")[1]
-    scripts = {path.name: path.read_text() for path in widths.root.glob("*.sbatch")}
-    assert set(scripts) == {"recommendation.sbatch", "recommendation-lenet-digits-width-4.sbatch"}
-    for name, script in scripts.items():
-        assert f"Submit it as it stands: sbatch results/{name}" in script
-    listed = json.loads((widths.root / "answer.json").read_text())["answers"]
-    told = [(each["trained"], each["script"]) for each in listed]
-    assert told == [
-        ("lenet-digits (width=8)", "recommendation.sbatch"),
-        ("lenet-digits (width=4)", "recommendation-lenet-digits-width-4.sbatch"),
-    ]
-    printed = shown(widths, capsys, monkeypatch, 160)
-    assert printed.count("relative speed: the fastest is 1") == 2
-    assert "test\n" not in printed
-    assert "acc. %" not in printed
-    assert "Submit it: sbatch results/recommendation-lenet-digits-width-4.sbatch" in printed
-
-
 def test_a_slower_model_is_not_dropped_for_a_smaller_one() -> None:
     small, large = ("t", "width=4"), ("t", "width=8")
     assert clearly_slower([first("small", 900.0, trains=small), first("large", 100.0, trains=large)], 2.0) == {}
     assert "large" in clearly_slower([first("small", 900.0, trains=large), first("large", 100.0, trains=large)], 2.0)
-
-
-def test_an_option_that_all_share_is_not_named() -> None:
-    rows = [{"task": "t", "task_options": "depth=2; width=4"}, {"task": "t", "task_options": "depth=2; width=8"}]
-    assert trained(rows) == ["t (width=4)", "t (width=8)"]
-    assert trained(rows[:1] * 2) == ["t", "t"]
-
-
-def test_pictures_are_labelled_with_the_metric_of_the_task(widths: Tree) -> None:
-    inputs = read_inputs(widths.write_plan(), widths.root)
-    settings = setting_results(inputs, comparison_rows(inputs))
-    for drawn in (quality_plot(settings, "over-epochs"), speed_plot(settings, "beside-speed")):
-        assert "test dice" in str(drawn)
-        assert "accuracy" not in str(drawn)
-    assert stated_accuracy(settings, 0.9) is None, "no time to an accuracy that nobody measured"
-
-
-def test_without_metrics_the_loss_is_told(
-    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree.setting("cpu", [1000.0, 1001.0], task="linear-random10", accuracies=[None, None], summary={"test_loss": 0.25})
-    assert tree.compare() == 0
-    assert "Test loss" in tree.html
-    printed = shown(tree, capsys, monkeypatch)
-    assert "0.250" in printed
-    assert "acc." not in printed
-    assert "test loss" in (tree.root / "comparison.md").read_text()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,12 @@ import pytest
 import yaml
 
 from plans import ROOT
-from relay.planning.comparisons import Comparison
-from relay.planning.config import Config, load
+from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.spec.job import Job
 from relay.spec.run import Run
-from relay.spec.site import Site, load_site
+from relay.spec.site import load_site
 
 pytest_plugins = ["plans"]
 PAGE = (ROOT / "docs" / "translating-options.md").read_text()
@@ -32,14 +29,6 @@ CONFIGS = {path.stem: path for path in sorted((ROOT / "config" / "pages").glob("
 # What a cell says, in this order, with one value or several: "1/2 GPUs". A centre that leaves one open has "–".
 QUANTITIES = ("nodes", "GPUs", "tasks", "CPUs", "MB", "minutes", "batch", "epochs")
 SAID = re.compile(r"(.+) nodes?, (.+) GPUs?, (.+) tasks?, (.+) CPUs?, (.+) MB, (.+) minutes?; batch (.+), (.+) epochs?")
-# All programs that the five pages print or hand out.
-SCRIPTS = (
-    *("pytorch-test.py", "cifar10-cpu.py", "cifar10-gpu.py", "cifar10-gpu-mps.py", "pytorch-ddp-test.py"),
-    *("pytorch-ddp-test-pl.py", "pytorch_horovod.py", "pytorch-modelpar-pipelined-rpc.py"),
-    *("pytorch-model-data-par.py", "deepspeed-stage3.py", "deepspeed-stage3-offload-cpu.py"),
-    *("deepspeed-stage3-offload-nvme.py", "example.cpp", "pytorch_test.py", "train.py", "test.py", "myscript.py"),
-    *("cnn_cifar10_cpu.py", "cnn_cifar10_gpu.py", "multigpu.py", "multinode.py"),
-)
 
 
 @dataclass(frozen=True)
@@ -111,53 +100,3 @@ def test_each_script_is_planned_as_its_line_says(row: Row) -> None:
     differing = {name for name, theirs, ours in pairs if theirs not in ("–", ours)}
     named = set(re.findall(r"\*\*(\w+)\*\*", row.differs))
     assert named == differing, "the quantities that differ stand in bold, each with its reason"
-
-
-BY_PROFILE = [*{row.profile: row for row in reversed(ROWS)}.values()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "row",
-    [BY_PROFILE[0], *(pytest.param(row, marks=pytest.mark.long) for row in BY_PROFILE[1:])],
-    ids=lambda row: row.profile,
-)
-def test_snakemake_plans_it_on_the_ready_profile(row: Row, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "snakemake", "plan", "--snakefile", ROOT / "Snakefile", "--directory", tmp_path]
-    command += ["--profile", ROOT / "profiles" / row.profile, "--configfile", CONFIGS[row.config]]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " jobs; at most " in done.stdout
-    assert "skipped" not in done.stdout
-
-
-def test_every_script_and_every_config_has_its_line() -> None:
-    assert [name for name in SCRIPTS if not re.search(rf"`{re.escape(name)}[` ]", PAGE)] == []
-    assert sorted({row.config for row in ROWS}) == sorted(CONFIGS)
-
-
-@pytest.mark.usefixtures("in_the_project")
-@pytest.mark.parametrize("build", ["cu118", "cu126", "cu128"])
-def test_an_environment_of_louisvilles_page_is_declared_as_its_page_says(build: str, tmp_path: Path) -> None:
-    """torch 2.7.1 for each CUDA runs on the H100; what needs a newer torch is skipped with the reason."""
-    versions = (ROOT / "docs" / "torch-versions.md").read_text()
-    (declared,) = re.findall(r"(?m)^environment: .*my_pytorch.*$", versions)
-    assert re.search(rf"(?m)^\| `my_pytorch_cuda[0-9.]+` \| `{build}` \|", versions)
-    site = yaml.safe_load((ROOT / "config/sites/zurada.yaml").read_text()) | yaml.safe_load(declared)
-    site["environment"]["torch"] = build
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(site))
-    asked = [{"strategy": name, "devices_per_node": 2} for name in ("ddp", "tensor_parallel", "fsdp", "pipeline")]
-    given = {"task": "gpt-tiny", "repeats": 1, "comparisons": asked}
-    found = plan(load(given), site=load_site(str(tmp_path / "mine.yaml"), ROOT), root=ROOT, speeds=Path("none"))
-    assert {run.strategy.name for run in found.runs} == {"ddp", "tensor_parallel"}
-    assert {found.job(run).environment["build"] for run in found.runs} == {build}
-    reasons = {each.setting.strategy.name: each.reasons for each in found.skipped}
-    assert all("needs torch 2.8 or newer, has 2.7.1" in reasons[name][0] for name in ("fsdp", "pipeline"))
-
-
-def test_every_key_that_the_page_names_is_one() -> None:
-    """In its tables, the column `here`: keys of the config, of a comparison, of a site's file, or a strategy's."""
-    known = {*Config.model_fields, *Comparison.model_fields, *Site.model_fields, "micro_batches"}
-    tables = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
-    named = {name for cells in tables for name in re.findall(r"`([a-z_]+):? ?[^`]*`", cells[1])}
-    assert {name for name in named if "_" in name} <= known

@@ -16,7 +16,7 @@ from relay.equivalence.course import Seen
 from relay.equivalence.division import divided
 from relay.equivalence.figures import difference, distance, share
 from relay.equivalence.trials import Trial
-from relay.equivalence.verdict import CAUSES, LATER, Part, TrialName, Verdict, all_problems
+from relay.equivalence.verdict import Part, Verdict
 from relay.process import sent
 from relay.strategies.base import Replica
 
@@ -36,25 +36,6 @@ def test_what_is_no_number_never_passes() -> None:
     verdict = Verdict("a-gate")
     verdict.add(Part("algorithm", "losses", "largest loss difference", math.nan, 1e-9))
     assert verdict.problems == ["algorithm: losses: largest loss difference: nan, allowed is 1e-09"]
-
-
-@pytest.mark.parametrize(
-    ("trials", "where", "cause"),
-    [
-        (["smooth twin"], None, CAUSES["smooth twin"]),
-        (["own optimizer", "algorithm"], "first differs at step 1 in bias (1e-3)", CAUSES["algorithm"]),
-        (["algorithm"], "first differs at step 3 in bias (1e-3)", LATER),
-    ],
-)
-def test_a_figure_comes_with_its_likely_cause_first(trials: list[TrialName], where: str | None, cause: str) -> None:
-    verdict = Verdict("a-gate", where=where)
-    for trial in trials:
-        verdict.add(Part(trial, "parameters", "what", 1.0, 1e-9))
-    figures = [f"{trial}: parameters: what: 1.0e+00, allowed is 1e-09" for trial in trials]
-    told = [f"{cause}{figures[0]}", *figures[1:], *([where] if where else [])]
-    assert all_problems(verdict.as_dict()) == told
-    verdict.problems.append("rank 0 computes nothing")  # which is a cause itself
-    assert all_problems(verdict.as_dict())[:2] == ["rank 0 computes nothing", figures[0]]
 
 
 def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:

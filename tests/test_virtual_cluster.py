@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from mini_slurm import require
-from relay.base import lock
 from relay.virtual_cluster.slurm_conf import Host, Node, Partition, slurm_conf
-from shared import let_others_enter
-from test_mini_slurm import bridge_of, links, of_cluster, within
+from test_mini_slurm import bridge_of, links, of_cluster
 
 PROGRAM = Path(__file__).resolve().parents[1] / "scripts" / "virtual_cluster.py"
 
@@ -54,16 +51,6 @@ def test_it_outlives_its_command_and_takes_jobs_until_it_is_taken_down(folder: P
     assert "no virtual cluster is up" in again.stderr
 
 
-@pytest.mark.slurm
-def test_after_its_process_was_killed_it_starts_again(folder: Path) -> None:
-    bridge, keeper = bridge_of(folder), int((folder / "lock").read_text())
-    os.kill(keeper, signal.SIGKILL)
-    assert within(10, lambda: not lock.held(folder) and not links(bridge))
-    assert "no virtual cluster is up" in virtual_cluster("status", "--folder", folder).stderr
-    assert virtual_cluster("up", "--folder", folder).returncode == 0
-    assert "c[1-2]" in virtual_cluster("status", "--folder", folder).stdout
-
-
 def test_jobs_share_nodes_but_those_that_are_given_whole() -> None:
     host, nodes = Host("n1", "127.0.0.1"), ("n1",)
     partitions = [Partition("shared", nodes), Partition("whole", nodes, whole_nodes=True)]
@@ -77,26 +64,3 @@ def test_what_it_needs_is_one_line(tmp_path: Path) -> None:
     found = virtual_cluster("up", "--folder", tmp_path / "c", PATH=str(tmp_path))
     assert (found.returncode, found.stderr.count("\n")) == (1, 1)
     assert "slurm-client" in found.stderr.partition("as root: apt-get install --no-install-recommends ")[2]
-
-
-@pytest.mark.slurm
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_only_root_starts_and_ends_it(folder: Path) -> None:
-    let_others_enter(folder.parent)
-    assert as_nobody("down", "--folder", str(folder)) == "the virtual cluster is root's; use sudo\n"
-    assert as_nobody("up", "--folder", f"{folder}-2") == "a virtual cluster needs root; use sudo\n"
-
-
-def as_nobody(*arguments: str) -> str:
-    """What the program says to somebody else, who may not read every checkout: it is imported before."""
-    code = f"import sys, os; sys.path.insert(0, {str(PROGRAM.parent)!r}); import virtual_cluster\n"
-    code += "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    code += f"try: virtual_cluster.main({[*arguments]!r})\nexcept ValueError as error: print(error)"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-
-
-def test_a_path_that_is_too_long_is_one_line(tmp_path: Path) -> None:
-    require()
-    found = virtual_cluster("up", "--folder", tmp_path / ("x" * 70))
-    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
-    assert "longer than 70 characters" in found.stderr

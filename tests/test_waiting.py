@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from driver_runs import Workplace, until
 from mini_slurm import MiniSlurm
-from relay.driver.waiting import News, remedy, span
+from relay.driver.waiting import News
 from relay.slurm import commands
 from relay.slurm.commands import WaitingJob
 
@@ -57,24 +56,6 @@ def pending(reason: str, *ids: int) -> list[WaitingJob]:
     return [WaitingJob(str(id), "PENDING", reason) for id in ids]
 
 
-def test_what_passes_by_itself_is_said_at_growing_intervals(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = pending("Priority", 1, 2) + pending("Resources", 3)
-    told = {}
-    for second in range(0, 7200, 10):
-        clock.now = 1000.0 + second
-        news.waiting(jobs)
-        told.update(dict.fromkeys(said(caplog), second))
-    assert list(told.values()) == [40, 90, 190, 390, 790, 1590, 3190, 5000, 6810]
-    first = "Waiting for Slurm to start jobs, for 40 s now: 2 PENDING (Priority), 1 PENDING (Resources)"
-    assert next(iter(told)) == first
-    news.waiting([])
-    clock.now += 5000
-    news.waiting(jobs)
-    assert said(caplog) == []  # others, which wait only now
-
-
 def test_what_needs_somebody_is_said_at_once_and_again(
     news: News, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,32 +79,6 @@ def test_what_needs_somebody_is_said_at_once_and_again(
     assert line.endswith("or cancel with `scancel 0 1 2 3 4 5 6 7 8 9 …`")
 
 
-@pytest.mark.parametrize(
-    ("reason", "advice"),
-    [
-        ("Priority", None),
-        ("Resources", None),
-        ("None", None),
-        ("Dependency", None),
-        ("ReqNodeNotAvail, UnavailableNodes:n1", None),
-        ("JobHeldAdmin", "support"),
-        ("launch failed requeued held", "scontrol release"),
-        ("job_requeued_in_held_state", "scontrol release"),
-        ("DependencyNeverSatisfied", "cannot start"),
-        ("InvalidAccount", "cannot start"),
-        ("PartitionTimeLimit", "cannot start"),
-        ("QOSMaxCpuPerJobLimit", "cannot start"),
-        ("AssocGrpCPUMinutesLimit", "budget"),
-        ("AssocMaxJobsLimit", "once other jobs"),
-        ("QOSMaxJobsPerUserLimit", "once other jobs"),
-        ("PartitionDown", "once the partition"),
-    ],
-)
-def test_the_remedy_for_a_reason(reason: str, advice: str | None) -> None:
-    text = remedy(reason)
-    assert text is None if advice is None else advice in (text or "")
-
-
 def test_an_outage_is_said_from_the_second_failed_look_on(
     news: News, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,24 +96,6 @@ def test_an_outage_is_said_from_the_second_failed_look_on(
     news.answered()
     assert said(caplog) == ["Slurm answers again"]
     assert not news.in_outage
-
-
-def test_submissions_that_reach_no_controller_are_said_from_the_second_on(
-    news: News, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(3):
-        clock.now += 5
-        news.unsubmitted()
-        news.answered()  # squeue may be luckier
-    (line,) = said(caplog)
-    assert line.startswith("Slurm has taken no job for 5 s: ")
-    news.submitted()
-    news.submitted()
-    assert said(caplog) == ["Slurm takes jobs again"]
-
-
-def test_durations_are_readable() -> None:
-    assert [span(seconds) for seconds in (45, 90, 600, 5400)] == ["45 s", "2 min", "10 min", "1.5 h"]
 
 
 # On a cluster
@@ -182,69 +119,16 @@ def test_jobs_that_wait_as_slurm_tells_them(place: Workplace) -> None:
 
 
 @pytest.mark.slow
-def test_a_held_job_is_mentioned_and_goes_on_once_it_is_released(place: Workplace) -> None:
-    driver = place.drive("held.7.txt")
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if found := re.match(
-            r"1 job does not start: PENDING \(JobHeldUser\): release with `(scontrol release \d+)`", line
-        ):
-            break
-    else:
-        pytest.fail("the job is not mentioned")
-    place.cluster.run(*found.group(1).split())
-    printed, _ = driver.communicate(timeout=60)
-    assert driver.returncode == 0, printed
-    assert place.lines("ended.txt") == ["held.7.txt"]
-
-
-class Outage:
-    """One of Slurm's commands that reaches no controller while the outage lasts."""
-
-    def __init__(self, place: Workplace, command: str) -> None:
-        folder = place.folder / "bin"
-        folder.mkdir()
-        self._down, self._calls = place.folder / "down", place.folder / "calls.txt"
-        self.environment = place.cluster.environment
-        self.environment["PATH"] = f"{folder}:{self.environment['PATH']}"
-        (folder / command).write_text(
-            f'#!/bin/sh\n[ -e {self._down} ] || exec {shutil.which(command)} "$@"\n'
-            f"echo {command} >> {self._calls}\necho 'error: Unable to contact slurm controller' >&2\nexit 1\n"
-        )
-        (folder / command).chmod(0o755)
-
-    def begin(self) -> None:
-        self._down.touch()
-
-    def until_noticed(self, calls: int) -> None:
-        until(lambda: self._calls.exists() and len(self._calls.read_text().split()) >= calls, f"{calls} calls fail")
-
-    def end(self) -> None:
-        self._down.unlink()
-
-
-@pytest.mark.long
-def test_a_driver_outlives_an_outage_of_slurms_controller(place: Workplace) -> None:
-    """The plugin alone forgets its jobs after five failed looks, and waits for ever."""
-    outage = Outage(place, "squeue")
-    driver = place.drive(seconds=2, first=1, environment=outage.environment)
-    until(lambda: len(place.lines("started.txt")) == 1, "the job runs")
-    outage.begin()
-    outage.until_noticed(7)
-    outage.end()
-    printed, _ = driver.communicate(timeout=60)
-    assert driver.returncode == 0, printed
-    assert len(re.findall(r"(?m)^Slurm has not answered for \d+ s: .*the driver waits for an answer$", printed)) == 1
-    assert printed.count("Slurm answers again") == 1
-    assert place.lines("ended.txt") == ["first.0.txt", "last.txt"]
-
-
-@pytest.mark.slow
 def test_a_signal_ends_a_driver_that_cannot_submit(place: Workplace) -> None:
-    outage = Outage(place, "sbatch")
-    outage.begin()
-    driver = place.drive(environment=outage.environment)
-    outage.until_noticed(2)
+    folder, calls = place.folder / "bin", place.folder / "calls.txt"
+    folder.mkdir()
+    (folder / "sbatch").write_text(
+        f"#!/bin/sh\necho sbatch >> {calls}\necho 'error: Unable to contact slurm controller' >&2\nexit 1\n"
+    )
+    (folder / "sbatch").chmod(0o755)
+    environment = place.cluster.environment
+    driver = place.drive(environment=environment | {"PATH": f"{folder}:{environment['PATH']}"})
+    until(lambda: calls.exists() and len(calls.read_text().split()) >= 2, "2 calls fail")
     driver.send_signal(signal.SIGINT)
     printed, _ = driver.communicate(timeout=60)
     assert driver.returncode == 1, printed

@@ -17,26 +17,19 @@ import pytest
 import yaml
 
 from relay.run_folder.layout import check_layout
+from snakemake_calls import called
 
 ROOT = Path(__file__).resolve().parents[1]
-SNAKEMAKE = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--profile"]
-SNAKEMAKE += [str(ROOT / "profiles" / "local")]
+SNAKEMAKE = ("--snakefile", ROOT / "Snakefile", "--profile", ROOT / "profiles" / "local")
 WRONG = str(ROOT / "tests" / "strategies")
 
 
-def snakemake(folder: Path, config: dict, *arguments: str, timeout_seconds: float = 600) -> tuple[int, str]:
+def snakemake(folder: Path, config: dict, *arguments: str) -> tuple[int, str]:
     """Run the workflow in a folder; its exit status and all that it printed."""
     (folder / "mine.yaml").write_text(yaml.safe_dump(config))
-    environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"}
-    done = subprocess.run(
-        [*SNAKEMAKE, "--directory", str(folder), *arguments, "--configfile", str(folder / "mine.yaml")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_seconds,
-        env={**environment, "COLUMNS": "80"},
-    )
-    return done.returncode, done.stdout
+    environment = {k: v for k, v in os.environ.items() if k != "SNAKEMAKE_PROFILE"} | {"COLUMNS": "80"}
+    words = [*SNAKEMAKE, "--directory", folder, *arguments, "--configfile", folder / "mine.yaml"]
+    return called(words, ROOT, environment)
 
 
 def jobs(printed: str) -> dict[str, int]:

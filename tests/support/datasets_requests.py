@@ -106,11 +106,6 @@ def corrupt(path: Path) -> None:
     path.write_bytes(content)
 
 
-def replace_by_folder(path: Path) -> None:  # unreadable even for root
-    path.unlink()
-    path.mkdir()
-
-
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ENTRY_POINT), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

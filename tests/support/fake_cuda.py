@@ -47,12 +47,6 @@ def nccl(folder: Path, version: int) -> Path:
     return _library(folder / "libnccl.so.2", source, f"-DVERSION={version}", "-Wl,-soname,libnccl.so.2")
 
 
-def torch_linked_with(nccl: Path) -> Path:
-    """The library of torch's build for CUDA, which needs NCCL's beside it."""
-    options = ("-Wl,-soname,libtorch_cuda.so", "-Wl,--no-as-needed", str(nccl))
-    return _library(nccl.with_name("libtorch_cuda.so"), "", *options)
-
-
 def _library(path: Path, source: str, *options: str) -> Path:
     """A shared library of that source in C."""
     path.parent.mkdir(exist_ok=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-REFUSABLE = ("GetUtilizationRates", "GetMemoryInfo", "GetPowerUsage", "GetClockInfo", "GetTotalEnergyConsumption")
-
 
 class NVMLError(Exception):
     """What all of its functions raise."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor
-
-from relay.datasets import vision
 
 
 class UNet(nn.Module):
@@ -110,12 +106,6 @@ def encoder(dropout: float = 0.0, activation: str = "relu") -> nn.TransformerEnc
     """torch's own encoder: two layers, (N, L, 16) to the same shape."""
     layer = nn.TransformerEncoderLayer(16, 2, 64, dropout, activation, batch_first=True)
     return nn.TransformerEncoder(layer, 2)
-
-
-def resnet50() -> nn.Module:
-    """torchvision's, with its random initial parameters."""
-    vision.importable()
-    return import_module("torchvision.models").resnet50(num_classes=10)
 
 
 class Mixture(nn.Module):

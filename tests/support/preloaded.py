@@ -31,6 +31,7 @@ LONGEST_SECONDS = 240.0  # below pytest's limit for a test: what takes so long h
 ENDING_SECONDS = 30.0  # what the others have to end, when one has failed
 #: What the server imports; most of the time is torch's and its distributed checkpoints'.
 MODULES = ("torch._dynamo", "relay.equivalence.gate", "relay.equivalence.reference", "relay.planning.planner", "pytest")
+SNAKEMAKE = ("snakemake.cli", "snakemake_executor_plugin_slurm")
 HEAP = "frozen_heap"  # imported last
 FORKED = "forkserver"
 
@@ -78,6 +79,14 @@ def start(specification: Path, role: str, work: Path, arguments: Sequence[str], 
     return status or _first_failure(processes)
 
 
+def forked(work: Callable[..., None], *arguments: Any) -> Any:
+    """A process of its own that does `work(*arguments)`; it is started."""
+    _serve()
+    process = multiprocessing.get_context(FORKED).Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
 def _first_failure(processes: Sequence[Any]) -> int:
     return next((process.exitcode for process in processes if process.exitcode), 0)
 
@@ -85,7 +94,7 @@ def _first_failure(processes: Sequence[Any]) -> int:
 def _serve() -> None:
     """Start the server unless it is there. It does not take over this process's `sys.path`, only the environment."""
     further = [name for name in ("gpu_lines",) if name in sys.modules]  # where pytest was asked to note lines
-    multiprocessing.set_forkserver_preload([*MODULES, *further, HEAP])
+    multiprocessing.set_forkserver_preload([*MODULES, *SNAKEMAKE, *further, HEAP])
     path = os.pathsep.join(filter(None, sys.path))
     with mock.patch.dict(os.environ, {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}):
         forkserver.ensure_running()
