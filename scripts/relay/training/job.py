@@ -64,10 +64,11 @@ def run_segment(places: Places, first: int, last: int, attempt: int, minutes: fl
     _put_folder_aside(places, run, known)
     before = reached.newest(places.work)
     role, arguments = "script.process", {"--spec": places.run / "run.json", "--work": places.work, "--attempt": number}
-    arguments |= {"--minutes": minutes} if minutes else {}
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
         arguments |= {"--dataset": dataset, "--first": first, "--last": last}
+    elif minutes:
+        arguments |= {"--minutes": minutes}
     words = [str(part) for pair in arguments.items() for part in pair]
     status = launch(places.run / "run.json", role, places.work, words, places.code / known["code"])
     if not faults.told(places.work):
