@@ -71,7 +71,7 @@ def say(ending: Ending) -> int:
     record(ending)
     with suppress(OSError):  # the log may be on the disk that is full
         what = ending.what.partition(QUOTED)[0]  # the log has what is quoted already
-        print(f"{what}\nremedy: {ending.remedy}" if ending.remedy else what, file=sys.stderr, flush=True)
+        print(f"remedy: {ending.remedy}\n{what}" if ending.remedy else what, file=sys.stderr, flush=True)
     return ending.status
 
 
