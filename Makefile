@@ -53,7 +53,7 @@ install:  ## Install what running needs into .venv (nothing to do: in an instant
 install-dev:  ## Install what running and testing need into .venv
 	@$(PYTHON) scripts/bootstrap.py --torch $(TORCH) --network-seconds $(NETWORK_SECONDS) --dev
 
-demo: install  ## Compare strategies on a small real dataset: about 2 minutes on 2 idle cores (STACKS=all: more of them)
+demo: install  ## Compare strategies on a small real dataset: 2 minutes on 2 idle cores, after 2 of installing once (STACKS=all: more)
 	$(BIN)/snakemake --profile profiles/local --configfile $(DEMO) $(SNAKEMAKE_OPTIONS)
 
 new-task: install  ## Begin a task of your own: NAME=my_task makes my_task.py and my_task.yaml, which run as they are

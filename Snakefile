@@ -37,6 +37,7 @@ from relay.equivalence.job import settle
 from relay.planning import (
     cards,
     gpus,
+    handed,
     here,
     largest_models,
     one_alone,
@@ -80,53 +81,53 @@ report: "workflow/report/workflow.rst"
 
 # A mistake in the config is one line for each, before any job is queued.
 try:
-    SELFTEST = selftest.chosen(
-        workflow.config_settings,
-        Path(workflow.basedir),
-        sys.argv if workflow.is_main_process else (),
-    )
-    GIVEN = reading.given_config(workflow, DEFAULTS)
-    CONFIG = shrink.applied(load(GIVEN))
-    SITE_NAME = CONFIG.site or site_of(
-        workflow.resource_settings.default_resources or {}
-    )
-    SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
-    if SITE and user_limits.DRIVER_JOB in os.environ:
-        SITE = user_limits.beside_driver(SITE)
-    # A job plans again: with the environment variables and the torch that the driver has found.
-    ARITHMETIC = Arithmetic.planned(driver=workflow.is_main_process)
-    if workflow.is_main_process:
+    if not workflow.is_main_process:  # Snakemake starts itself again in each job
+        SELFTEST, PLAN = handed.handed()
+        CONFIG, SITE = PLAN.config, PLAN.site
+    else:
+        SELFTEST = selftest.chosen(
+            workflow.config_settings, Path(workflow.basedir), sys.argv
+        )
+        GIVEN = reading.given_config(workflow, DEFAULTS)
+        CONFIG = shrink.applied(load(GIVEN))
+        SITE_NAME = CONFIG.site or site_of(
+            workflow.resource_settings.default_resources or {}
+        )
+        SITE = load_site(SITE_NAME, Path(workflow.basedir)) if SITE_NAME else None
+        if SITE and user_limits.DRIVER_JOB in os.environ:
+            SITE = user_limits.beside_driver(SITE)
         layout.refuse_other(Path("results"))
-    gpu_count = cache(partial(gpus.count_gpus, anew=workflow.is_main_process))
-    planned = partial(
-        planner.plan,
-        root=Path(workflow.basedir),
-        site=SITE,
-        gpus=gpu_count,
-        sharing=(
-            one_gpu.of_this_machine(gpu_count, driver=workflow.is_main_process)
-            if SELFTEST and not SITE and CONFIG.device != "cpu"
-            else one_gpu.Sharing()
-        ),
-        arithmetic=ARITHMETIC,
-        record=workflow.is_main_process,
-        look=workflow.is_main_process,
-        prepare=workflow.is_main_process and not first_look.dry(sys.argv[1:]),
-        reading=workflow.is_main_process and first_look.only_reads(sys.argv[1:]),
-    )
-    PLAN = planned(CONFIG)
-    if SELFTEST:
-        for file in selftest.further(workflow.config_settings, Path(workflow.basedir)):
-            of_gates = load(GIVEN | reading.read_config(file))
-            selftest.add_gates(PLAN, planned(of_gates))
-    # Snakemake tells its targets only after this file is read.
-    unplanned = {"card", "plan", "probe", "status", largest_models.TARGET}
-    if workflow.is_main_process and not unplanned & set(sys.argv):
-        PLAN.check_measured()
-    if workflow.is_main_process:
+        gpu_count = cache(gpus.count_gpus)
+        planned = partial(
+            planner.plan,
+            root=Path(workflow.basedir),
+            site=SITE,
+            gpus=gpu_count,
+            sharing=(
+                one_gpu.of_this_machine(gpu_count)
+                if SELFTEST and not SITE and CONFIG.device != "cpu"
+                else one_gpu.Sharing()
+            ),
+            arithmetic=Arithmetic.here(),
+            record=True,
+            look=True,
+            prepare=not first_look.dry(sys.argv[1:]),
+            reading=first_look.only_reads(sys.argv[1:]),
+        )
+        PLAN = planned(CONFIG)
+        if SELFTEST:
+            for file in selftest.further(
+                workflow.config_settings, Path(workflow.basedir)
+            ):
+                of_gates = load(GIVEN | reading.read_config(file))
+                selftest.add_gates(PLAN, planned(of_gates))
+        # Snakemake tells its targets only after this file is read.
+        unplanned = {"card", "plan", "probe", "status", largest_models.TARGET}
+        if not unplanned & set(sys.argv):
+            PLAN.check_measured()
         here.check(PLAN)
-    if workflow.is_main_process and PLAN.looks and "status" in sys.argv:
-        raise NotKnown(*table.unknown(PLAN))
+        if PLAN.looks and "status" in sys.argv:
+            raise NotKnown(*table.unknown(PLAN))
 except NotKnown as error:
     print(error, file=sys.stderr)
     sys.exit(0)
@@ -136,7 +137,7 @@ except KeyboardInterrupt:
     sys.exit("error: interrupted")
 if workflow.is_main_process:
     if SELFTEST and not SITE:
-        print(f"self-test on {selftest.described(PLAN)}", file=sys.stderr)
+        print(f"self-test on {selftest.described(PLAN, gpu_count)}", file=sys.stderr)
     for warning in [
         *PLAN.warnings,
         *changed_code.warnings(PLAN.runs, Path("results")),
@@ -192,6 +193,7 @@ if workflow.is_main_process:
             first=[f"results/cards/{card}.json" for card in PLAN.looks],
             before=lambda: [
                 PLAN.prepare(),
+                handed.hand_over(PLAN, selftest=SELFTEST, workflow=workflow),
                 settle(RESULTS),
                 finished.settle(RESULTS),
                 one_gpu.begin_mps(),

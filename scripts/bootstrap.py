@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,25 @@ def create(venv: Path) -> None:
         raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
 
 
-def add_plugins(venv: Path) -> None:
-    """Has the environment's Snakemake find this checkout's plugin, which tells a call's mistakes in one line."""
+def add_own(venv: Path) -> None:
+    """Has the environment find this checkout's plugin of Snakemake, which tells a call's mistakes in one line.
+
+    And `relay.chain` with its command relay-chain, for users' scripts. In a folder of its own, which no pip touches.
+    """
+    own = venv.absolute() / "share/torch-relay"
+    (own / "relay").mkdir(parents=True, exist_ok=True)
+    chain = own / "relay/chain"
+    if not chain.is_symlink() or chain.readlink() != ROOT / "scripts/relay/chain":
+        chain.unlink(missing_ok=True)
+        chain.symlink_to(ROOT / "scripts/relay/chain")
+    command = f"#!/bin/sh\nexec '{venv.absolute()}/bin/python' -P -m relay.chain \"$@\"\n"
+    files = {venv / "bin/relay-chain": command}
     for packages in venv.glob("lib/python3*/site-packages"):
-        path, line = packages / "torch_relay.pth", f"{ROOT / 'workflow' / 'plugins'}\n"
-        if not path.exists() or path.read_text(encoding="utf-8") != line:
-            path.write_text(line, encoding="utf-8")
+        files[packages / "torch_relay.pth"] = f"{ROOT / 'workflow' / 'plugins'}\n{own}\n"
+    for path, text in files.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o755 if text is command else 0o644)
 
 
 def pip_of(venv: Path) -> list[str]:
@@ -172,14 +185,33 @@ def pip_of(venv: Path) -> list[str]:
     return [str(venv / "bin" / "python"), "-m", "pip"]
 
 
-def run_pip(pip: list[str], *arguments: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a pip, keeping what it says. Raises subprocess.TimeoutExpired."""
-    pip = [*pip, "--disable-pip-version-check", "--no-input"]
+def run_pip(
+    pip: list[str], *arguments: str, timeout: float | None = None, shown: Callable[[str], None] = lambda line: None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a pip, keeping what it says; `shown` gets each line at once. Raises subprocess.TimeoutExpired."""
+    command = [*pip, "--disable-pip-version-check", "--no-input", *arguments]
     # Older pips would build the old way, which needs a package that no lock has; newer ones ignore this.
     environment = {**os.environ, "PIP_USE_PEP517": "1"}
     together: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     together["close_fds"] = False
-    return subprocess.run([*pip, *arguments], check=False, env=environment, timeout=timeout, **together)
+    if timeout is not None:
+        return subprocess.run(command, check=False, env=environment, timeout=timeout, **together)
+    with subprocess.Popen(command, env=environment, **together) as running:
+        lines = []
+        for line in running.stdout or ():
+            lines.append(line)
+            shown(line)
+    return subprocess.CompletedProcess(command, running.returncode, "".join(lines))
+
+
+def show_progress(line: str) -> None:
+    """Tells what takes long of what pip says: files of a megabyte and more, builds, and the installation."""
+    found = re.match(r"\s*Downloading \S*?([^/\s]+?)-\d\S* \(([\d.]+ [MG]B)\)", line)
+    if found:
+        say(f"      downloading {found[1]} ({found[2]})")
+    elif line.startswith("Installing collected packages: "):
+        count = line.count(",") + 1
+        say(f"      installing {count} package{'s' * (count > 1)}")
 
 
 def pip_install(venv: Path, requirements: str, *options: str) -> None:
@@ -188,12 +220,14 @@ def pip_install(venv: Path, requirements: str, *options: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(requirements)
         file.flush()
-        result = run_pip(pip_of(venv), "install", "--quiet", *safety, *options, "--requirement", file.name)
+        how = ["--progress-bar=off", *safety, *options]
+        result = run_pip(pip_of(venv), "install", *how, "--requirement", file.name, shown=show_progress)
     if result.returncode:
         # The second is what pip says where a constraints file of the user's own names torch as well.
         missing = r"(No matching distribution found for|Cannot install) torch(vision)?="
         kind = NoSuchBuild if re.search(missing, result.stdout) else InstallError
-        raise kind(f"pip could not install this:\n{result.stdout.rstrip()}")
+        fault = re.search(r"(?im)^ *error:", result.stdout)  # what comes before is what has gone well
+        raise kind(f"pip could not install this:\n{result.stdout[fault.start() if fault else 0 :].rstrip()}")
 
 
 def index_offers(venv: Path, index: str, version: str) -> bool:
@@ -313,7 +347,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
     shown = os.path.relpath(venv)
     if keep and wanted["locks"].keys() <= found["locks"].keys():
         with contextlib.suppress(OSError):  # somebody else's, which works without it
-            add_plugins(venv)
+            add_own(venv)
         say(f"{shown} is up to date")
         return
     started = time.monotonic()
@@ -335,7 +369,7 @@ def install(venv: Path, dev: bool, torch: str, index: str, network_seconds: floa
         pip_install(venv, rest + (exactly(texts["torch-cuda.txt"]) if build == "registry" else ""))
     say("[4/4] Snakemake, the report's packages" + (", and what checks the project" if dev else ""))
     pip_install(venv, exactly(texts["driver.txt"] + texts.get("dev.txt", "")))
-    add_plugins(venv)
+    add_own(venv)
     stamp.write({**wanted, "device": device, "build": build})
     say(f"Installed in {time.monotonic() - started:.0f} s")
 

@@ -46,7 +46,7 @@ def read(path: Path, precision: str | None, steps: int | None, task: str | None 
 
 def proofs(given: argparse.Namespace) -> Iterator[Proof]:
     """What there is to prove of each config; what is skipped is printed."""
-    sharing = one_gpu.of_this_machine(cache(count_gpus), driver=True) if given.share_gpu else one_gpu.ALONE
+    sharing = one_gpu.of_this_machine(cache(count_gpus)) if given.share_gpu else one_gpu.ALONE
     plans = [
         plan(read(path, given.precision, given.steps, task), sharing=sharing, record=True, prepare=True)
         for path in given.configs

@@ -16,7 +16,7 @@ from chain_runs import Bench
 from relay.planning import config, planner
 from relay.planning.plan import Plan
 from relay.spec import arithmetic
-from relay.spec.arithmetic import PLANNED, VARIABLES, Arithmetic, variables_set
+from relay.spec.arithmetic import VARIABLES, Arithmetic, variables_set
 from relay.spec.run import changed
 from relay.spec.setting import Place
 
@@ -65,16 +65,6 @@ def test_variables_that_change_nothing_do_not_count() -> None:
     assert variables_set({"MKL_CBWR": ""}) == ""
     both = {"TORCHINDUCTOR_USE_FAST_MATH": "1", "MKL_CBWR": "AVX2"}
     assert variables_set(both) == "MKL_CBWR=AVX2; TORCHINDUCTOR_USE_FAST_MATH=1"
-
-
-def test_a_job_has_what_the_driver_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snakemake plans again in each job: with what the job's node has it would find no run of that name."""
-    monkeypatch.delenv(PLANNED, raising=False)
-    monkeypatch.setenv("MKL_CBWR", "AVX2")
-    driver = Arithmetic.planned(driver=True)
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    assert Arithmetic.planned(driver=False) == driver
-    assert Arithmetic.planned(driver=True).variables == "MKL_CBWR=COMPATIBLE", "a driver within a job asks anew"
 
 
 @pytest.mark.slow

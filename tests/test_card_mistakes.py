@@ -267,7 +267,11 @@ WARNINGS = {
         returns(OPTIMIZER, "torch.optim.SGD([p for p in parameters if len(p) > 3], self.learning_rate)"),
         "leaves out second.weight, second.bias",
     ),
-    "a misspelt attribute": (added("global_batchsize = 8"), "did you mean 'global_batch_size'"),
+    # `block` is near `blocks`, and used: it is an option.
+    "a misspelt attribute": (
+        added("global_batchsize, block = 8, 4\n    half = property(lambda self: self.block / 2)"),
+        "did you mean 'global_batch_size'",
+    ),
     "broadcasting": (
         returns(LOSS, "F.mse_loss(outputs[:, :1], batch[1].float())"),
         "loss() joins tensors of the shapes [8, 1] and [8], which torch broadcasts to [8, 8]",

@@ -36,7 +36,7 @@ def typed(folder: Path, text: str, *, stop: bool = False) -> tuple[int, str]:
         while stop and job.poll() is None:
             ranks = [each for each in psutil.Process(job.pid).children(recursive=True) if "-u" in words(each)]
             if (folder / "checkpoints" / "lock").exists() and ranks:
-                ranks[-1].send_signal(signal.SIGTERM)
+                job.send_signal(signal.SIGTERM)
                 break
             time.sleep(0.02)
         printed, _ = job.communicate(timeout=240)
@@ -62,7 +62,7 @@ def test_the_script_on_the_page_is_a_chain(tmp_path: Path) -> None:
     status, printed = typed(tmp_path / "uncut", command)
     assert (status, "trained 160 steps in 10 epochs" in printed) == (0, True), printed
     status, printed = typed(tmp_path / "cut", command, stop=True)
-    assert status == 75, printed
+    assert (status, "Traceback" in printed) == (75, False), printed
     stops = block(PAGE, "relay.chain: stops after step").text
     assert masked(stops)[0] in masked(printed)
     status, printed = typed(tmp_path / "cut", command)

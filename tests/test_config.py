@@ -57,6 +57,26 @@ REFUSED = {
     "segment: {step: 2}": (
         "config: segment.step: 2 has an unknown key; did you mean 'steps'? allowed: epochs, minutes, steps"
     ),
+    "runtime_minutes: 2h": (
+        "config: runtime_minutes: '2h' is not allowed; allowed: a whole number of at least 1 "
+        "(this is text: write 120, without quotes)"
+    ),
+    "memory_mb_per_node: 4 GB": (
+        "config: memory_mb_per_node: '4 GB' is not allowed; allowed: a whole number of at least 1 or null "
+        "(this is text: write 4096, without quotes)"
+    ),
+    "comparisons: [cpu]": (
+        "config: comparisons[0]: 'cpu' is not allowed; allowed: a block with the keys strategy, nodes, "
+        "devices_per_node, processes_per_device, cpus_per_task, threads, interop_threads, launcher and others"
+    ),
+    "comparisons: [{strategy: cpu, learning_rate: [0.1, 0.2]}]": (
+        "config: comparisons[0].learning_rate: [0.1, 0.2] is not allowed here; "
+        "allowed: beside `comparisons`, one for all of them"
+    ),
+    "comparisons: [{command: python a.py, name: a, learning_rate: 0.1}]": (
+        "config: comparisons[0].learning_rate: 0.1 is not allowed here; allowed: beside `comparisons`, "
+        "one for all of them (of a command: `options: {lr: …}`, and {lr} among its words)"
+    ),
     # YAML's accidents
     "learning_rate: 1e-5": (
         "config: learning_rate: '1e-5' is not allowed; allowed: a number greater than 0 and of at most 1000 or null "

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 from plans import CPU, ROOT
 from relay.planning import costs
-from relay.planning.budget import KEPT
 from relay.planning.config import load
 from relay.planning.costs import Cost
 from relay.planning.plan import Plan
@@ -27,18 +24,15 @@ PRICE = {"gpu_hour": 2.0, "cpu_hour": 0.1, "currency": "CHF"}
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.delenv(KEPT, raising=False)
-    yield
-    os.environ.pop(KEPT, None)
 
 
-def made(results: Path, *, site: dict[str, Any] | None = None, driver: bool = True, **keys: Any) -> Plan:
+def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> Plan:
     """Five repeats on one CPU: 5 runs, a gate, a reference and a spot check, an hour each; on a site a preflight."""
     given = {"repeats": 5, "device": "cpu", "comparisons": [CPU], **keys}
     known = load_site(str(site_file(results, **site)), ROOT) if site is not None else None
-    return plan(load(given), root=ROOT, site=known, speeds=results / "speeds.json", record=driver, gpus=0, cpus=8)
+    return plan(load(given), root=ROOT, site=known, speeds=results / "speeds.json", record=True, gpus=0, cpus=8)
 
 
 def test_cores_are_devices_where_there_are_no_gpus(tmp_path: Path) -> None:
@@ -100,15 +94,3 @@ def test_the_last_repeats_of_all_settings_are_left_out_down_to_two(tmp_path: Pat
     least = made(tmp_path, comparisons=two, max_device_hours=1, over_budget="drop_repeats")
     assert sorted(run.repeat for run in least.runs) == [0, 0, 1, 1]
     assert f"({proofs + 6:g} with 2 repeats)" in least.over_budget
-
-
-def test_the_drivers_jobs_leave_out_the_same(tmp_path: Path) -> None:
-    budget = {"max_device_hours": 6, "over_budget": "drop_repeats"}
-    decided = made(tmp_path, **budget)
-    assert len(decided.runs) == 3
-    leave(tmp_path, decided.runs[0], [(30.0, 200.0, 8.0, 440)])  # by now, less would fit
-    again = made(tmp_path, driver=False, **budget)
-    assert [run.id for run in again.runs] == [run.id for run in decided.runs]
-    unlimited = made(tmp_path)
-    assert KEPT not in os.environ
-    assert len(unlimited.runs) == 5

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from plans import CPU, ROOT
 from relay.planning.config import load
-from relay.planning.dropping import DROPPED, First, clearly_slower
+from relay.planning.dropping import First, clearly_slower
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
 from relay.planning.table import render
@@ -64,18 +62,15 @@ def test_the_winner_is_not_dropped_by_luck(noise: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.delenv(DROPPED, raising=False)
-    yield
-    os.environ.pop(DROPPED, None)
 
 
-def made(results: Path, *, driver: bool = True, **keys: Any) -> Plan:
+def made(results: Path, **keys: Any) -> Plan:
     """Three repeats on one CPU, by two loaders."""
     comparisons = [CPU | {"loader": ["resident", "dataloader"]}]
     given = {"repeats": 3, "device": "cpu", "comparisons": comparisons, "drop_slower_than": 2.0, **keys}
-    return plan(load(given), root=ROOT, speeds=results / "speeds.json", record=driver, gpus=0, cpus=8)
+    return plan(load(given), root=ROOT, speeds=results / "speeds.json", record=True, gpus=0, cpus=8)
 
 
 def measured(results: Path, found: Plan, *, equivalent: bool = True) -> None:
@@ -113,9 +108,7 @@ def test_the_next_call_leaves_its_further_repeats_out_and_says_so(tmp_path: Path
     (slow,) = [each for each in found.settings if each.setting.feeding.loader == "dataloader"]
     assert (slow.repeats, list(found.to_json()["dropped"])) == (1, [slow.id])
     assert "was 4.0 times as fast, and costs no more (drop_slower_than: 2)" in " ".join(render(found).split())
-    assert loaders(made(tmp_path, driver=False)) == DROPPED_ONE  # a job of this driver
     assert loaders(made(tmp_path, drop_slower_than=None)) == ALL
-    assert DROPPED not in os.environ
 
 
 def test_a_gate_or_a_spot_check_against_the_faster_one_brings_the_others_back(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import bootstrap
 from relay.base.errors import UserError
 from relay.driver.first_look import check, parsed
 
@@ -97,3 +98,26 @@ def test_snakemake_itself_shows_the_line_alone(folder: Path) -> None:
     command, environment = [script, "-n", *ours], os.environ | {"PYTHONPATH": str(PLUGINS)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, line)
+
+
+def test_a_list_begins_with_the_targets_for_users(capsys: pytest.CaptureFixture[str]) -> None:
+    check(["--cores", "1", "--list"])
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "snakemake --profile profiles/local            the whole comparison of config/config.yaml"
+    assert told[-1] == "all rules:"
+
+
+def test_an_environment_that_is_installed_finds_the_plugin_and_offers_chains(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    for _ in range(2):
+        bootstrap.add_own(tmp_path / "venv")
+    program = "import importlib.util as u; print(u.find_spec('snakemake_logger_plugin_torch_relay').origin)"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(tmp_path / "venv" / "bin" / "python"), "-c", program]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(found).is_relative_to(PLUGINS)
+    mine = tmp_path / "mine.py"
+    mine.write_text("import importlib.util as u, relay.chain as c; print(c.__file__, u.find_spec('relay.spec'))")
+    chained = [str(tmp_path / "venv/bin/relay-chain"), command[0], str(mine)]
+    told = subprocess.run(chained, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(tmp_path / "venv/share/torch-relay/relay/chain/__init__.py"), "None"]

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from relay.base.files import read_json
-from relay.chain import ChainError, Run, Stopped, folder, resume, sbatch, time_limit
+from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
 from relay.chain.signals import SIGNALS
@@ -118,9 +118,24 @@ def test_another_batch_size_is_told_and_refused_within_an_epoch(
     with pytest.raises(ChainError, match=f"{changed}: after batch 4 of epoch 0 it would go on at another place; give"):
         trained(lambda: sized(3), None)
     assert "the command's words were '--batch-size 2', and are '--batch-size 3' now" in capsys.readouterr().err
+    shutil.copytree("checkpoints", "accepted")
     assert len(trained(lambda: sized(2), 6)) == 2
     assert len(trained(lambda: sized(3), None)) == 4
     assert f"{changed}\n" in capsys.readouterr().err
+    shutil.rmtree("checkpoints")
+    Path("accepted").rename("checkpoints")
+    monkeypatch.setenv(note.ACCEPT, "1")
+    seen = [[int(sample) for sample in batch] for _, batch, *_ in trained(lambda: sized(3), None)]
+    assert seen == [[6, 7, 8], [9, 10, 11], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+def test_what_an_open_umask_has_made_is_gone_on_with() -> None:
+    before = os.umask(0)
+    try:
+        parts = [len(trained(lambda: DataLoader(Numbers(), 2), stop)) for stop in (4, None)]
+    finally:
+        os.umask(before)
+    assert parts == [4, 8]
 
 
 @pytest.mark.slow

@@ -208,6 +208,18 @@ def test_a_submission_waits_for_slurm(slurm: Slurm, settings: Any, monkeypatch: 
         assert submit() == (["error"], ["sbatch"])
 
 
+def test_jobs_start_the_workflow_that_they_were_handed(slurm: Slurm, settings: Any) -> None:
+    executor = Watched(settings).executor
+    executor.snakefile = "/checkout/Snakefile"
+    with patches.applied(settings):
+        assert executor.get_snakefile() == "/checkout/Snakefile"
+        copy = slurm.folder.parent / "results/code/call/Snakefile"
+        copy.parent.mkdir(parents=True)
+        copy.touch()
+        assert executor.get_snakefile() == str(copy)
+    assert executor.get_snakefile() == "/checkout/Snakefile"
+
+
 def test_a_version_that_does_not_fit_is_one_line(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = plugin.query_job_status
     monkeypatch.delattr(plugin, "get_min_job_age")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plans import CPU, ROOT
+from relay.planning import handed
 from relay.planning import plan as plan_module
 from relay.planning.config import load
 from relay.planning.plan import Plan
@@ -32,10 +34,10 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
-def made(results: Path, *, driver: bool = True, **keys: Any) -> Plan:
+def made(results: Path, **keys: Any) -> Plan:
     given = {"repeats": 2, "device": "cpu", "comparisons": [CPU | {"cpus_per_task": 2}], **keys}
     site = load_site(str(site_file(results.parent)), ROOT)  # 900 MB for each CPU, nodes of unknown memory
-    return plan(load(given), root=ROOT, site=site, speeds=results / "speeds.json", record=driver)
+    return plan(load(given), root=ROOT, site=site, speeds=results / "speeds.json", record=True)
 
 
 def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
@@ -75,13 +77,22 @@ def test_a_further_repeat_asks_for_what_the_first_needed(results: Path) -> None:
     assert "21 minutes (declared: 60; measured: 30 s to start, 885 s for 440 steps and 8 s to save in the" in printed
 
 
-def test_the_drivers_jobs_come_to_the_same_and_a_finished_run_keeps_what_it_asked_for(results: Path) -> None:
+def test_jobs_have_the_plan_of_their_call_and_a_finished_run_keeps_what_it_asked_for(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = made(results)
     before.prepare()
     finish(results, before, before.runs[0])
     found = made(results)
     found.prepare()
-    in_a_job = made(results, driver=False)
+    monkeypatch.setattr(handed, "FOLDER", results / "code/call")
+    settings = SimpleNamespace(configfiles=["mine.yaml"])
+    for _ in range(2):  # the next call's takes the place of the last one's
+        handed.hand_over(found, selftest=False, workflow=SimpleNamespace(config_settings=settings))
+    assert settings.configfiles == []
+    assert (results / "code/call/scripts/train.py").read_bytes() == (ROOT / "scripts/train.py").read_bytes()
+    _, in_a_job = handed.handed()
+    assert in_a_job.runs == found.runs
     assert asked(in_a_job, in_a_job.runs[1]) == (NEEDED_MB, 21)
     jobs = [Job.read(results / "runs" / run.id / "run.json") for run in found.runs]
     assert [(job.memory_mb, job.minutes) for job in jobs if job] == [(1800, 60), (NEEDED_MB, 21)]

@@ -1,9 +1,14 @@
-"""A task of one's own on a Slurm cluster: its data are made on the login node, its gate and its training are jobs."""
+"""A task of one's own on a Slurm cluster: its data are made on the login node, its gate and its training are jobs.
+
+What is edited meanwhile changes nothing of them.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,6 +81,15 @@ class Task(relay.Task):
 '''
 
 
+def broken_once_a_job_has_ended(folder: Path) -> bool:
+    """Whether the task's file and the config were broken while jobs were still to come."""
+    while not [*(folder / "results/preflight").glob("*/facts.json")]:
+        time.sleep(0.1)
+    (folder / "my_task.py").write_text("edited (\n")
+    (folder / "mine.yaml").write_text("repeats: [\n")
+    return not [*(folder / "results").glob("equivalence/references/*/reference.pt")]
+
+
 @pytest.mark.long
 @pytest.mark.slurm
 @pytest.mark.timeout(900)
@@ -85,8 +99,11 @@ def test_a_task_of_ones_own_is_proven_and_trained_on_two_nodes(cluster: MiniSlur
     config = {"device": "cpu", "repeats": 1, "epochs": 3, "runtime_minutes": 10, "gate": {"steps": 20}}
     config |= {"task": str(tmp_path / "my_task.py"), "task_options": {"width": 12}}
     config |= {"comparisons": [{"strategy": "ddp", "nodes": 2, "launcher": "srun"}]}
-    status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
+    with ThreadPoolExecutor(1) as beside:
+        broken = beside.submit(broken_once_a_job_has_ended, tmp_path)
+        status, printed = slurm_snakemake(cluster, tmp_path, config, site=site_file(tmp_path))
     assert status == 0, printed
+    assert broken.result()
 
     (made,) = (tmp_path / "results" / "datasets").glob("*/points.pt")
     assert torch.load(made, weights_only=True)["job"] == "none", "the data are made on the login node, not in a job"

@@ -17,7 +17,7 @@ def show_cards():
         config=CONFIG,
         root=PLAN.root,
         results=Path("results"),
-        arithmetic=ARITHMETIC,
+        arithmetic=Arithmetic.here(),
         stack=PLAN.stacks.plain,
     )
     seen = [looks.found(options) for options in settings.task_options(CONFIG)]

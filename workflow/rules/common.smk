@@ -202,7 +202,7 @@ def show_plan():
     if UNMEASURED:  # what was just measured tells how many jobs there are
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
-        plan = planner.plan(CONFIG, root=PLAN.root, site=SITE, arithmetic=ARITHMETIC)
+        plan = planned(CONFIG)
     print(table.render(plan, width=terminal_width()), flush=True)
     if plan.refused:
         sys.exit("\n".join(f"error: {problem}" for problem in plan.refused))

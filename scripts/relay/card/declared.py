@@ -57,8 +57,10 @@ def check(own: Task) -> None:
 
 def warnings(own: Task) -> Iterator[str]:
     """Options whose names look like misspelt attributes or methods, and methods that nobody calls."""
+    referred = _referred_by(type(own))
     for name in options_of(own):
-        if found := near(name, [each for each in (*DESCRIBING, *METHODS) if each != name], 0.85):
+        found = near(name, [each for each in (*DESCRIBING, *METHODS) if each != name], 0.85)
+        if found and name not in referred:
             yield str(mistake(type(own), name, f"{name} is an option of this task alone; {found.rstrip()}"))
     yield from uncalled(type(own))
 
@@ -68,9 +70,8 @@ def uncalled(kind: type[Task]) -> Iterator[str]:
 
     A misspelt one would be left out without a word, and so would one that another library calls.
     """
-    owners = [owner for owner in kind.__mro__ if issubclass(owner, Task) and owner is not Task]
-    referred = set[str]().union(*(_referred(Path(file)) for file in {inspect.getfile(owner) for owner in owners}))
-    for name, value in ((name, value) for owner in owners for name, value in vars(owner).items()):
+    referred = _referred_by(kind)
+    for name, value in ((name, value) for owner in _owners(kind) for name, value in vars(owner).items()):
         if not isinstance(value, METHOD) or name.startswith("_") or hasattr(Task, name) or name in referred:
             continue
         meant = near(name, METHODS, 0.7).rstrip() or f"relay.Task has {', '.join(METHODS)}"
@@ -78,10 +79,19 @@ def uncalled(kind: type[Task]) -> Iterator[str]:
         yield str(mistake(kind, name, problem))
 
 
+def _owners(kind: type[Task]) -> list[type[Task]]:
+    return [owner for owner in kind.__mro__ if issubclass(owner, Task) and owner is not Task]
+
+
+def _referred_by(kind: type[Task]) -> set[str]:
+    """The names that the files of a task's classes use."""
+    return set[str]().union(*(_referred(Path(file)) for file in {inspect.getfile(owner) for owner in _owners(kind)}))
+
+
 def _referred(file: Path) -> Iterator[str]:
     """The names that a file uses, also as text: `getattr` takes them so."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr

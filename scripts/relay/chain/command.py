@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -19,8 +20,9 @@ from .errors import STOPPED, ChainError, say, tell_in_one_line
 from .time_limit import END_TIME, seconds_of
 
 USAGE = """\
-relay-chain [--time LIMIT] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
-relay-chain sbatch [--jobs N] job.sh    submit job.sh, which calls relay-chain; each job submits the next one (N: 100)
+relay-chain [--time LIMIT] [--accept] COMMAND …    run it; status 75 where it has stopped, and a next job would go on
+relay-chain sbatch [--jobs N] job.sh               submit job.sh, which calls relay-chain, job after job (N: 100)
+LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has other batches than before
 """
 
 MEANWHILE_SECONDS = 60.0
@@ -40,11 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "sbatch":
         return sbatch.main(words[1:])
     environment = dict(os.environ)
-    if words[0].partition("=")[0] == "--time":
-        limit, words = _limit(words)
-        environment[END_TIME] = str(time.time() + limit)
+    while words and (option := words[0].partition("=")[0]) in ("--time", "--accept"):
+        if option == "--accept":
+            environment[note.ACCEPT], words = "1", words[1:]
+        else:
+            limit, words = _limit(words)
+            environment[END_TIME] = str(time.time() + limit)
     if not words or words[0].startswith("-"):
-        raise ChainError(f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] COMMAND …")
+        raise ChainError(
+            f"{' '.join(words) or 'no command'}: not allowed; allowed: [--time LIMIT] [--accept] COMMAND …"
+        )
     following = sbatch.follow()
     environment.pop(sbatch.CHAIN, None)
     status = run(words, environment, following.ask_again if following else None)
@@ -69,14 +76,14 @@ def run(words: Sequence[str], environment: dict[str, str], meanwhile: Callable[[
     """
     folder = Path(tempfile.mkdtemp(prefix="relay-chain-"))
     try:
-        environment[note.NOTE] = str(folder / "note.json")
+        environment |= {note.NOTE: str(folder / "note.json"), note.HEARS: "1"}
         environment.setdefault(*_SHUTDOWN)
         status, signalled = _status(words, environment, meanwhile)
         told = note.read(folder / "note.json")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if told:
-        if status == 0:
+        if status == 0 and not told.get("quiet"):
             say(f"the script ended with status 0, and had stopped after step {told['step']}: let SystemExit pass")
         return STOPPED
     # Slurm signals all of a job's processes: the command may have ended before this process was told.
@@ -90,6 +97,7 @@ def _status(
     """A command's status, as a shell tells it, and whether a signal came meanwhile.
 
     The first signal is passed on, as SIGTERM, which launchers know; they take a second one as an order to end at once.
+    torchrun's ranks get it in its place.
     The command has a process group of its own, so that Ctrl-C comes to it once.
     """
     signalled: list[int] = []
@@ -97,7 +105,10 @@ def _status(
 
     def pass_on() -> None:
         if signalled and started:
-            started.pop().terminate()
+            command = started.pop()
+            for process in (_has_torchrun(words) and _children(command.pid)) or [command.pid]:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
 
     def note_signal(number: int, _: FrameType | None) -> None:
         signalled.append(number)
@@ -115,6 +126,18 @@ def _status(
     while (status := _ended(command, MEANWHILE_SECONDS if meanwhile else None)) is None:
         meanwhile and meanwhile()
     return (128 - status if status < 0 else status), bool(signalled)
+
+
+def _has_torchrun(words: Sequence[str]) -> bool:
+    """Whether the command is torchrun itself. Its ranks stop by themselves; told to end, it would print a traceback."""
+    return any(Path(word).name in ("torchrun", "torch.distributed.run") for word in words)
+
+
+def _children(process: int) -> list[int]:
+    """A process's children; none where the system does not tell (Linux does)."""
+    with suppress(OSError):
+        return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
 
 
 def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | None:

@@ -21,10 +21,10 @@ class ChainError(Exception):
 
 
 class Stopped(SystemExit):
-    """A planned stop: the state is saved, and the process ends with status 75. `reason` says why."""
+    """A planned stop: the state is saved, and the process ends, with status 75 as a rule. `reason` says why."""
 
-    def __init__(self, step: int, reason: str) -> None:
-        super().__init__(STOPPED)
+    def __init__(self, step: int, reason: str, status: int = STOPPED) -> None:
+        super().__init__(status)
         self.step, self.reason = step, reason
 
 

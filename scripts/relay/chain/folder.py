@@ -75,11 +75,14 @@ class Folder:
 
     @staticmethod
     def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Make a checkpoint's files durable, and write its manifest. Raises OSError."""
+        """Make a checkpoint's files durable and its user's alone, and write its manifest. Raises OSError."""
         for name in files:
             sync(place / name)
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
         for each in [*place.rglob("*"), place]:
+            if (mode := each.stat().st_mode) & stat.S_IWOTH:  # by an open umask: the next job would not trust it
+                with suppress(OSError):
+                    each.chmod(stat.S_IMODE(mode) & ~stat.S_IWOTH)
             if each.is_dir():
                 sync(each)
 

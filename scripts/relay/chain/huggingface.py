@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from . import note
 from .agreement import Agreement
-from .errors import ChainError, Stopped, say, tell_in_one_line
+from .errors import ChainError, say, tell_in_one_line
 from .files import described
 from .folder import Folder, damage, manifest, of_another
 from .ranks import Ranks
@@ -124,7 +124,4 @@ class ChainCallback(TrainerCallback):
     ) -> None:
         """End the process with status 75 where it was stopped: the Trainer has saved by now. Raises Stopped."""
         if self._stopped:
-            note.leave(state.global_step, self._stopped)
-            if self._join().rank == 0:
-                say(f"stops after step {state.global_step}, which is saved: {self._stopped}")
-            raise Stopped(state.global_step, self._stopped)
+            raise note.stopped(state.global_step, self._stopped, rank=self._join().rank)

@@ -30,7 +30,7 @@ else:
 
 from . import note
 from .agreement import Agreement
-from .errors import ChainError, Stopped, say, tell_in_one_line
+from .errors import ChainError, say, tell_in_one_line
 from .files import described
 from .folder import Folder, damage, manifest, of_another
 from .generators import generators
@@ -177,10 +177,7 @@ class ChainCallback(Checkpoint):
             self._save(trainer, step)
         self._agreement.done(step, saved=decision.save)
         if decision.stopped:
-            note.leave(step, decision.stopped)
-            if self._agreement.ranks.rank == 0:
-                say(f"stops after step {step}, which is saved: {decision.stopped}")
-            raise Stopped(step, decision.stopped)
+            raise note.stopped(step, decision.stopped, rank=self._agreement.ranks.rank)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save what is not saved yet, and give the Trainer its loaders back."""

@@ -1,5 +1,7 @@
 """What a script tells `relay-chain` when it stops: launchers such as torchrun do not pass on status 75.
 
+torchrun takes it for a failure, and prints tracebacks. Where `relay-chain` has been told, its ranks end with status 0.
+
 `relay-chain` names a file in the environment. It lies in the node's temporary folder, where some rank of the job runs.
 """
 
@@ -11,16 +13,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .errors import STOPPED, Stopped, say
 from .files import write_json
 
+ACCEPT = "RELAY_CHAIN_ACCEPT"  # `relay-chain --accept` sets it: other batches than before are taken
 NOTE = "RELAY_CHAIN_NOTE"
+HEARS = "RELAY_CHAIN_HEARS"  # set by a `relay-chain` that needs no status beside the note
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 
 
-def leave(step: int, reason: str) -> None:
-    """Tell that the state after `step` steps is saved, and why the job stops. Without `relay-chain`, nothing."""
+def stopped(step: int, reason: str, *, rank: int) -> Stopped:
+    """Tell that the state after `step` steps is saved, and why the job stops; what the rank then has to raise."""
+    status = STOPPED
     if place := os.environ.get(NOTE):
         with suppress(OSError):  # on another node than relay-chain's
-            write_json(Path(place), {"step": step, "reason": reason})
+            quiet = {HEARS, TORCHRUN} <= os.environ.keys()
+            write_json(Path(place), {"step": step, "reason": reason, "quiet": quiet})
+            status = 0 if quiet else STOPPED
+    if rank == 0:
+        say(f"stops after step {step}, which is saved: {reason}")
+    return Stopped(step, reason, status)
 
 
 def read(place: Path) -> dict[str, Any] | None:

@@ -131,16 +131,26 @@ class Run:
             self.finish()
 
     def _compare(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Tell that an epoch has other batches than before. Raises ChainError in its middle."""
+        """Tell that an epoch has other batches than before. Raises ChainError in its middle, if that is not accepted.
+
+        Then it goes on after as many samples, in whole batches; after as many batches where their sizes are not known.
+        """
         if before == now:
             return
         words = [f"{each['batches']} batches of {each['batch_size']} samples" for each in (before, now)]
-        changed = f"the loader's epoch had {words[0]}, and has {words[1]} now"
-        if self._place.batch == before["batches"]:
-            self._place.end_epoch()
-        if self._place.batch:
-            where = f"after batch {self._place.batch} of epoch {self.epoch}"
-            raise ChainError(f"{changed}: {where} it would go on at another place; give the former, or another folder")
+        changed, place = f"the loader's epoch had {words[0]}, and has {words[1]} now", self._place
+        if place.batch == before["batches"]:
+            place.end_epoch()
+        if place.batch:
+            where = f"after batch {place.batch} of epoch {self.epoch}"
+            if note.ACCEPT not in os.environ:
+                raise ChainError(
+                    f"{changed}: {where} it would go on at another place; give the former, or another folder, "
+                    "or accept it by `relay-chain --accept COMMAND`"
+                )
+            if before["batch_size"] and now["batch_size"]:
+                place.batch = max(1, place.batch * before["batch_size"] // now["batch_size"])
+            changed = f"{changed}; accepted: {where} it goes on after batch {place.batch} of the new ones"
         if self._checkpoints.ranks.rank == 0:
             say(changed)
 
@@ -189,12 +199,9 @@ class Run:
     def _stop(self, reason: str) -> None:
         """Save, tell it, and end this process. Collective."""
         self.finish()
-        note.leave(self.step, reason)
-        if self._checkpoints.ranks.rank == 0:
-            say(f"stops after step {self.step}, which is saved: {reason}")
+        self._stopped = note.stopped(self.step, reason, rank=self._checkpoints.ranks.rank)
         if self._lock:
             self._lock.close()  # this process trains no more
-        self._stopped = Stopped(self.step, reason)
         raise self._stopped
 
     def _go_on(self) -> None:

@@ -26,6 +26,8 @@ READ_FIRST = (
     "Planning runs files of the config's author, also with -n: the task's, strategies' `needs`. Read them first."
 )
 JUDGED = "results are judged by what they hold; their times do not matter, and `--forcerun RULE` makes some anew"
+SNAKEFILE = Path(__file__).parents[3] / "Snakefile"
+TARGETS = re.compile(r"(?m)^#   (snakemake --profile .*)$")  # in the Snakefile: those for users, in words
 SEEN = "snakemake --help lists Snakemake's options"
 
 
@@ -39,6 +41,8 @@ def check(arguments: Sequence[str]) -> None:
         given = parsed(arguments)
     except UserError as error:
         sys.exit(f"error: {error}")
+    if any(map(LISTING.fullmatch, arguments)):
+        print(*TARGETS.findall(SNAKEFILE.read_text(encoding="utf-8")), "all rules:", sep="\n", flush=True)
     if given.targets == ["status"] and given.cores is None and given.jobs is None:
         sys.argv += ["--cores", "1"]  # it runs nothing, and Snakemake asks for a number all the same
 

@@ -23,6 +23,7 @@ from typing import Any
 from relay.base.errors import UserError
 from relay.driver.job_states import LONGEST_POLL_SECONDS, JobStates, longest_poll
 from relay.driver.waiting import News
+from relay.planning import handed
 from relay.slurm import commands
 
 PLUGIN = "snakemake_executor_plugin_slurm"
@@ -320,6 +321,22 @@ def submissions_wait_for_slurm(context: Context) -> list[Patch]:
     ]
 
 
+def jobs_run_the_workflow_that_they_were_handed(context: Context) -> list[Patch]:
+    """A job starts the copy of the workflow that its driver has made of it (`planning.handed`).
+
+    Executors name the Snakefile of the checkout, which may be edited, or updated, while jobs wait in the queue. No
+    upstream issue known: Snakemake copies sources only for jobs that share no file system.
+    """
+    executor = context.plugin.Executor
+    todays = executor.get_snakefile
+
+    def get_snakefile(self: Any) -> str:
+        copy = (handed.FOLDER / "Snakefile").absolute()
+        return str(copy) if copy.exists() else str(todays(self))
+
+    return [Patch(executor, "get_snakefile", get_snakefile)]
+
+
 CHANGES: tuple[Callable[[Context], list[Patch]], ...] = (
     jobs_that_are_over_count_as_failed,
     no_answer_forgets_no_job,  # after the one above, which has to see that there was no answer
@@ -331,4 +348,5 @@ CHANGES: tuple[Callable[[Context], list[Patch]], ...] = (
     ready_jobs_go_by_priority,
     one_submission_at_a_time,
     submissions_wait_for_slurm,
+    jobs_run_the_workflow_that_they_were_handed,
 )

@@ -7,26 +7,16 @@ because one has no interval.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from relay.planning import costs
 from relay.planning.plan import Plan
 
-KEPT = "TORCH_RELAY_REPEATS"  # the driver's decision, for the processes that plan again
 LEAST_REPEATS = 2
 
 
-def keep_to_it(plan: Plan, *, driver: bool) -> None:
-    """Leave repeats out of a plan where the config says so; otherwise, or where that does not do, say what is wrong.
-
-    `driver`: whether this process decides. Others do as the driver of their call has decided.
-    """
-    if not driver:
-        if kept := os.environ.get(KEPT):
-            _keep(plan, int(kept))
-        return
-    os.environ.pop(KEPT, None)
+def keep_to_it(plan: Plan) -> None:
+    """Leave repeats out of a plan where the config says so; otherwise, or where that does not do, say what is wrong."""
     budget = plan.config.max_device_hours
     if budget is None or not costs.left(plan).jobs or (wanted := _hours(plan)) <= budget:
         return  # also where retries have gone beyond it, and nothing is left to do but the report
@@ -38,7 +28,6 @@ def keep_to_it(plan: Plan, *, driver: bool) -> None:
     spent = round(costs.used(plan).device_hours(plan), 2)
     asked = f"max_device_hours: {budget:g} is less than the {round(wanted, 2):g} that the jobs may take"
     if after < before:
-        os.environ[KEPT] = str(after)
         left_out = f"repeat {before}" if before - after == 1 else f"repeats {after + 1} to {before}"
         plan.warnings.append(f"{asked}: {left_out} of each setting left out (over_budget: drop_repeats)")
     if hours > budget:

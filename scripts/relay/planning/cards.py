@@ -1,7 +1,7 @@
 """The card of each combination of a task's options: shipped, kept from an earlier look, or made by a look now.
 
 The driver looks, in a process of its own, because the planner imports no torch: in the environment of the plain stack,
-which has the user's packages. Jobs, which plan again, find the file.
+which has the user's packages.
 """
 
 from __future__ import annotations
@@ -92,8 +92,6 @@ class Looks:
                 raise NotKnown(
                     f"task {self.config.task}: not known yet; to look at it runs its file, as `snakemake -n` does"
                 )
-            if not self.look and self.site:  # a job plans as its driver has: that looks itself, if it can
-                raise ByJob(self._by_job(options, kept), "")
             if not self.look:
                 raise UserError(f"{kept}: is missing; the driver makes it at each call of Snakemake")
             self._look(options, kept)

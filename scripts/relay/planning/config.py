@@ -7,6 +7,7 @@ by `scripts/schema.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ from relay.spec.tasks import built_in
 
 def _known_task(name: str) -> str:
     if name not in built_in() and not name.endswith(".py"):
+        if Path(f"{name}.py").is_file():
+            raise PydanticCustomError("refused", "'{name}' is unknown; did you mean '{name}.py'?", {"name": name})
         raise PydanticCustomError("unknown_task", "is unknown")
     return name
 

@@ -7,9 +7,7 @@ repeat of each decides, so that the factor has to be far beyond what repeats dif
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,8 +22,6 @@ from relay.spec.run import OwnBatch, Run
 
 if TYPE_CHECKING:
     from relay.planning.plan import Plan
-
-DROPPED = "TORCH_RELAY_DROPPED"  # the driver's decision, for the processes that plan again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +57,13 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
     return found
 
 
-def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) -> None:
+def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
     """Leave the repeats of clearly slower settings out of a plan, but for those that have begun.
 
-    `names` gives the settings' names by their ids. `driver`: whether this process decides. Others do as the driver of
-    their call has decided.
+    `names` gives the settings' names by their ids.
     """
-    if driver:
-        os.environ.pop(DROPPED, None)
-        factor = plan.config.drop_slower_than
-        slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
-    else:
-        slower = json.loads(os.environ.get(DROPPED, "{}"))
+    factor = plan.config.drop_slower_than
+    slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
     kept = [run for run in plan.runs if run.repeat == 0 or run.setting_id not in slower or _begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
@@ -80,8 +71,6 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]], *, driver: bool) ->
     plan.dropped = {setting: why for setting, why in slower.items() if setting in left_out}
     counts = {setting: sum(run.setting_id == setting for run in kept) for setting in left_out}
     plan.settings = [replace(each, repeats=counts.get(each.id, each.repeats)) for each in plan.settings]
-    if driver and plan.dropped:
-        os.environ[DROPPED] = json.dumps(plan.dropped)
 
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:

@@ -21,18 +21,9 @@ print(count.value, (text.value or b"error %d" % status).decode() if status else 
 SECONDS = 60.0  # a node whose GPUs were asleep needs some seconds
 
 
-COUNTED = "TORCH_RELAY_GPUS"  # the driver's count, for the jobs of its machine
-
-
-def count_gpus(*, anew: bool = True) -> int:
-    """The number of NVIDIA GPUs that CUDA shows to this process and to those that it starts.
-
-    Jobs plan again: they take the driver's count (`anew` false), because asking takes seconds on some machines, and
-    because another count would be another plan.
-    """
-    if anew or COUNTED not in os.environ:
-        os.environ[COUNTED] = str(usable()[0])
-    return int(os.environ[COUNTED])
+def count_gpus() -> int:
+    """The number of NVIDIA GPUs that CUDA shows to this process and to those that it starts."""
+    return usable()[0]
 
 
 def usable() -> tuple[int, str]:

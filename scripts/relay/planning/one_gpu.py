@@ -41,16 +41,13 @@ class Sharing:
 ALONE = Sharing()
 
 
-def of_this_machine(gpus: Callable[[], int], *, driver: bool) -> Sharing:
-    """Whether ranks share the only GPU. The driver decides it, and tells its jobs, which plan again.
+def of_this_machine(gpus: Callable[[], int]) -> Sharing:
+    """Whether ranks share the only GPU. What they then need is in the environment, for the jobs.
 
     Raises UserError where the folder that TORCH_RELAY_NCCL names has no NCCL.
     """
-    if driver:
-        os.environ.pop(VARIABLES, None)
-        if gpus() == 1:
-            return _decided()
-    return Sharing(RANKS if VARIABLES in os.environ else 1)
+    os.environ.pop(VARIABLES, None)
+    return _decided() if gpus() == 1 else ALONE
 
 
 def _decided() -> Sharing:

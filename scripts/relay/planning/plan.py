@@ -1,6 +1,6 @@
 """The plan: all runs, gates, references and preflights, with their chains and jobs. `planner` makes it from the config.
 
-Every job makes the plan again. Therefore this module does not import torch, and planning takes milliseconds.
+It imports no torch, so that planning takes milliseconds. Jobs read it (`handed`).
 """
 
 from __future__ import annotations

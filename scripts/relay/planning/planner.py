@@ -74,10 +74,10 @@ def plan(
     this machine; by default they are counted. `sharing`: how many ranks may share a GPU. `speeds` is the file with the
     measured seconds per step. `site` is the cluster that the runs go to; None means this machine. `arithmetic` is the
     driver's; None means this process's.
-    `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need; the driver does
-    that. `look` has the task looked at where its card is not known, and `prepare` its data prepared before that. Where
-    only a node has what the task needs, the plan has nothing but the jobs that look (`Plan.looks`). With `reading`, no
-    task's file is run.
+    `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need, which settings
+    are too slow, and what the budget leaves. `look` has the task looked at where its card is not known, and `prepare`
+    its data prepared before that. Where only a node has what the task needs, the plan has nothing but the jobs that
+    look (`Plan.looks`). With `reading`, no task's file is run.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read; NotKnown
     where the task's data have to be prepared first, or it has to be looked at.
     """
@@ -118,8 +118,8 @@ def plan(
     planner.plan.requests = Requests.read(results)
     if record:
         planner.plan.requests = Requests(right_size.measure(planner.plan), planner.plan.requests.raised)
-    dropping.drop(planner.plan, partial(table.setting_names, planner.plan), driver=record)
-    budget.keep_to_it(planner.plan, driver=record)
+        dropping.drop(planner.plan, partial(table.setting_names, planner.plan))
+        budget.keep_to_it(planner.plan)
     planner.plan.warnings += [shrink.WARNING] if config.shrink else []
     planner.plan.warnings += user_limits.warnings(planner.plan)
     size.check_jobs(planner.plan)

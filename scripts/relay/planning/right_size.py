@@ -1,6 +1,6 @@
 """Memory and time that jobs ask for: as declared, less where earlier runs needed less, more where they were killed.
 
-The driver decides it once for each call, and writes it down: its jobs plan again, and have to come to the same.
+The driver decides it once for each call, and writes it down for later calls.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The plan of `snakemake selftest`: the config of its runs, and beside their gates those of further configs.
-
-Jobs plan again. They know a self-test by its config, which Snakemake hands on to them.
-"""
+"""The plan of `snakemake selftest`: the config of its runs, and beside their gates those of further configs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ from typing import Any
 from relay.base.files import read_json
 from relay.environments import overlay
 from relay.environments.locks import lock_of
-from relay.planning.gpus import count_gpus
 from relay.planning.plan import Plan, Skipped
 from relay.process.one_gpu import VARIABLES
 from relay.spec.run import Gate, Preflight, Setting
@@ -26,7 +22,7 @@ CONFIG = Path("config/selftest/runs.yaml")
 def chosen(settings: Any, root: Path, targets: Collection[str]) -> bool:
     """Whether a call is a self-test, whose config then stands before the user's own.
 
-    `settings` are Snakemake's of the config, `targets` the words of the command line, none in a job.
+    `settings` are Snakemake's of the config, `targets` the words of the command line.
     """
     if TARGET in targets:
         settings.configfiles = [root / CONFIG, *settings.configfiles]
@@ -91,10 +87,10 @@ def not_right(record: Path) -> str:
     return "" if (read_json(record) or {}).get("ok") else "tells of something wrong, which may be mended by now"
 
 
-def described(plan: Plan) -> str:
+def described(plan: Plan, gpus: Callable[[], int]) -> str:
     """This machine, as far as the plan uses it: its GPUs, or its CPUs alone."""
     if any(gate.shape.device == "cuda" for gate in plan.gates.values()):
-        count, ranks = count_gpus(anew=False), max(gate.shape.devices_per_node for gate in plan.gates.values())
+        count, ranks = gpus(), max(gate.shape.devices_per_node for gate in plan.gates.values())
         shared = f", which up to {ranks} ranks share: what works is told, their speed says nothing"
         if count == 1:
             return f"this machine's 1 GPU{shared * (VARIABLES in os.environ)}"

@@ -6,10 +6,9 @@ proves nothing for a run that computes otherwise. Needs no torch: the planner as
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Self
@@ -34,7 +33,6 @@ VARIABLES = (
 # Every variable with such a beginning, but for those that only say where files go, what is printed, and who compiles.
 PREFIXES = ("TORCHINDUCTOR_", "CUBLAS_EMULAT", "PYTORCH_TUNABLEOP_")
 HARMLESS = ("CACHE", "DEBUG", "PROFILE", "LOG", "REDIS", "COMPILE_THREADS", "WORKER", "FILENAME", "TIMEOUT", "VERBOSE")
-PLANNED = "TORCH_RELAY_ARITHMETIC"  # what the driver has found: jobs plan again, elsewhere or later
 
 
 @dataclass(frozen=True)
@@ -48,17 +46,6 @@ class Arithmetic:
     def here(cls) -> Self:
         """Of this process."""
         return cls(variables_set(os.environ), installed_torch())
-
-    @classmethod
-    def planned(cls, *, driver: bool) -> Self:
-        """Of the driver, which its jobs get through their environment; a process that has no driver asks here."""
-        known = os.environ.get(PLANNED)
-        if known and not driver:
-            return cls(**json.loads(known))
-        found = cls.here()
-        if driver:
-            os.environ[PLANNED] = json.dumps(asdict(found))
-        return found
 
 
 def variables_set(environment: Mapping[str, str]) -> str:

@@ -238,7 +238,7 @@ def plain_tree(node: Any) -> Any:
         return [plain_tree(item) for item in node]
     if not isinstance(node, ast.AST):
         return repr(node)
-    members = {name: getattr(node, name, None) for name in _members_of(type(node))}
+    members = {name: getattr(node, name, None) for name in _members_of(node._fields)}
     if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         members["body"] = node.body[1:]
     present = {name: plain_tree(value) for name, value in members.items() if value is not None and value != []}
@@ -246,8 +246,8 @@ def plain_tree(node: Any) -> Any:
 
 
 @cache
-def _members_of(kind: type[ast.AST]) -> list[str]:
-    return sorted({*kind._fields} - {"kind", "type_comment"})
+def _members_of(fields: tuple[str, ...]) -> list[str]:
+    return sorted({*fields} - {"kind", "type_comment"})
 
 
 def lock_lines(path: Path) -> list[str]:

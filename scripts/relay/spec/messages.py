@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,14 @@ LOOK_ALIKES = (
     | dict.fromkeys("\u00a0\u2009\u202f\u3000", " ")
     | dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", "")
 )
+
+MOST_KEYS = 8  # of a block that a line names
+# What people write behind numbers, by what the names of keys hold.
+UNITS = {
+    "minutes": {"d": 1440.0, "h": 60.0, "m": 1.0},
+    "time_limits": {"d": 1440.0, "h": 60.0, "m": 1.0},
+    "_mb": {"t": 1024.0**2, "g": 1024.0, "m": 1.0},
+}
 
 
 def show(value: Any) -> str:
@@ -78,7 +87,8 @@ def describe(schema: Schema, whole: Schema) -> str:
         return f"{exactly}, each {items}"
     if kind == "object":
         keys = schema.get("properties")
-        return f"a block with the keys {', '.join(keys)}" if keys else "a block of names and values"
+        named = ", ".join([*(keys or ())][:MOST_KEYS]) + (" and others" if keys and len(keys) > MOST_KEYS else "")
+        return f"a block with the keys {named}" if keys else "a block of names and values"
     if schema.get("pattern", "").endswith(r"\.py$"):
         return "a file of your own (.py)"
     if "pattern" in schema:
@@ -168,9 +178,12 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
     if kind == "invalid_key":
         return f"config: {path + ': ' if path else ''}{show(value)} is not allowed as a key; allowed: text"
     if kind == "extra_forbidden":
-        keys = _at(location[:-1], whole)["properties"]
+        keys, name = _at(location[:-1], whole)["properties"], location[-1]
+        if "options" in keys and name in whole["properties"]:
+            allowed = f"beside `comparisons`, one for all of them{_of_command(location, raw)}"
+            return f"config: {path}: {show(value)} is not allowed here; allowed: {allowed}"
         place = " (a strategy's own settings stand under options)" if "options" in keys else ""
-        return f"config: {path}: {show(value)} " + unknown("has an unknown key", location[-1], keys) + place
+        return f"config: {path}: {show(value)} " + unknown("has an unknown key", name, keys) + place
     schema = _at(location, whole)
     allowed = describe(schema, whole)
     if kind == "missing":
@@ -181,7 +194,14 @@ def _line(error: Mapping[str, Any], raw: Any, whole: Schema) -> str:
     refused = "is unknown" if kind == "unknown_task" else "is not allowed"
     meant = near(value, _names(schema, whole), likeness=0.7)  # 'gpu' is no misspelt 'cpu'
     told = f"{show(value)} {refused}{look_alike(show(value))}"
-    return f"config: {path}: {told}; {meant}allowed: {allowed}{_hint(value, allowed)}"
+    return f"config: {path}: {told}; {meant}allowed: {allowed}{_hint(value, allowed, location)}"
+
+
+def _of_command(location: Sequence[str | int], raw: Any) -> str:
+    """How a command's comparison gives it another value of its own; '' for a strategy's."""
+    for step in location[:-1]:
+        raw = raw[step]
+    return " (of a command: `options: {lr: …}`, and {lr} among its words)" if raw.get("command") else ""
 
 
 def _names(schema: Schema, whole: Schema) -> list[str]:
@@ -191,15 +211,20 @@ def _names(schema: Schema, whole: Schema) -> list[str]:
     return [name for name in [*schema.get("enum", []), *below] if isinstance(name, str)]
 
 
-def _hint(value: Any, allowed: str) -> str:
-    """YAML takes `1e-3` and anything in quotes for text, and 2.10 for 2.1, which is seldom what was meant."""
+def _hint(value: Any, allowed: str, location: Sequence[str | int]) -> str:
+    """YAML takes `1e-3` and anything in quotes for text, and 2.10 for 2.1, which is seldom what was meant.
+
+    Keys name their unit, and people write it behind the number.
+    """
     if isinstance(value, int | float) and not isinstance(value, bool) and allowed.startswith(("text", "non-empty")):
         return " (this is a number: write it in quotes)"
     if not isinstance(value, str) or "number" not in allowed:
         return ""
     try:
-        number = float(value)
+        number = _in_unit(value, next((str(step) for step in reversed(location) if isinstance(step, str)), ""))
     except ValueError:
+        return ""
+    if number != number // 1 and "whole" in allowed:
         return ""
     if not math.isfinite(number):
         return ""
@@ -207,6 +232,15 @@ def _hint(value: Any, allowed: str) -> str:
     if "e" in plain and "." not in plain:
         plain = plain.replace("e", ".0e")  # without the point it is text to YAML once more
     return f" (this is text: write {plain}, without quotes)"
+
+
+def _in_unit(text: str, key: str) -> float:
+    """The number that a text means in the unit of a key, such as 120 of '2h' for runtime_minutes. Raises ValueError."""
+    unit = next((factors for name, factors in UNITS.items() if name in key), {})
+    if unit and (clock := re.fullmatch(r"(\d+):(\d\d):00", text)) and "h" in unit:
+        return int(clock[1]) * 60.0 + int(clock[2])
+    found = re.fullmatch(r"([\d.]+) ?([a-z]).*", text.lower()) if unit else None
+    return float(found[1]) * unit[found[2]] if found and found[2] in unit else float(text)
 
 
 def requirement_lines(error: ValidationError, schema: Schema) -> list[str]:

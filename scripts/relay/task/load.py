@@ -144,6 +144,6 @@ def class_in(module: ModuleType) -> type[Task]:
     # A class from which another one of the file derives is a helper.
     last = [each for each in dict.fromkeys(own) if not any(each in other.__mro__[1:] for other in own)]
     if len(last) != 1:
-        names = " and ".join(each.__name__ for each in last) or "none"
-        raise UserError(f"{module.__file__}: one class must derive from relay.Task; found: {names}")
+        names = " and ".join(each.__name__ for each in last) or "none; a script is measured as a `command`"
+        raise UserError(f"{shown(module.__file__ or '')}: one class must derive from relay.Task; found: {names}")
     return last[0]

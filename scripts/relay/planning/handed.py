@@ -1,0 +1,48 @@
+"""What the jobs of a call are handed: its plan and, on a cluster, the workflow, as they were when the call began.
+
+Snakemake starts itself again in each job. If that planned from today's files, an edit would leave waiting jobs without
+their runs. Only one driver at a time works on a folder, and it waits for the jobs of an earlier one: there is one plan.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relay.base.errors import UserError
+from relay.base.files import remove
+from relay.run_folder.trust import keep_to_owner, make_own
+
+if TYPE_CHECKING:
+    from relay.planning.plan import Plan
+
+FOLDER = Path("results/code/call")  # where only the user may write: jobs run what lies there
+PLAN = "plan.pickle"
+WORKFLOW = ("Snakefile", "workflow", "scripts", "config", "envs")
+
+
+def hand_over(plan: Plan, *, selftest: bool, workflow: Any) -> None:
+    """Write down a call's plan for its jobs. Those on nodes run a copy of the workflow, and read no config of today."""
+    partial = FOLDER.with_name(f".{FOLDER.name}")
+    remove(partial)  # of a driver that was killed
+    make_own(partial)
+    if plan.site:
+        for name in WORKFLOW:
+            source = plan.root / name
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, partial / name)
+    (partial / PLAN).write_bytes(pickle.dumps((selftest, plan)))
+    keep_to_owner(partial)
+    remove(FOLDER)
+    partial.rename(FOLDER)
+    workflow.config_settings.configfiles = []  # Snakemake names them to its jobs, and the plan has their content
+
+
+def handed() -> tuple[bool, Plan]:
+    """Whether this job's call is a self-test, and the plan of that call. Raises UserError where it is gone."""
+    try:
+        selftest, plan = pickle.loads((FOLDER / PLAN).read_bytes())
+    except OSError as error:
+        raise UserError(f"{FOLDER / PLAN}: cannot be read: {error.strerror}; give the same call again") from None
+    return selftest, plan
