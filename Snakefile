@@ -5,7 +5,7 @@
 #   snakemake --profile profiles/local card       the task in words: what was seen of it, and what that means
 #   snakemake --profile profiles/local data           the task's data only
 #   snakemake --profile profiles/local ddp        one strategy only
-#   snakemake --profile profiles/local first_repeats   each setting once
+#   snakemake --profile profiles/local first_repeats   each setting twice
 #   snakemake --profile profiles/local chain      one training alone, as jobs until it has ended
 #   snakemake --profile profiles/local status     what is done, running, queued and still to do
 #   snakemake --profile profiles/local probe      the largest batches that fit, as a config
@@ -250,11 +250,11 @@ include: "workflow/rules/libtorch.smk"
 include: "workflow/rules/selftest.smk"
 
 
-# The first repeat of every setting, with its proof. With `drop_slower_than` the next call leaves out what was clearly
+# The first two repeats of every setting, with its proof. With `drop_slower_than` the next call leaves out what was clearly
 # slower.
 rule first_repeats:
     input:
-        [summary_of(run) for run in PLAN.runs if run.repeat == 0],
+        [summary_of(run) for run in PLAN.runs if run.repeat < 2],
         sorted({verdict_of(run) for run in PLAN.runs}),
     conda:
         no_environment

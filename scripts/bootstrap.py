@@ -153,7 +153,7 @@ def create(venv: Path) -> None:
     if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         remedy = "on Debian or Ubuntu: apt-get install python3-venv"
         raise InstallError(f"this Python ({sys.executable}) lacks its venv module; {remedy}")
-    command = [sys.executable, "-m", "venv", str(venv)]
+    command = [sys.executable, "-I", "-m", "venv", str(venv)]
     made = subprocess.run(command, check=False, capture_output=True, text=True, close_fds=False)
     if made.returncode:
         raise InstallError(f"the virtual environment could not be made:\n{made.stdout}{made.stderr}".rstrip())
@@ -182,7 +182,7 @@ def add_own(venv: Path) -> None:
 
 def pip_of(venv: Path) -> list[str]:
     """The command of an environment's pip."""
-    return [str(venv / "bin" / "python"), "-m", "pip"]
+    return [str(venv / "bin" / "python"), "-P", "-m", "pip"]
 
 
 def run_pip(
@@ -276,7 +276,7 @@ def check_writable(venv: Path) -> None:
 def some_pip(venv: Path) -> list[str] | None:
     """A pip that is there before the environment is made: the old one's, this Python's, or that which Python brings."""
     if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-P", "-m", "pip"]
     if (venv / "bin" / "python").exists():
         return pip_of(venv)
     bundled = importlib.util.find_spec("ensurepip")

@@ -38,9 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
     for each in found:
         if each.reason:
             console.print(Text(f"{each.name}: {each.reason}"))
-        elif each.change == "unclear":
-            told = f"{each.repeats} repeats of each would tell" if each.repeats else "take them as the same"
-            console.print(Text(f"{each.name}: unclear: {told}"))
     for line in made_otherwise(found):
         console.print(Text(line))
     console.print(Text(", ".join(f"{count} {change}" for change, count in counts(found).items()), style="bold"))

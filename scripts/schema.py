@@ -19,7 +19,7 @@ import site_files
 from relay.base.errors import UserError
 from relay.planning.comparisons import Comparison
 from relay.planning.config import Config
-from relay.planning.config_blocks import Gate, Probe, Segment, SpotChecks
+from relay.planning.config_blocks import Answer, Gate, Probe, Segment, SpotChecks
 from relay.spec.looked import Looked
 from relay.spec.messages import Schema, describe
 from relay.spec.tasks import built_in
@@ -147,7 +147,7 @@ def readme() -> str:
     """`config/README.md`: every key as tables."""
     whole = Config.model_json_schema()
     parts = [README_HEAD, "## Keys\n", _table(Config, whole)]
-    blocks = {"segment": Segment, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
+    blocks = {"segment": Segment, "answer": Answer, "gate": Gate, "spot_checks": SpotChecks, "probe": Probe}
     for title, block in blocks.items():
         parts += [f"## `{title}`\n", f"{' '.join((block.__doc__ or '').split())}\n", _table(block, whole)]
     parts += ["## `comparisons`\n", COMPARISONS, _table(Comparison, whole), EXAMPLE, "## Tasks\n", _tasks()]

@@ -105,8 +105,8 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
 
 def test_no_name_becomes_a_line_of_the_script(tmp_path: Path) -> None:
     made = BatchScript(
-        name="a\ntouch b", job=Job(memory_mb=1, minutes=5), jobs=1, command=["true"], folder=tmp_path,
-        output=tmp_path / "x.log", comments=["c\ntouch d"],
+        name="a\ntouch b", job=Job(memory_mb=1, minutes=5, account="e\ntouch f"), jobs=1, command=["true"],
+        folder=tmp_path, output=tmp_path / "x.log", comments=["c\ntouch d"],
     )  # fmt: skip
     assert "#SBATCH --job-name=a_touch_b" in made.render().splitlines()
     assert not [line for line in made.render().splitlines() if line.startswith("touch")]

@@ -155,6 +155,9 @@ def test_what_another_user_puts_beside_the_frozen_code_does_not_run(tmp_path: Pa
     assert {path / "__pycache__" for path in folders[2:] if path.name != "__pycache__"} <= {*folders}
     (frozen / "sitecustomize.py").write_text("print('planted')")
     assert changed_since(frozen) == "has 'sitecustomize.py' in it, which was not frozen"
+    (frozen / "sitecustomize.py").unlink()
+    (frozen / "relay" / "__pycache__").chmod(0o777)  # Python takes bytecode there for the file's own
+    assert f"is not yours alone: {frozen}/relay/__pycache__ can be written by everyone" in (changed_since(frozen) or "")
     assert freeze(None, folder=tmp_path / "code") == frozen
     assert not (frozen / "sitecustomize.py").exists()
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
+from relay.comparison.statistics import (
+    Estimate,
+    band,
+    geometric_mean,
+    ratio,
+    ratio_of_days,
+    repeats_to_tell,
+    standing,
+)
+from simulated_speeds import rounds
 
 
 def test_geometric_mean_of_two_repeats_by_hand() -> None:
@@ -19,12 +28,32 @@ def test_geometric_mean_of_two_repeats_by_hand() -> None:
     assert math.log(estimate.high) == pytest.approx(1 + 12.7062, abs=1e-4)
 
 
-def test_ratio_agrees_with_scipys_welch_test() -> None:
+def test_ratio_agrees_with_scipys_paired_test_of_the_common_rounds() -> None:
     a, b = [100.0, 104.0, 99.0, 103.0], [131.0, 120.0, 125.0]
-    estimate = ratio(a, b)
+    estimate, among = ratio(rounds(a), rounds(b)), ratio(rounds(a), rounds(b), 19)
+    found = stats.ttest_rel(np.log(a[:3]), np.log(b))
+    for each, confidence in ((estimate, 0.95), (among, 1 - 0.05 / 19)):
+        interval = found.confidence_interval(confidence)
+        assert each.value == pytest.approx(stats.gmean(a[:3]) / stats.gmean(b))
+        assert (each.low, each.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
+
+
+def test_days_agree_with_scipys_welch_test() -> None:
+    a, b = [100.0, 104.0, 99.0, 103.0], [131.0, 120.0, 125.0]
+    estimate = ratio_of_days(a, b)
     interval = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval(0.95)
     assert estimate.value == pytest.approx(stats.gmean(a) / stats.gmean(b))
     assert (estimate.low, estimate.high) == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
+
+
+def test_one_repeat_has_no_interval_and_equal_repeats_that_of_the_floor() -> None:
+    assert geometric_mean([5.0]) == Estimate(5.0, None, None)
+    assert ratio({0: 4.0}, rounds([8.0, 8.1])).low is None
+    same = ratio(rounds([4.0, 4.0, 4.0]), rounds([8.0, 8.0, 8.0]))
+    assert (same.value, same.low, same.high) == pytest.approx((0.5, 0.5 / 1.00705, 0.5 * 1.00705), rel=1e-4)
+    far_apart = ratio(rounds([1.0, 1e9]), rounds([1e9, 1.0]), 19)
+    assert far_apart.high
+    assert math.isfinite(far_apart.high)
 
 
 @pytest.mark.parametrize("speeds", [[], [0.0, 1.0], [float("nan"), 1.0]])
@@ -52,19 +81,19 @@ def test_standing_at_a_margin_of_three_percent(low: float | None, high: float | 
 def test_repeats_that_would_tell_are_the_textbooks_number() -> None:
     """The distance to the nearer edge of the band over the standard error has to reach t(97.5 %) + t(80 %)."""
     spread = 0.02
-    exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # this standard deviation exactly
-    found = repeats_to_tell(list(1000 * exact), list(930 * exact), band(0.03))
+    exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # this standard deviation of the differences exactly
+    found = repeats_to_tell(rounds(1000 * exact), rounds([930.0] * 3), band(0.03))
     distance = math.log(1000 / 930) + math.log(0.97)
 
     def enough(n: int) -> bool:
-        needed = stats.t.ppf(0.975, 2 * n - 2) + stats.t.ppf(0.8, 2 * n - 2)
-        return bool(needed * spread * math.sqrt(2 / n) < distance)
+        needed = stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)
+        return bool(needed * spread / math.sqrt(n) < distance)
 
     assert found is not None
     assert (enough(found), enough(found - 1)) == (True, False)
 
 
 def test_repeats_that_would_tell_where_none_or_too_many_would() -> None:
-    assert repeats_to_tell([1000.0], [900.0, 901.0], band(0.03)) == 3
-    exact = list(np.exp(0.02 * np.array([-1.0, 0.0, 1.0])))
-    assert repeats_to_tell([value * 0.97 for value in exact], exact, band(0.03)) is None  # on the band's edge
+    assert repeats_to_tell({0: 1000.0}, rounds([900.0, 901.0]), band(0.03)) == 3
+    exact = np.exp(0.02 * np.array([-1.0, 0.0, 1.0]))
+    assert repeats_to_tell(rounds(0.97 * exact), rounds([1.0] * 3), band(0.03)) is None  # on the band's edge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,13 +58,15 @@ def test_a_job_begins_without_the_word_of_an_earlier_attempt(log: Path) -> None:
 
 
 def test_a_program_that_refuses_its_arguments_is_a_fault_of_a_gate_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`srun` and `apptainer` end with this status, and say why in the log."""
     gate, _ = planned("cpu")
     gate.write(tmp_path / "gate.json")
-    monkeypatch.setattr(launcher, "command", lambda *_: ["sh", "-c", "exit 2"])
+    monkeypatch.setattr(launcher, "command", lambda *_: ["sh", "-c", "echo $TORCHINDUCTOR_CACHE_DIR; exit 2"])
     assert launcher.launch(tmp_path / "gate.json", "equivalence.gate", tmp_path, [], SCRIPTS) == 2
+    # By torch's default another user could have made it first, with pickles in it.
+    assert f"/relay-{os.getuid()}/inductor" in capfd.readouterr().out
     fault = faults.collect(tmp_path)
     assert fault is not None
     assert fault["mistake"]

@@ -33,3 +33,28 @@ def test_another_users_folder_is_not_looked_at_by_its_own_code(tmp_path: Path) -
     program = [str(Path(sys.executable).with_name("snakemake")), "--version"]
     subprocess.run(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(PLUGINS)}, check=True)
     assert not (tmp_path / "ran").exists()
+
+
+GUARDED = """
+import sys
+sys.path.insert(0, {scripts!r})
+from relay.driver import guard
+if workflow.is_main_process:
+    guard.guard(workflow, guard.Rules())
+rule made:
+    output: "made.txt"
+    run: open(output[0], "w").write(str(sys.flags.safe_path))
+"""
+
+
+@pytest.mark.slow
+def test_nor_of_the_snakemake_that_a_job_starts(tmp_path: Path) -> None:
+    """Rules with `run:` are a `python -m snakemake` of their own, and so are Slurm jobs: they inherit what it has."""
+    (tmp_path / "random.py").write_text(PLANTED)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "Snakefile").write_text(GUARDED.format(scripts=str(PLUGINS.parents[1] / "scripts")))
+    program = snakemake(["--snakefile", "code/Snakefile", "--cores", "1", "made"])
+    done = subprocess.run(program, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert (tmp_path / "made.txt").read_text() == "True"

@@ -21,7 +21,7 @@ WHERE_NEEDED = {
     "lightning": "strategies/_lightning_library.py",
     "pytorch_lightning": "strategies/_lightning_library.py",
     "deepspeed": "strategies/",
-    "horovod": "strategies/horovod.py",
+    "horovod": ("strategies/horovod.py", "process/meeting.py"),
     "psutil": "strategies/horovod.py",  # a dependency of Horovod's own
     "pynvml": "process/gpus.py",
 }

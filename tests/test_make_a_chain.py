@@ -238,7 +238,19 @@ def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[s
     Path("checkpoints/step-2/rank-0.pt").chmod(0o666)
     with pytest.raises(ChainError, match="checkpoints: no checkpoint is sound; remove the folder"):
         saved()
-    assert "can be written by other users" in capsys.readouterr().err
+    assert "can be written by other users; chmod g-w,o-w it" in capsys.readouterr().err
+
+
+def test_a_group_that_may_write_where_it_is_saved_may_not_write_to_it() -> None:
+    before = os.umask(0o002)
+    try:
+        saved()
+    finally:
+        os.umask(before)
+    every = [Path("checkpoints"), *Path("checkpoints/step-2").rglob("*")]
+    assert [path for path in every if path.stat().st_mode & 0o022] == []
+    Path("checkpoints").chmod(0o775)
+    assert "checkpoints can be written by other users" in str(folder.damage(Path("checkpoints/step-2")))
 
 
 # Mistakes: each is one line

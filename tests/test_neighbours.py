@@ -66,8 +66,11 @@ def test_a_disturbed_measurement_says_what_disturbed_it(tree: Tree) -> None:
     assert told.startswith("Not certain. ")
     assert told.endswith(
         "More repeats will hardly help. The fastest repeat of cpu (1 proc, 2 threads, resident) was 2.6 times as fast "
-        "as its slowest. A likely reason: other programs used up to 0.83 CPUs meanwhile. "
-        "Use a quieter node, or take cpu (1 proc, 1 thread, resident): it uses the fewest CPUs."
+        "as its slowest. Use a quieter node, or take cpu (1 proc, 1 thread, resident): it costs least an hour. "
+        "Even then it is not certain, because other programs used up to 0.83 CPUs meanwhile; one repeat decides it. "
+        "Without repeat 2 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 2 threads, "
+        "resident) would be recommended. Measure it again: `rm -r results/runs/cpu-0-r1`, and give the same command "
+        "again."
     )
 
 
@@ -103,7 +106,13 @@ def test_a_virtual_machine_is_told_by_its_processors(tmp_path: Path) -> None:
 PLACES: list[tuple[dict[str, list[Any]], str]] = [
     ({"hosts": [["n2"]] * 3}, "all repeats of {slow} ran on n2, and none of {fast} did"),
     ({"hosts": [["n2"], ["n3"], ["n4"]]}, ""),  # the spread between nodes is in its interval
+    ({"hosts": [["n1"], ["n2"], ["n2"]]}, ""),
+    ({"hosts": [["n5"], ["n5", "n1"], ["n5"]]}, "all repeats of {slow} ran on n5, and none of {fast} did"),
     ({"device_name": ["Intel Xeon"] * 3}, "{fast} ran on AMD EPYC, and {slow} on Intel Xeon"),
+    (
+        {"device_name": ["Intel Xeon", "AMD EPYC", "AMD EPYC"]},
+        "{fast} ran on AMD EPYC, and {slow} on AMD EPYC and Intel Xeon",
+    ),
     (
         {"started_at": [f"2026-06-0{day}T03:04:05+00:00" for day in (1, 2, 3)]},
         "{fast} was measured on 2026-01-03, and {slow} on 2026-06-01",
@@ -139,3 +148,15 @@ def test_what_was_timed_for_a_moment_is_not_certain(tree: Tree) -> None:
     assert found.short == f"{found.candidates[1].name} was timed for 6.3 s (49 steps), which is too short"
     assert found.certainty == "likely"
     assert words.certainty(found).endswith("Train longer, with more `epochs`.")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "certain"), [([1.2, 1.15, 1.1], False), ([0.8, 0.85, 0.9], False), ([1.2, 0.9, 1.0], True)]
+)
+def test_what_is_faster_in_the_second_half_is_no_steady_state(tree: Tree, ratios: list[float], certain: bool) -> None:
+    tree.setting("cpu", STEADY, summary=ALONE)
+    slow = tree.setting("cpu", [500.0, 501.0, 499.0], loader="dataloader", summary=ALONE)
+    tree.record(slow, second_half_ratio=ratios)
+    found = answer_of(tree)
+    assert found.certainty == ("winner" if certain else "likely")
+    assert ("in the second half of its timed steps" in found.short) is not certain

@@ -53,8 +53,14 @@ def test_a_config_is_no_program(tmp_path: Path) -> None:
 
 def test_who_only_asks_how_far_a_colleagues_comparison_is_runs_nothing_of_it(tmp_path: Path) -> None:
     (tmp_path / "theirs.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "more").mkdir()
+    strategy = "class Their:\n    requirements = Requirements(needs=('many',))\ndef many(*_):\n    open('ran', 'w')\n"
+    (tmp_path / "more" / "their.py").write_text(strategy)
     _, printed = called([*SNAKEFILE, "status", "--config", "task=theirs.py"], tmp_path)
     assert "task theirs.py: not known yet; to look at it runs its file, as `snakemake -n` does" in printed
+    theirs = ["strategy_folders=['more']", "comparisons=[{'strategy': 'their'}]"]
+    status, printed = called([*SNAKEFILE, "-l", "--config", *theirs], tmp_path)
+    assert status == 0, printed
     assert not (tmp_path / "ran").exists()
 
 
@@ -134,3 +140,10 @@ def test_a_file_cannot_be_forced(tmp_path: Path) -> None:
         "error: --forcerun: 'results/plan.json' is a file; allowed: rules. `python scripts/train_again.py RUN` lets a "
         "run start anew"
     ]
+
+
+def test_a_tasks_file_may_begin_as_an_option_does(tmp_path: Path) -> None:
+    (tmp_path / "-x.py").write_text("import torch\n")
+    (tmp_path / "mine.yaml").write_text("task: -x.py\n")
+    _, lines = dry_run(tmp_path, "--configfile", "mine.yaml")
+    assert any("-x.py: one class must derive from relay.Task" in line for line in lines), lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -48,9 +49,13 @@ def printed(run: Run, asked: Request = ASKED) -> list[str]:
 
 def test_the_line_that_starts_a_script_has_its_launcher_and_its_values() -> None:
     run = run_of("torchrun train.py --lr {lr}", options={"lr": 0.1}, devices_per_node=2)
-    assert printed(run) == ["<--nproc-per-node=2><--standalone><train.py><--lr><0.1>"]
+    meeting = "<--nnodes=1><--rdzv-backend=c10d><--rdzv-conf=store_type=file><--local-addr=127.0.0.1>"
+    where = r"<--rdzv-endpoint=/\S+/agent>"  # in a folder that nobody else can enter
+    (line,) = printed(run)
+    assert re.fullmatch(f"<--nproc-per-node=2>{meeting}{where}<train.py><--lr><0.1>", line)
     run = run_of("torchrun --nproc-per-node {processes_per_node} train.py {seed}", devices_per_node=2)
-    assert printed(run) == ["<--standalone><--nproc-per-node><2><train.py><1>"]
+    (line,) = printed(run)
+    assert re.fullmatch(f"{meeting}{where}<--nproc-per-node><2><train.py><1>", line)
 
 
 @pytest.mark.parametrize("value", ["a b*", "'", "$(id)", "\\", "{x}"])
@@ -67,7 +72,9 @@ def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:
     assert words[0] == "srun"
     assert "--nproc-per-node=4" in words[-1]
     assert "--nnodes=2" in words[-1]
-    assert "--rdzv-endpoint=${MASTER_ADDR}:${MASTER_PORT}" in words[-1]
+    assert "--rdzv-backend=static" in words[-1]  # c10d would read pickles from that port
+    assert "--node-rank=${SLURM_NODEID}" in words[-1]
+    assert "--master-addr=${MASTER_ADDR}" in words[-1]
 
 
 def record(run: Run, losses: list[float]) -> Record:

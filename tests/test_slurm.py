@@ -23,6 +23,7 @@ from relay.comparison.own_script import own_script
 from relay.planning.config import load
 from relay.planning.plan import Plan
 from relay.planning.planner import plan
+from relay.process import meeting
 from relay.run_folder import attempts
 from relay.spec.run import Run
 from relay.spec.site import load_site
@@ -286,7 +287,8 @@ def test_where_cpus_are_confined_each_rank_keeps_to_its_own(cluster: MiniSlurm, 
     for rank in ranks:
         told = rank["environment"]
         assert (told["OMP_PLACES"], told["OMP_PROC_BIND"], told["OMP_STACKSIZE"]) == ("cores", "close", "16m")
-        assert told["GLOO_SOCKET_IFNAME"] == told["NCCL_SOCKET_IFNAME"] == "eth0"
+        assert (told["GLOO_SOCKET_IFNAME"], told["NCCL_SOCKET_IFNAME"]) == ("lo", "eth0")
+        assert told["TORCH_RELAY_MEETING"].startswith(str(meeting.MEMORY))  # in a file, not at a port
 
 
 def test_a_gpu_job_sees_the_gpus_that_it_asked_for(cluster: MiniSlurm, tmp_path: Path) -> None:

@@ -181,6 +181,16 @@ def test_the_warm_up_of_every_attempt_is_left_out(written: Written, run: Run) ->
     assert found["train_seconds"] == pytest.approx(4.6)
 
 
+def test_steps_whose_batches_were_ready_are_trained_and_not_timed(written: Written, run: Run) -> None:
+    """The steps that are timed are twice as fast in their second half."""
+    line = {"blocks": [[0, 1, 0.1, 0.0, 1], [1, 2, 1.0, 0.0], [2, 3, 0.1, 0.0, 1], [3, 4, 0.5, 0.0]]}
+    written.attempt(begin(), line | {"losses": [1, 2, 3, 4]}, {"end": 4} | END, started=0, ended=4)
+    found = written.summary(changed(run, warmup_steps=0))
+    assert (found["measured_steps"], found["train_seconds"]) == (2, pytest.approx(1.7))
+    assert found["samples_per_second"] == pytest.approx(2 * run.batch.global_batch_size / 1.5)
+    assert found["second_half_ratio"] == pytest.approx(2)
+
+
 def test_a_run_whose_loss_is_not_finite_has_failed(written: Written, run: Run) -> None:
     written.attempt(begin(), steps(0, 4, evaluations=[evaluated(4, loss=float("inf"))]), {"end": 4} | END, ended=1.0)
     summary = written.summary(run)

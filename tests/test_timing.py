@@ -69,3 +69,32 @@ def test_waiting_for_data_is_noted_in_the_block_where_it_happened() -> None:
     assert max(waits[:3]) < 0.04
     assert waits[5] < 0.04
     assert all(block.data_wait_seconds <= block.seconds for block in blocks)
+
+
+class Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """50 samples a second."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.02)
+        return torch.zeros(1)
+
+
+def test_batches_that_workers_have_made_in_a_pause_are_not_timed() -> None:
+    """Each pause fills the queue of two batches; at every tenth step, a fifth of the time would be missing."""
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=1)
+    stopwatch = Stopwatch([CPU], 0, warmup=3, ready=2)
+    for step, _ in enumerate(stopwatch.waiting(iter(loader)), 1):
+        stopwatch.tick()
+        if step % 10 == 0:
+            with stopwatch.paused("evaluation"):
+                time.sleep(LONG)
+    blocks = stopwatch.take()
+    assert {block.last for block in blocks} >= {3, 12, 22, 32}, "at the warm-up's end, and where the queue is empty"
+    timed = [block for block in blocks if len(block.row()) == 4 and block.first >= 3]
+    assert [block.first for block in timed[:1]] == [3]
+    assert sum(block.seconds for block in timed) >= 0.019 * sum(block.last - block.first for block in timed)
+    at_once = [block for block in blocks if block.ready and block.first >= 10]
+    assert sum(block.seconds for block in at_once) < 0.015 * sum(block.last - block.first for block in at_once)

@@ -13,8 +13,10 @@ import pytest
 from chain_runs import Bench
 from checkpointed import Training, filled
 from relay.base.errors import UserError
+from relay.base.files import write_json
 from relay.process.ranks import Ranks
 from relay.run_folder import sealed, trust
+from relay.spec.setting import Writers
 from relay.training import job
 from relay.training.checkpoint import Checkpoints
 from relay.training.job import Places
@@ -96,12 +98,11 @@ def test_a_folder_above_into_which_others_can_write_is_refused(
     harm: Callable[[Path], None],
     told: str,
 ) -> None:
-    """Also where a link leads there; not above `results`, where a group's own folders are."""
+    """Also where a link leads there."""
     work = tmp_path / "results" / "checkpoints" / "run-1"
     trust.make_own(work)
     checkpoints = Checkpoints(work, ranks)
     filled(checkpoints, training, 4)
-    tmp_path.chmod(0o777)
     assert trust.unsafe_above(work, "owner") is None
     harm((work, *work.parents)[level])
     monkeypatch.setattr(training.strategy, "load", lambda *_: pytest.fail("it was loaded"))
@@ -136,6 +137,32 @@ def test_what_the_config_allows_is_loaded(tmp_path: Path, ranks: Ranks, training
         Checkpoints(work, ranks, "everyone").resume(training.strategy, 0, 10)
 
 
+@as_root
+@pytest.mark.parametrize(
+    ("harm", "told", "allowed"),
+    [
+        (give_away, "belongs to another user (54321), {what}: work in a folder of your own, or allow", "group"),
+        (
+            open_to_group,
+            "can be written by the members of group 54321, {what}: chmod g-w,o-w {above}, or ",
+            "group",
+        ),
+        (open_to_all, "can be written by everyone, {what}: chmod g-w,o-w {above}, or work in a folder", "everyone"),
+    ],
+)
+def test_so_is_one_above_the_results_whose_user_could_put_others_in_their_place(
+    tmp_path: Path, harm: Callable[[Path], None], told: str, allowed: Writers
+) -> None:
+    results = tmp_path / "group" / "mine" / "results"
+    trust.make_all_own(results, "owner")
+    harm(tmp_path / "group")
+    what = "who could replace there what jobs run or load"
+    with pytest.raises(UserError) as caught:
+        trust.make_all_own(results, "owner")
+    assert f"{tmp_path / 'group'} {told.format(what=what, above=tmp_path / 'group')}" in str(caught.value)
+    trust.make_all_own(results, allowed)
+
+
 @contextmanager
 def umask(value: int) -> Iterator[None]:
     before = os.umask(value)
@@ -166,12 +193,15 @@ def test_in_a_shared_group_folder_the_runs_own_folders_stay_its_owners(
     assert Checkpoints(work, ranks).resume(training.strategy, 0, 10) == 4
 
 
-def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["code/0123", "runs/0123", "equivalence/gates/0123"])
+def test_nothing_is_run_from_a_folder_that_others_can_write_to(tmp_path: Path, name: str) -> None:
+    """A specification of a job names its interpreter."""
     with umask(0o002):
         trust.make_all_own(tmp_path / "results", "owner")
-    assert all(path.stat().st_mode & 0o777 == 0o755 for path in (tmp_path / "results").iterdir())
-    for path in (tmp_path / "results" / "code/0123", tmp_path / "results"):
-        path.mkdir(exist_ok=True)
+        write_json(tmp_path / "results" / "runs" / "a" / "run.json", {})
+    assert all(path.stat().st_mode & 0o022 == 0 for path in (tmp_path / "results").rglob("*"))
+    for path in (tmp_path / "results" / name, tmp_path / "results"):
+        path.mkdir(exist_ok=True, parents=True)
         path.chmod(0o777)
         with pytest.raises(UserError, match=f"{path} can be written by everyone, who could replace there what jobs "):
             trust.make_all_own(tmp_path / "results", "owner")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,12 @@ def test_what_a_terminal_would_obey_is_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_lengths_have_limits(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text(f"a: 1\ntask: {'y' * 10_001}.py")
-    with pytest.raises(UserError, match="x: line 2: a text of 10,004 characters; allowed: at most 10,000"):
+    for text in (f"a: 1\ntask: {'y' * 10_001}.py", json.dumps({"task": "y" * 10_001 + ".py"})):
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(UserError, match=r"x: 'y+\.\.\. has 10,004 characters; allowed: at most 10,000"):
+            read(tmp_path / "x", "x")
+    (tmp_path / "x").write_text("a: [" + "1," * 20_000 + "1]")
+    with pytest.raises(UserError, match="x: has more than 20,000 values"):
         read(tmp_path / "x", "x")
     (tmp_path / "x").write_text("# a\n" * 250_001)
     with pytest.raises(UserError, match="x: has more than 1,000,000 bytes"):

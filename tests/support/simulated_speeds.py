@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -45,10 +45,15 @@ def speeds(
         yield list(1000 * true_ratio * first), list(1000 * second)
 
 
+def rounds(values: Iterable[float]) -> dict[int, float]:
+    """The repeats' values by repeat."""
+    return {repeat: float(value) for repeat, value in enumerate(values)}
+
+
 def covered(noise: str, repeats: int, *, draws: int, spread: float = 0.01) -> float:
     """The part of the intervals that cover the true ratio."""
     pairs = speeds(noise, repeats, 0.8, spread, draws)
-    intervals = [ratio(one, other) for one, other in pairs]
+    intervals = [ratio(rounds(one), rounds(other)) for one, other in pairs]
     return sum(found.low <= 0.8 <= found.high for found in intervals if found.low and found.high) / draws
 
 
@@ -58,7 +63,8 @@ def called(
     """How often each standing is given. `advised`: with as many repeats as three of the same noise advise."""
     count = repeats if repeats != "advised" else advised(noise, true_ratio, spread)
     found = Counter(
-        standing(ratio(one, other), MARGIN) for one, other in speeds(noise, count, true_ratio, spread, draws)
+        standing(ratio(rounds(one), rounds(other)), MARGIN)
+        for one, other in speeds(noise, count, true_ratio, spread, draws)
     )
     return {name: found[name] / draws for name in ("tie", "slower", "unclear")}
 
@@ -66,6 +72,7 @@ def called(
 def advised(noise: str, true_ratio: float, spread: float) -> int:
     """The repeats that `repeats_to_tell` advises where ratio and spread were measured exactly."""
     exact = np.exp(spread * np.array([-1.0, 0.0, 1.0]))  # three repeats with exactly this standard deviation
-    found = repeats_to_tell(list(1000 * true_ratio * exact), list(1000 * exact), band(MARGIN))
+    exact = exact ** math.sqrt(2)  # of the differences between two settings
+    found = repeats_to_tell(rounds(1000 * true_ratio * exact), rounds([1000.0] * 3), band(MARGIN))
     assert found is not None
     return found

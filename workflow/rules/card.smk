@@ -12,7 +12,7 @@ rule card:
 
 def show_cards():
     """Print the card of each combination of the task's options."""
-    print_anywhere()
+    entry.print_anywhere()
     looks = cards.Looks(
         config=CONFIG,
         root=PLAN.root,

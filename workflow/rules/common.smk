@@ -5,7 +5,7 @@ import shutil
 from dataclasses import asdict
 from functools import cache, cached_property
 
-from relay.base.entry import print_anywhere
+from relay.base import entry
 from relay.base.files import write_json
 from relay.comparison import libtorch as libtorch_page
 from relay.driver import claim, signals
@@ -37,7 +37,8 @@ def words(*command):
 
 def program(script, *options):
     """The beginning of a shell command that runs one of the project's scripts."""
-    return words(sys.executable, f"{workflow.basedir}/scripts/{script}", *options)
+    path = f"{workflow.basedir}/scripts/{script}"
+    return words(*entry.words(sys.executable, path), *options)
 
 
 def told(script, *options):
@@ -198,7 +199,7 @@ def terminal_width():
 def show_plan():
     """Print the plan; exit status 1 where Slurm would refuse a job."""
     plan = PLAN
-    print_anywhere()
+    entry.print_anywhere()
     if UNMEASURED:  # what was just measured tells how many jobs there are
         measured = [Path(f"results/speeds/{setting}.json") for setting in UNMEASURED]
         speed.remember(measured, PLAN.speeds)
@@ -210,14 +211,14 @@ def show_plan():
 
 def show_skipped():
     """Print which settings are skipped, and why."""
-    print_anywhere()
+    entry.print_anywhere()
     for line in table.skipped(PLAN):
         print(line, flush=True)
 
 
 def show_status():
     """Print how far the plan is: its runs, with Slurm's queue where they are jobs, and its proofs."""
-    print_anywhere()
+    entry.print_anywhere()
     watch.tries = slurm_commands.TRIES
     standings = watch.look()
     proofs = {GATES: [*PLAN.gates], SPOT_CHECKS: [*PLAN.spot_checks]}
@@ -236,7 +237,7 @@ def show_measured():
     """Print what was measured of the strategies that this call names as targets."""
     from relay.comparison import alone
 
-    print_anywhere()
+    entry.print_anywhere()
     named = {name for name in workflow.dag_settings.targets if name in PLAN.strategies}
     for line in alone.lines(PLAN.to_json(), Path("results"), named):
         print(line, flush=True)
@@ -244,7 +245,7 @@ def show_measured():
 
 def show_trained():
     """Print where the one training of `snakemake chain` lies."""
-    print_anywhere()
+    entry.print_anywhere()
     for line in one_alone.trained(PLAN, Path("results")):
         print(line, flush=True)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from relay.base import room
 from relay.base.files import read_json_or
+from relay.base.printable import printable
 
 LOG = "TORCH_RELAY_JOB_LOG"  # the job's log; the workflow sets it
 QUOTED = "\n| "  # begins a line that an error quotes, of a command's output
@@ -71,14 +72,15 @@ def say(ending: Ending) -> int:
     record(ending)
     with suppress(OSError):  # the log may be on the disk that is full
         what = ending.what.partition(QUOTED)[0]  # the log has what is quoted already
-        print(f"remedy: {ending.remedy}\n{what}" if ending.remedy else what, file=sys.stderr, flush=True)
+        print(printable(f"remedy: {ending.remedy}\n{what}" if ending.remedy else what), file=sys.stderr, flush=True)
     return ending.status
 
 
 def record(ending: Ending, log: Path | None = None) -> None:
     """Write down how the job with this log, or this very job, ended, where there is room for it."""
     if log := log or (Path(os.environ[LOG]) if os.environ.get(LOG) else None):
-        room.write(beside(log), asdict(ending))
+        told = asdict(ending) | {"what": printable(ending.what)}  # all who look at the results are shown it
+        room.write(beside(log), told)
 
 
 def of_a_disk(error: BaseException | None) -> OSError | None:

@@ -8,10 +8,19 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from relay.base import ending, lifeline
 from relay.base.ending import Ending
 from relay.base.errors import Busy, Unavailable, UserError
+
+# With it, `python -m` does not import from the working directory, before the libraries and the frozen code.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+def words(python: str, script: Path | str) -> list[str]:
+    """How one of the project's scripts is started. It imports from its own folder, as Snakemake must not."""
+    return ["env", "-u", SAFE_PATH, python, str(script)]
 
 
 def run(main: Callable[[], int]) -> None:

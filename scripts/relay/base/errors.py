@@ -1,8 +1,13 @@
 """The one exception for a user's mistake: entry points print its line and exit, without a traceback."""
 
+from relay.base.printable import printable
+
 
 class UserError(ValueError):
     """One line that names the thing, its value, and what is allowed."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class Told(UserError):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 
 from rich.console import Console, RenderableType
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and what turns the direction
+from relay.base.printable import printable
 
 
 def plain_text(*parts: RenderableType, width: int) -> str:
@@ -15,8 +14,3 @@ def plain_text(*parts: RenderableType, width: int) -> str:
     text = io.StringIO()
     Console(file=text, width=width, color_system=None, force_terminal=False).print(*parts, sep="\n")
     return printable("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
-
-
-def printable(text: str) -> str:
-    """The text with control characters as Python writes them: a terminal would obey them."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -23,6 +23,7 @@ from .files import described, remove, sync, write_json
 
 KEPT = 2
 MANIFEST = "manifest.json"
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
 FORMAT = 1
 WAIT_SECONDS = 60.0  # the processes of a killed job may need as long to save and end
 LOOK_SECONDS = 0.2
@@ -79,10 +80,10 @@ class Folder:
         for name in files:
             sync(place / name)
         write_json(place / MANIFEST, {"format": FORMAT, "step": step, **told, "files": files})
+        for each in [place.parent, place, *place.rglob("*")]:
+            with suppress(OSError):  # what an open umask leaves writable, the next job would not trust
+                each.chmod(stat.S_IMODE(each.stat().st_mode) & ~OTHERS)
         for each in [*place.rglob("*"), place]:
-            if (mode := each.stat().st_mode) & stat.S_IWOTH:  # by an open umask: the next job would not trust it
-                with suppress(OSError):
-                    each.chmod(stat.S_IMODE(mode) & ~stat.S_IWOTH)
             if each.is_dir():
                 sync(each)
 
@@ -153,12 +154,12 @@ def _wrong_names(place: Path, files: Mapping[str, Any]) -> Iterator[str]:
     found = {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()} - {MANIFEST}
     yield from (f"{place / name} is missing" for name in sorted(set(files) - found))
     yield from (f"{place / name} is not in the manifest" for name in sorted(found - set(files)))
-    for path in [place, *place.rglob("*")]:
-        seen = path.lstat()
+    for path in [place.parent, place, *place.rglob("*")]:
+        seen = path.stat() if path == place.parent else path.lstat()
         if stat.S_ISLNK(seen.st_mode):
             yield f"{path} is a link"
-        elif seen.st_uid not in (os.geteuid(), 0) or seen.st_mode & stat.S_IWOTH:
-            yield f"{path} can be written by other users; chmod o-w it, or remove it"
+        elif seen.st_uid not in (os.geteuid(), 0) or (seen.st_mode & OTHERS and not seen.st_mode & stat.S_ISVTX):
+            yield f"{path} can be written by other users; chmod g-w,o-w it, or remove it"
 
 
 def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | None:

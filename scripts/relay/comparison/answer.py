@@ -20,24 +20,25 @@ from relay.comparison.candidates import (
     Rules,
     chosen,
     compared,
-    cores,
-    cost,
-    gpus,
     least_speed_up,
     rules_of,
 )
 from relay.comparison.columns import Row, category, told_unit
-from relay.comparison.inputs import Inputs
+from relay.comparison.inputs import Inputs, Record
 from relay.comparison.measured import SettingResult, setting_results
 from relay.comparison.neighbours import hardly_timed, neighbours, places
-from relay.comparison.quality import learns_sooner
+from relay.comparison.quality import Goal, learns_more, stated_goal, training_of
 from relay.comparison.request import Request, request
+from relay.comparison.statistics import oddest
 from relay.comparison.table import eligible
+from relay.comparison.wording import number, seconds
 from relay.spec import requirements
 from relay.spec.job import Job
 from relay.spec.run import Run
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
+ANOTHER = "the settings differ in batch, learning rate or precision, and speed does not compare such trainings"
+DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
 
 
@@ -50,16 +51,6 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True)
-class WrongChoice:
-    """A training with another setting: its time over the recommended one's, and the hours of devices that it adds."""
-
-    name: str
-    times_as_long: float
-    more_gpu_hours: float
-    more_core_hours: float
-
-
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """What to ask for to train a task. `best` is None where nothing can be recommended (`none`).
@@ -67,8 +58,10 @@ class Answer:
     `trained` is the task's name, with those of its options that the comparison varies: each of their values is another
     model or other data, and has an answer of its own. `script` is the name of the batch script that trains it.
     winner: better than every other beyond doubt. likely: the same, but for `neighbours`, which are the reasons why
-    others may have slowed down the runs, `places`, which tell of settings that were measured elsewhere, `sooner`, which
-    tells of another training that learns faster, or `short`, which tells what was timed for too short a time. tie:
+    others may have slowed down the runs, `places`, which tell of settings that were measured elsewhere, `limits`, which
+    tell what may not keep to a limit, `another`, another training that speed cannot be compared with, `learnt`, the
+    setting that learns more, or `short`, which tells what was timed for too short a time. `odd`: a setting, its
+    repeat without which another would be recommended, and that one. tie:
     `tied` are as fast at the same cost or a higher one. unclear: the intervals do not tell; with `repeats` of each they
     would (None: not with a reasonable number). alone: nothing else was measured and proven. `job` is what the measured
     jobs asked for, `least_minutes` the shortest job that the cluster wants. `site_flags`: flags of sbatch that all jobs
@@ -80,6 +73,7 @@ class Answer:
     unit: str
     rules: Rules
     certainty: Certainty
+    goal: Goal | None = None
     best: Candidate | None = None
     job: Job | None = None
     least_minutes: int = 0
@@ -87,12 +81,14 @@ class Answer:
     script: str = SCRIPT
     others: Sequence[Compared] = ()
     runner_up: Compared | None = None
-    wrong: Sequence[WrongChoice] = ()
     left_out: Sequence[LeftOut] = ()
     only_on_cpu: Sequence[str] = ()
     neighbours: Sequence[str] = ()
     places: Sequence[str] = ()
-    sooner: str = ""
+    limits: Sequence[str] = ()
+    another: str = ""
+    learnt: SettingResult | None = None
+    odd: tuple[str, Record, str] | None = None
     short: str = ""
 
     @property
@@ -113,11 +109,11 @@ class Answer:
 
     @cached_property
     def request(self) -> Request | None:
-        """What to ask for to train as long as the comparison's runs; None where nothing can be recommended."""
-        return self.request_of(1)
+        """What to ask for to train what the answer is for; None where nothing can be recommended."""
+        return self.request_of(self.best.epochs / self.best.run.length.epochs) if self.best else None
 
-    def request_of(self, times: int) -> Request | None:
-        """What to ask for to train so many times as long; None where nothing can be recommended."""
+    def request_of(self, times: float) -> Request | None:
+        """What to ask for to train so many times as long as the runs; None where nothing can be recommended."""
         if self.best is None:
             return None
         return request(self.best.run, self.best.summaries, self.job, self.least_minutes, times)
@@ -125,7 +121,9 @@ class Answer:
     @property
     def doubts(self) -> list[str]:
         """Why the answer is not certain whatever the intervals say, each reason as a clause."""
-        return [*self.neighbours, *self.places, *filter(None, [self.sooner, self.short])]
+        learnt = f"{self.learnt.name} learns more in as many epochs" if self.learnt else ""
+        odd = "one repeat decides it" if self.odd else ""
+        return [*self.neighbours, *self.places, *self.limits, *filter(None, [self.another, learnt, odd, self.short])]
 
     @property
     def tied(self) -> list[Compared]:
@@ -156,7 +154,7 @@ class Answer:
     @property
     def cheapest(self) -> Candidate | None:
         """The candidate whose whole training costs least; of two that cost the same, the faster one."""
-        return min(self.candidates, key=lambda each: (each.cost / each.rate, -each.rate), default=None)
+        return min(self.candidates, key=lambda each: (each.spent, -each.rate), default=None)
 
     @property
     def larger(self) -> Compared | None:
@@ -205,10 +203,16 @@ def answers(inputs: Inputs, rows: Sequence[Row]) -> list[Answer]:
 def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     row = results[0].row
     rules = rules_of(inputs.margin, inputs.rules)
-    candidates = [_candidate(each, rules) for each in results if _may_be_recommended(each.row)]
-    told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules}
+    asked = inputs.config.get("target_accuracy")
+    measured = [Candidate(x.row, x.label, x.records, rules) for x in results if _may_be_recommended(x.row)]
+    several = len({training_of(each) for each in measured}) > 1
+    goal = stated_goal(measured, asked) if several else None
+    measured = [replace(each, goal=goal) for each in measured]
+    candidates = [each for each in measured if not _beyond(each)]
+    beyond = [LeftOut(each.name, "beyond a limit", why) for each in measured if (why := _beyond(each))]
+    told: dict[str, Any] = {"task": row["task"], "trained": row["trained"], "rules": rules, "goal": goal}
     told |= {"unit": told_unit(each.row for each in results)}
-    told |= {"left_out": _left_out(results), "only_on_cpu": only_on_cpu(results)}
+    told |= {"left_out": [*_left_out(results), *beyond], "only_on_cpu": only_on_cpu(results)}
     if not candidates:
         return Answer(certainty="none", **told)
     best = chosen(candidates, rules)
@@ -220,14 +224,16 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         certainty=_certainty(others),
         neighbours=neighbours(candidates),
         places=places(candidates),
-        sooner=learns_sooner(best, candidates),
+        limits=_near_limits(candidates),
+        another=ANOTHER if several and not goal else "",
+        learnt=None if goal and asked else learns_more(best, candidates),
+        odd=_decisive(best, candidates, rules),
         short=hardly_timed(candidates),
         job=_longest(best, inputs.rules.get("most_minutes") or 0),
         least_minutes=inputs.rules.get("least_minutes") or 0,
         site_flags=inputs.rules.get("site_flags") or (),
         others=others,
         runner_up=next((each for each in others if each.other is next_best), None),
-        wrong=[_wrong(best, each.other) for each in others],
         **told,
     )
     return replace(answer, certainty="likely") if answer.certainty == "winner" and answer.doubts else answer
@@ -251,8 +257,39 @@ def _may_be_recommended(row: Row) -> bool:
     )
 
 
-def _candidate(found: SettingResult, rules: Rules) -> Candidate:
-    return Candidate(found.row, found.label, found.records, cost(found.run, rules))
+def _beyond(each: Candidate) -> str:
+    """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
+    rules = each.rules
+    if each.goal and len(each.rates) < len(each.records):
+        return f"not all of its repeats reach {each.goal}"
+    if rules.deadline_hours and each.training_hours > rules.deadline_hours:
+        return f"it takes {seconds(3600 * each.training_hours)}, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+    if rules.budget and each.spent > rules.budget:
+        return f"it costs {number(each.spent)} {rules.currency}, of {rules.budget:g} (answer.budget)"
+    return ""
+
+
+def _near_limits(candidates: Sequence[Candidate]) -> list[str]:
+    """Which settings may take longer than the deadline allows, as the repeats tell it."""
+    limit = candidates[0].rules.deadline_hours
+    return [
+        f"{each.name} may take {seconds(3600 * each.hours.high)}, of {limit:g} h"
+        for each in candidates
+        if limit and each.hours.high and each.hours.high > limit
+    ]
+
+
+def _decisive(best: Candidate, candidates: Sequence[Candidate], rules: Rules) -> tuple[str, Record, str] | None:
+    """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
+    for each in candidates:
+        odd = oddest(list(each.rates.values()))
+        if odd and len(each.rates) > 2 and not 1 / DISTURBED < odd.ratio < DISTURBED:
+            record = [record for record in each.records if record.run.repeat in each.rates][odd.place]
+            without = replace(each, records=[other for other in each.records if other is not record])
+            found = chosen([without if other is each else other for other in candidates], rules)
+            if found.run.setting_id != best.run.setting_id:
+                return each.name, record, found.name
+    return None
 
 
 def _certainty(others: Sequence[Compared]) -> Certainty:
@@ -274,16 +311,6 @@ def _left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
             what = "not timed" if category(each.row) == "done" else category(each.row)
             found.append(LeftOut(each.name, what, each.row["reason"] or "no step after the warm-up"))
     return found
-
-
-def _wrong(best: Candidate, other: Candidate) -> WrongChoice:
-    hours, better = other.training_hours, best.training_hours
-    return WrongChoice(
-        other.name,
-        hours / better,
-        hours * gpus(other.run) - better * gpus(best.run),
-        hours * cores(other.run) - better * cores(best.run),
-    )
 
 
 def _on_more(other: Candidate, best: Candidate) -> bool:

@@ -23,7 +23,7 @@ from relay.run_folder.places import Places
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
 from relay.spec.labels import flat
-from relay.spec.run import Run
+from relay.spec.run import Run, changed
 
 ROOT = Path(__file__).resolve().parents[3]
 JSON = "answer.json"
@@ -49,6 +49,9 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
     if best is None or asked is None:
         return None
     run = replace(best.run, id=f"{RECOMMENDED}-{best.run.setting_id}", repeat=0)
+    if answer.rules.epochs:
+        steps = round(best.epochs * run.length.steps_per_epoch)
+        run = changed(run, id=f"{run.id}-{best.epochs:g}-epochs", epochs=best.epochs, total_steps=max(1, steps))
     job = replace(answer.job, memory_mb=asked.memory_mb, minutes=asked.minutes) if answer.job else None
     results = results.resolve()
     plain = Job(
@@ -153,10 +156,12 @@ def as_json(answer: Answer, found: Recommendation | None) -> dict[str, Any]:
         "reasons": words.reasons(answer),
         "runner_up": _compared(answer.runner_up) if answer.runner_up else None,
         "others": [_compared(each) for each in answer.others],
-        "wrong_choices": [asdict(each) for each in answer.wrong],
         "left_out": [asdict(each) for each in answer.left_out],
         "not_measured": words.not_measured(answer),
-        "rules": asdict(answer.rules),
+        "compared_by": f"the time to {answer.goal}" if answer.goal else "the time of the whole training",
+        "fastest": answer.fastest.name if answer.fastest else None,
+        "cheapest": answer.cheapest.name if answer.cheapest else None,
+        "rules": asdict(answer.rules) | {"price": answer.rules.price.model_dump()},
     }
 
 
@@ -178,6 +183,7 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "samples_per_second": _estimate(candidate.speed),
         "seconds_per_epoch": None if run.strategy.script else _estimate(candidate.seconds_per_piece),
         "training_hours": candidate.training_hours,
+        "cost": candidate.spent,
         **{name: row[name] for name in ("test_accuracy", "metric", "test_metric", "test_loss")},
         **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},
         **{name: row[name] for name in ("unproven", "warning")},

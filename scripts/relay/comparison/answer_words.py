@@ -5,20 +5,17 @@ A sentence has one thought. Where one figure stands in parentheses as "between a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from relay.comparison import because
 from relay.comparison.answer import Answer, LeftOut
-from relay.comparison.candidates import Candidate, Compared, ends_first_from
+from relay.comparison.candidates import Candidate, Compared, ends_first_from, gpus
 from relay.comparison.certainty_words import certainty_of
-from relay.comparison.quality import learns_more, quality
+from relay.comparison.quality import quality
 from relay.comparison.request import Request
 from relay.comparison.statistics import band
 from relay.comparison.wording import (
-    LEAST_HOURS,
     as_fast,
-    held,
     listing,
     minutes,
     number,
@@ -29,16 +26,35 @@ from relay.comparison.wording import (
 from relay.spec.labels import counted
 from relay.spec.script import TASK
 
-ALIKE = 0.005  # of the time: less is told as no difference
-
 
 def sentence(answer: Answer) -> str:
     """What is recommended, and what to ask for."""
     if answer.best is None or answer.request is None:
-        return f"Nothing can be recommended for {answer.trained}: no setting was measured and proven."
+        why = "no setting keeps to the limits" if _beyond(answer.left_out) else "no setting was measured and proven"
+        return f"Nothing can be recommended for {answer.trained}: {why}."
     learnt = _quality(answer.best) if answer.one_of_several else ""
     what = "your script" if answer.trained == TASK else answer.trained
-    return f"For {what}, {answer.best.name} is recommended.{learnt} Ask Slurm for {asked(answer.request)}."
+    return (
+        f"For {_work(answer)}{what}, {answer.best.name} is recommended{_because(answer)}.{learnt} "
+        f"Ask Slurm for {asked(answer.request)}."
+    )
+
+
+def _work(answer: Answer) -> str:
+    return f"{answer.rules.epochs:,g} epochs of " if answer.rules.epochs else ""
+
+
+def _because(answer: Answer) -> str:
+    """By what, where it is not the whole training's time and cost alone."""
+    rules = answer.rules
+    told = [f"the first at {answer.goal}"] if answer.goal else []
+    told += [f"the cheapest within {rules.deadline_hours:g} hours"] if rules.deadline_hours else []
+    told += [f"within {rules.budget:g} {rules.currency}"] if rules.budget else []
+    return f" as {', and '.join(told)}" if told else ""
+
+
+def _beyond(left_out: Sequence[LeftOut]) -> bool:
+    return any(each.category == "beyond a limit" for each in left_out)
 
 
 def asked(request: Request) -> str:
@@ -69,12 +85,12 @@ def why_not_the_fastest(answer: Answer) -> str:
         return ""
     if found is answer.larger:
         return _more_devices(answer, best, found)
-    if found is answer.other_kind and found.other.on_gpus:
-        return _a_gpu(answer, best, found)
-    counts = f", where a GPU counts as {answer.rules.cores_per_gpu}" if found.other.on_gpus != best.on_gpus else ""
+    if found is answer.other_kind:
+        return _kind(answer, best)
     return (
-        f"{found.other.name} is the fastest: it trains {as_fast(found.ratio)}. But it takes "
-        f"{more(found.other, best)}{counts}. It would have to be {number(answer.turns_at(found), 2)} times as "
+        f"{found.other.name} is the fastest: it trains {as_fast(found.ratio)}. But it costs "
+        f"{number(found.other.cost / best.cost, 2)} times as much an hour. "
+        f"It would have to be {number(answer.turns_at(found), 2)} times as "
         f"fast{_to_pay(found, best)}."
     )
 
@@ -87,17 +103,17 @@ def reasons(answer: Answer) -> list[str]:
 def _reasons(answer: Answer, best: Candidate) -> Iterator[str]:
     told = why_not_the_fastest(answer)
     yield _speed(answer, best)
-    yield from _learns_less(answer, best)
+    yield from _learns_less(answer)
     yield from _for_longer(answer, best)
     yield from (each for each in (_devices(answer, best), _kind(answer, best)) if each != told)
     if (cheapest := answer.cheapest) and cheapest is not best and not best.run.strategy.script:
-        share = cheapest.cost / cheapest.rate / (best.cost / best.rate)
+        share = cheapest.spent / best.spent
         if share < band(answer.rules.margin)[0]:
             longer = f"takes {number(best.rate / cheapest.rate, 2)} times as long"
             yield f"The cheapest is {cheapest.name}: it {longer}, and costs {percent(share, 0)} of that."
     if runner_up := answer.runner_up:
         why = because.difference(best, runner_up.other) if runner_up.relation not in ("tie", "unclear") else ""
-        yield f"The next best is {runner_up.other.name}. {_another_choice(answer, runner_up)} {why}".rstrip()
+        yield f"The next best is {runner_up.other.name}: {_time_and_cost(answer, runner_up.other)}. {why}".rstrip()
 
 
 def _speed(answer: Answer, best: Candidate) -> str:
@@ -107,7 +123,11 @@ def _speed(answer: Answer, best: Candidate) -> str:
     piece, whole = seconds(best.seconds_per_piece.value), seconds(3600 * best.training_hours)
     script = best.run.strategy.script
     all_of_it = (
-        "the whole job" if script else f"the {best.run.length.epochs:g} epochs of this comparison, starts and all,"
+        "the whole job"
+        if script
+        else f"the way to {best.goal}, starts and all,"
+        if best.goal
+        else f"the {best.epochs:,g} epochs, starts and all,"
     )
     return (
         f"It trains {number(best.speed.value * factor)} {answer.unit}/s{spread}. "
@@ -125,35 +145,37 @@ def _quality(best: Candidate) -> str:
     return "" if best.row[found.column] is None else f" Its test {found.name} is {found.told(best.row)}."
 
 
-def _learns_less(answer: Answer, best: Candidate) -> Iterator[str]:
+def _learns_less(answer: Answer) -> Iterator[str]:
     """What speed does not show: that another setting learns more in the same epochs, at a smaller batch perhaps."""
-    most = learns_more(best, answer.candidates)
-    if most is None:
-        return
-    by_accuracy = most.row["test_accuracy"] is not None
-    reached = (
-        f"accuracy of {percent(most.row['test_accuracy'])}"
-        if by_accuracy
-        else f"loss of {number(most.row['test_loss'])}"
-    )
-    yield (
-        f"It learns less in these epochs: {most.name} reaches a test {reached}. Before you take it, train longer, or "
-        "change the batch or the learning rate."
-    )
+    if most := answer.learnt:
+        found = (
+            ("accuracy", percent(most.row["test_accuracy"]))
+            if most.row["test_accuracy"] is not None
+            else ("loss", number(most.row["test_loss"]))
+        )
+        yield (
+            f"It learns less in these epochs: {most.name} reaches a test {found[0]} of {found[1]}. Before you take it, "
+            "train longer, or change the batch or the learning rate."
+        )
 
 
 def _for_longer(answer: Answer, best: Candidate) -> Iterator[str]:
-    """For which longer trainings another setting would end first: the one for which that is so soonest."""
-    others = [each.other for each in answer.others]
-    turns = [(epochs, each) for each in others if (epochs := ends_first_from(each, best, answer.rules.margin))]
-    longer = [(epochs, each.name, each) for epochs, each in turns if epochs > best.run.length.epochs]
-    if longer:
-        epochs, name, other = min(longer)
-        once, its = (seconds(each.start_and_epoch[0]) for each in (best, other))
-        yield (
-            f"For more than {number(epochs, 2)} epochs, {name} would end first: an epoch takes it less time. But its "
-            f"start takes {its}, beside {once}."
-        )
+    """For which longer and shorter trainings another setting would end first: those nearest to the one asked for."""
+    found = []
+    for other in (each.other for each in answer.others):
+        for slow_to_start, quick in ((other, best), (best, other)):
+            epochs = ends_first_from(slow_to_start, quick, answer.rules.margin)
+            if epochs and epochs > 1 and (epochs > best.epochs) is (quick is best):
+                found.append((abs(epochs - best.epochs), epochs, other))
+    for more in (True, False):
+        if nearest := min(
+            (each for each in found if (each[1] > best.epochs) is more), default=None, key=lambda x: x[0]
+        ):
+            once, its = (seconds(each.start_and_epoch[0]) for each in (best, nearest[2]))
+            yield (
+                f"For {'more' if more else 'fewer'} than {number(nearest[1], 2)} epochs, {nearest[2].name} would end "
+                f"first: its start takes {its}, beside {once}, and an epoch {'less' if more else 'more'} time."
+            )
 
 
 def _devices(answer: Answer, best: Candidate) -> str:
@@ -189,37 +211,35 @@ def _size(candidate: Candidate) -> str:
 
 
 def _kind(answer: Answer, best: Candidate) -> str:
-    """Whether a GPU is worth it, with the evidence, as far as it was measured."""
-    found = answer.other_kind
-    if best.on_gpus and found is None:
+    """Whether a GPU is worth it: time and cost of both kinds of device, and the price at which the choice turns."""
+    if found := answer.other_kind:
+        kind = "GPUs" if found.other.on_gpus else "CPUs"
+        used = found.other.row["gpu_utilisation"]
+        told = f"The best setting on {kind}, {found.other.name}, is {as_fast(found.ratio)}: "
+        told += f"{_time_and_cost(answer, found.other)}, beside {_time_and_cost(answer, best)}. "
+        told += _turns(answer, *sorted((best, found.other), key=lambda each: not each.on_gpus))
+        return told if used is None else f"{told} Its GPUs computed {percent(used, 0)} of the time."
+    if best.on_gpus:
         return "Whether CPUs would do is not known: no setting on CPUs was measured."
-    if best.on_gpus and found is not None:
-        if told := why_not_the_fastest(answer) if found.other is answer.fastest else "":
-            return told
-        lead = "A GPU may pay" if found.relation == "unclear" else "A GPU pays"
-        return (
-            f"{lead}. The best setting on CPUs, {found.other.name}, is {as_fast(found.ratio)}. "
-            f"It takes {seconds(found.other.seconds_per_piece.value)} for {found.other.piece}."
-        )
-    if found is not None:
-        return _a_gpu(answer, best, found)
     run = "runs" if len(answer.only_on_cpu) == 1 else "run"
     made = f" {listing(answer.only_on_cpu)} also {run} on GPUs." if answer.only_on_cpu else ""
     return f"Not measured on GPUs: this says nothing about them.{made}"
 
 
-def _a_gpu(answer: Answer, best: Candidate, found: Compared) -> str:
-    """Why CPUs are recommended beside the best setting on GPUs."""
-    lead = "A GPU may not pay" if found.relation == "unclear" else "Do not ask for a GPU"
-    used = found.other.row["gpu_utilisation"]
-    told = (
-        f"{lead}. The best setting on GPUs, {found.other.name}, trains {as_fast(found.ratio)}, "
-        f"{found.other.piece} in {seconds(found.other.seconds_per_piece.value)}. "
-        f"A GPU counts as {answer.rules.cores_per_gpu} CPU cores, so it costs "
-        f"{number(found.other.cost / best.cost, 2)} times as much. It would have to be "
-        f"{number(answer.turns_at(found), 2)} times as fast."
+def _time_and_cost(answer: Answer, each: Candidate) -> str:
+    return f"{seconds(3600 * each.training_hours)} and {number(each.spent, 2)} {answer.rules.currency}"
+
+
+def _turns(answer: Answer, gpu: Candidate, cpu: Candidate) -> str:
+    """From which price of a GPU on the choice between the two turns, for who asks for efficiency at all."""
+    ratio, rules = gpu.rate / cpu.rate, answer.rules
+    if not rules.efficiency:
+        return ""
+    price = ratio * rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / gpus(gpu.run)
+    return (
+        f"A GPU is worth it where an hour of it costs less than {number(price, 2)} hours of a CPU core; here it counts "
+        f"as {number(rules.cores_per_gpu, 2)}."
     )
-    return told if used is None else f"{told} Its GPUs computed {percent(used, 0)} of the time."
 
 
 def _to_pay(found: Compared, best: Candidate) -> str:
@@ -230,37 +250,15 @@ def _to_pay(found: Compared, best: Candidate) -> str:
 def not_recommended(answer: Answer, found: Compared) -> str:
     """Why another setting is not recommended, in a few words."""
     assert answer.best is not None
-    ratio = found.other.cost / answer.best.cost
-    if found.relation == "tie":
-        return "as fast, at the same cost" if ratio == 1 else "as fast, but it costs more"
-    if found.relation == "unclear":
-        from_there = f"not certain: recommended from {answer.turns_at(found):.2f} times the speed on"
-        return "not certain: perhaps as fast" if ratio == 1 else from_there
-    if found.relation == "does not pay":
-        return f"faster, but dearer: it pays from {answer.turns_at(found):.2f} times the speed on"
-    if found.relation == "cheaper, too slow":
-        return f"cheaper, but too slow: it would do from {answer.turns_at(found):.2f} times the speed on"
-    return f"slower{'' if not (why := because.slower(answer.best, found.other)) else f': {why}'}"
-
-
-def _another_choice(answer: Answer, found: Compared) -> str:
-    """What a training with another setting takes."""
-    wrong = next(each for each in answer.wrong if each.name == found.other.name)
-    apart = wrong.times_as_long - 1
-    longer, factor = apart > -ALIKE, number(wrong.times_as_long)
-    time = f"only {factor} of the time" if not longer else f"{factor} times as long" if apart > ALIKE else "as long"
-    more_held = [(wrong.more_gpu_hours, "GPU"), (wrong.more_core_hours, "CPU-core")]
-    told = [held(hours, thing) for hours, thing in more_held if abs(hours) >= LEAST_HOURS]
-    dearer = max(hours for hours, _ in more_held) > LEAST_HOURS
-    held_too = f", {'and' if longer == dearer else 'but'} {listing(told)}" if told else ""
-    return f"A training with it takes {time}{held_too}."
-
-
-def more(other: Candidate, best: Candidate) -> str:
-    """How much more another candidate takes, such as '2 times the GPUs' or '6 times the CPU cores'."""
-    by_gpus = math.isclose(other.cost / best.cost, other.size / best.size)  # else cores beside them cost more
-    kind = "GPUs" if other.on_gpus and best.on_gpus and by_gpus else "CPU cores"
-    return f"{number(other.cost / best.cost, 2)} times the {kind}"
+    at = f"{answer.turns_at(found):.2f} times the speed on"
+    why = because.slower(answer.best, found.other)
+    return {
+        "tie": "as fast" if found.other.cost == answer.best.cost else "as fast, but it costs more",
+        "unclear": f"not certain: recommended from {at}",
+        "does not pay": f"faster, but dearer: it pays from {at}",
+        "cheaper, too slow": f"cheaper, but too slow: it would do from {at}",
+        "slower": f"slower: {why}" if why else "slower",
+    }[found.relation]
 
 
 def _nothing(left_out: Sequence[LeftOut]) -> str:

@@ -15,12 +15,13 @@ from relay.base.errors import UserError
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, read_inputs
 from relay.comparison.measured import SettingResult, setting_results
-from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell
+from relay.comparison.statistics import Estimate, band, geometric_mean, ratio_of_days
 from relay.comparison.table import comparison_rows, eligible, versions_text
 from relay.spec.declare import bearing
 from relay.spec.run import GROUPS, Run
 
 Change = Literal["faster", "slower", "the same", "unclear", "not compared"]
+OF_A_DAY = 0.2  # of the speed: so much may a day bring that no other was measured beside
 PLACE = "place"  # the group of fields that says where a run was made: it may differ
 COLUMNS: dict[str, type] = {
     "task": str,
@@ -33,7 +34,6 @@ COLUMNS: dict[str, type] = {
     "after_per_second": float,
     "repeats_before": int,
     "repeats_after": int,
-    "repeats_that_would_tell": int,
     "reason": str,
     "before": str,
     "after": str,
@@ -49,7 +49,6 @@ class Changed:
     ratio: Estimate | None
     before: SettingResult | None
     after: SettingResult | None
-    repeats: int | None = None
     reason: str = ""
 
     def as_row(self) -> Row:
@@ -68,7 +67,6 @@ class Changed:
             "after_per_second": _speed(self.after),
             "repeats_before": len(_speeds(self.before)) if self.before else None,
             "repeats_after": len(_speeds(self.after)) if self.after else None,
-            "repeats_that_would_tell": self.repeats,
             "reason": self.reason or None,
             "before": self.before.row["setting"] if self.before else None,
             "after": self.after.row["setting"] if self.after else None,
@@ -111,13 +109,11 @@ def _changed(before: SettingResult | None, after: SettingResult | None, margin: 
     if faults := list(_faults(before, after)):
         return Changed(known.name, "not compared", None, before, after, reason="; ".join(faults))
     sides = [_days(after), _days(before)]
-    if min(map(len, sides)) == 1:
+    one_day = min(map(len, sides)) == 1
+    if one_day:
         sides = [_speeds(after), _speeds(before)]
-    found = ratio(*sides)
-    change = _judged(found, margin)
-    edges = band(margin)
-    repeats = repeats_to_tell(_speeds(after), _speeds(before), edges) if change == "unclear" else None
-    return Changed(after.name, change, found, before, after, repeats)
+    found = ratio_of_days(*sides)
+    return Changed(after.name, _judged(found, margin, OF_A_DAY if one_day else 0.0), found, before, after)
 
 
 def _faults(before: SettingResult, after: SettingResult) -> Iterator[str]:
@@ -141,15 +137,16 @@ def _days(measured: SettingResult) -> list[float]:
     return [geometric_mean(speeds).value for speeds in days.values()]
 
 
-def _judged(found: Estimate, margin: float) -> Change:
-    """The change: the whole interval beyond the band of a tie, or within it; else unclear."""
-    low, high = band(margin)
+def _judged(found: Estimate, margin: float, of_a_day: float) -> Change:
+    """The change: the whole interval beyond the band of a tie and of what a day brings, or within it; else unclear."""
     if found.low is None or found.high is None:
         return "unclear"
-    if found.high < low:
+    least, most = band(max(margin, of_a_day))
+    if found.high < least:
         return "slower"
-    if found.low > high:
+    if found.low > most:
         return "faster"
+    low, high = band(margin)
     return "the same" if low <= found.low and found.high <= high else "unclear"
 
 

@@ -2,58 +2,114 @@
 
 A candidate is proven equivalent, and all of its repeats have finished with finite losses and were timed. What is struck
 out, failed, skipped or too short to be timed is no candidate, whatever its speed. Candidates are ranked by the time of
-the whole training, starts and evaluations included.
+the whole training, starts and evaluations included; trainings of several kinds by the time to a goal.
 
 Cost is counted in CPU cores, for an hour of a GPU and of a CPU core cannot be added up otherwise. A GPU counts as the
-cores that the site shares out with it.
+cores that cost as much, by the site's prices, or else as those that the site shares out with it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
+from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
+from relay.comparison.quality import Goal, seconds_to
 from relay.comparison.statistics import Estimate, band, geometric_mean, ratio, repeats_to_tell, standing
 from relay.comparison.whole import once_seconds, whole_seconds
+from relay.spec.price import Price
 from relay.spec.run import Run
 
 PIECE = 1000  # samples, or steps
+UNSEEN = 1e6  # times: before the first evaluation, all is possible
 CORES_PER_GPU = 12  # where a site does not say: four GPUs beside 48 cores are usual
 
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What decides: the margin of a tie, the least efficiency of more devices, the cores that a GPU counts as."""
+    """What decides: the margin of a tie, the least efficiency of more devices, the cores that a GPU counts as.
+
+    `price` is the site's. The answer is for a training of so many `epochs` (None: as the comparison's). With
+    `deadline_hours` the cheapest is asked for that ends within them; with `budget`, in the price's currency or else in
+    core-hours, no more is spent, and the fastest is asked for where there is no deadline.
+    """
 
     margin: float
     least_efficiency: float
-    cores_per_gpu: int
+    cores_per_gpu: float
+    price: Price = field(default_factory=Price)
+    epochs: float | None = None
+    deadline_hours: float | None = None
+    budget: float | None = None
+
+    @property
+    def efficiency(self) -> float:
+        """What part of the cost's growth the speed has to grow by: by 1 the cheapest wins, by 0 the fastest."""
+        return 1.0 if self.deadline_hours else 0.0 if self.budget else self.least_efficiency
+
+    @property
+    def currency(self) -> str:
+        """In what costs are told."""
+        return self.price.currency if self.price.cpu_hour else "core-hours"
 
 
 @dataclass(frozen=True)
 class Candidate(SettingResult):
-    """A setting that may be recommended, and what it occupies, in CPU cores."""
+    """A setting that may be recommended. `goal`: by the time to what it is measured; None: by the whole training's."""
 
-    cost: float
+    rules: Rules
+    goal: Goal | None = None
 
     @property
-    def rates(self) -> list[float]:
-        """Trainings per second, whole ones, by repeat. Of a script, whose length is not known, what it counts."""
+    def cost(self) -> float:
+        """What it occupies, in CPU cores."""
+        return cost(self.records[0].taken or taken(self.run), self.rules)
+
+    @cached_property
+    def rates(self) -> dict[int, float]:
+        """By repeat, how many times a second it does what it is measured by. Of a script, what it counts."""
         if self.run.strategy.script:
-            return self.speeds
-        timed = [record for record in self.records if record.summary and record.speed]
-        return [1 / whole_seconds(record.run, record.summary or {}) for record in timed]
+            return self.rounds
+        times = {each.run.repeat: self._seconds(each) for each in self.records if each.summary and each.speed}
+        return {repeat: 1 / seconds for repeat, seconds in times.items() if seconds}
+
+    def _seconds(self, record: Record) -> float | None:
+        if self.goal:
+            return seconds_to(record, self.goal)
+        return whole_seconds(record.run, record.summary or {}, self.epochs / record.run.length.epochs)
+
+    @property
+    def epochs(self) -> float:
+        """Those of the training that the answer is for."""
+        return self.rules.epochs or self.run.length.epochs
+
+    @property
+    def resolution(self) -> float:
+        """How many times as soon a repeat may have reached the goal: evaluations before did not look."""
+        found = [reached for each in self.records if self.goal and (reached := self.goal.reached(each))]
+        return max((step / before if before else UNSEEN for step, before in found), default=1.0)
 
     @property
     def rate(self) -> float:
         """Their geometric mean."""
-        return geometric_mean(self.rates).value
+        return geometric_mean(list(self.rates.values())).value
+
+    @property
+    def hours(self) -> Estimate:
+        """The hours that the repeats tell of it, with their interval."""
+        return geometric_mean([1 / rate / 3600 for rate in self.rates.values()])
+
+    @property
+    def spent(self) -> float:
+        """What the whole training costs, in the currency of the rules."""
+        return self.cost * self.training_hours * (self.rules.price.cpu_hour or 1.0)
 
     @property
     def speed(self) -> Estimate:
@@ -65,7 +121,7 @@ class Candidate(SettingResult):
     def start_and_epoch(self) -> tuple[float, float]:
         """Seconds that a training takes once, and for each epoch with its evaluations and saves: the repeats' means."""
         once = fmean(once_seconds(summary) for summary in self.summaries)
-        return once, (1 / self.rate - once) / self.run.length.epochs
+        return once, (1 / self.rate - once) / self.epochs
 
     @property
     def on_gpus(self) -> bool:
@@ -107,11 +163,14 @@ class Candidate(SettingResult):
 
 
 def ends_first_from(other: Candidate, best: Candidate, margin: float) -> float | None:
-    """From how many epochs on another candidate ends its training before the best one; None where it never does."""
-    if other.run.strategy.script or best.run.strategy.script:
+    """From how many epochs on another candidate ends its training before the best one; None where it never does.
+
+    None as well for chains of jobs, whose starts grow with the training: they take nothing once.
+    """
+    if other.run.strategy.script or best.run.strategy.script or best.goal:
         return None
     (start, epoch), (other_start, other_epoch) = best.start_and_epoch, other.start_and_epoch
-    if other_epoch >= epoch * band(margin)[0] or other_start <= start:
+    if other_epoch >= epoch * band(margin)[0] or other_start <= start or not start:
         return None
     return (other_start - start) / (epoch - other_epoch)
 
@@ -126,14 +185,22 @@ def gpus(run: Run) -> int:
     return run.shape.nodes * run.shape.gpus_per_node
 
 
-def cost(run: Run, rules: Rules) -> float:
-    """What the run occupies, in CPU cores."""
-    return float(max(cores(run), gpus(run) * rules.cores_per_gpu))
+def taken(run: Run) -> dict[str, int]:
+    """What it occupies where no plan tells more: CPUs and GPUs."""
+    return {"cpus": cores(run), "gpus": gpus(run)}
+
+
+def cost(taken: Mapping[str, float], rules: Rules) -> float:
+    """What is charged for an hour of these CPUs and GPUs, in CPU cores: by the site's prices, where it names both."""
+    money = rules.price.of(taken["gpus"], 0 if taken["gpus"] else taken["cpus"])
+    if money is not None and rules.price.cpu_hour:
+        return money / rules.price.cpu_hour
+    return float(max(taken["cpus"], taken["gpus"] * rules.cores_per_gpu))
 
 
 def least_speed_up(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
     """How many times as fast the costlier one has to be, so that it pays."""
-    return max(band(rules.margin)[1], rules.least_efficiency * costlier.cost / cheaper.cost)
+    return max(band(rules.margin)[1], rules.efficiency * costlier.cost / cheaper.cost)
 
 
 def pays(candidate: Candidate, cheaper: Candidate, rules: Rules) -> bool:
@@ -174,15 +241,25 @@ def compared(best: Candidate, other: Candidate, candidates: Sequence[Candidate],
     every cheaper one. cheaper, too slow: the recommended one pays against it. tie: equally fast. unclear: the interval
     does not tell.
     """
-    found = ratio(other.rates, best.rates)
+    found, among = beside(other, best, len(candidates) - 1), len(candidates) - 1
     against = _hardest(best, other, candidates, rules) if other.cost > best.cost else best
-    relation = _relation(best, other, found, against, rules)
+    relation = _relation(best, other, found, against, rules, among)
     edges = _edges(against, other, rules)
-    repeats = repeats_to_tell(other.rates, against.rates, edges) if relation == "unclear" else None
+    repeats = repeats_to_tell(other.rates, against.rates, edges, among) if relation == "unclear" else None
     return Compared(other, found, relation, against, repeats)
 
 
-def _relation(best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules) -> Relation:
+def beside(one: Candidate, other: Candidate, among: int) -> Estimate:
+    """How many times as fast as the other one is, of so many such ratios. Between two evaluations, nobody knows."""
+    found = ratio(one.rates, other.rates, among)
+    if found.low is None or found.high is None:
+        return found
+    return Estimate(found.value, found.low / other.resolution, found.high * one.resolution)
+
+
+def _relation(
+    best: Candidate, other: Candidate, found: Estimate, against: Candidate, rules: Rules, among: int
+) -> Relation:
     if found.low is None or found.high is None:
         return "unclear"
     if other.cost < best.cost:
@@ -190,24 +267,25 @@ def _relation(best: Candidate, other: Candidate, found: Estimate, against: Candi
     speed = standing(found, rules.margin)
     if speed in ("tie", "slower"):
         return "tie" if speed == "tie" else "slower"
-    if other.cost > best.cost and _shortfall(other, against, rules) > 1:
+    if other.cost > best.cost and _shortfall(other, against, rules, among) > 1:
         return "does not pay"
     return "unclear"
 
 
 def _hardest(best: Candidate, other: Candidate, candidates: Sequence[Candidate], rules: Rules) -> Candidate:
     """The candidate against which a costlier one pays least: the recommended one, if it does not pay against that."""
-    if _shortfall(other, best, rules) > 1:
+    cheaper, among = [each for each in candidates if each.cost < other.cost], len(candidates) - 1
+    if _shortfall(other, best, rules, among) > 1:
         return best
-    return max((each for each in candidates if each.cost < other.cost), key=lambda x: _shortfall(other, x, rules))
+    return max(cheaper, key=lambda each: _shortfall(other, each, rules, among))
 
 
-def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules) -> float:
+def _shortfall(costlier: Candidate, cheaper: Candidate, rules: Rules, among: int) -> float:
     """How many times as fast the costlier one would have to be, at least, to pay. Above 1: it does not, beyond doubt.
 
     0 where there is no interval, so that nothing is beyond doubt.
     """
-    found = ratio(costlier.rates, cheaper.rates)
+    found = beside(costlier, cheaper, among)
     return least_speed_up(costlier, cheaper, rules) / found.high if found.high else 0.0
 
 
@@ -222,4 +300,12 @@ def _edges(best: Candidate, other: Candidate, rules: Rules) -> tuple[float, ...]
 
 def rules_of(margin: float, told: Mapping[str, Any]) -> Rules:
     """The rules that the plan has written down; defaults where an older plan has none."""
-    return Rules(margin, told.get("least_efficiency", 0.7), told.get("cores_per_gpu") or CORES_PER_GPU)
+    price = Price.model_validate(told.get("price") or {})
+    gpu = price.gpu_hour / price.cpu_hour if price.gpu_hour and price.cpu_hour else None
+    return Rules(
+        margin=margin,
+        least_efficiency=told.get("least_efficiency", 0.7),
+        cores_per_gpu=gpu or told.get("cores_per_gpu") or CORES_PER_GPU,
+        price=price,
+        **{name: told.get(name) for name in ("epochs", "deadline_hours", "budget")},
+    )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from relay.comparison.answer import Answer
+from relay.comparison.answer import DISTURBED, Answer
 from relay.comparison.candidates import Candidate, Compared
 from relay.comparison.statistics import MOST_REPEATS
-from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, seconds, some, times, useless
+from relay.comparison.wording import MOST_NAMED, as_fast, between, listing, number, seconds, some, times
 
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
-DISTURBED = 1.2  # times: the same, where not even many repeats would tell
 OUT_OF_QUESTION = 4  # times as fast as it looks, a setting would have to be
 MANY_HOURS = 24  # of further repeats, which few can spare
 SAME = "even at the edges of the 95 % intervals the recommendation stays the same"
@@ -18,7 +17,8 @@ SAME = "even at the edges of the 95 % intervals the recommendation stays the sam
 
 def certainty_of(answer: Answer, best: Candidate) -> str:
     """How certain the recommendation of `best` is. It is never called certain where others may have slowed it down."""
-    return " ".join([*_unproven(best), *_sentences(answer, best), *_unknown(answer), *_other_models(answer)])
+    told = [_unproven(best), _sentences(answer, best), _one_repeat(answer), _unknown(answer), _other_models(answer)]
+    return " ".join(sentence for part in told for sentence in part)
 
 
 def _unproven(best: Candidate) -> Iterator[str]:
@@ -49,6 +49,16 @@ def _sentences(answer: Answer, best: Candidate) -> Iterator[str]:
         yield _alone(answer, best)
 
 
+def _one_repeat(answer: Answer) -> Iterator[str]:
+    """The repeat that decides the answer, and how it is measured again."""
+    if answer.odd:
+        name, record, other = answer.odd
+        yield (
+            f"Without repeat {record.run.repeat + 1} of {name}, which is far from its others, {other} would be "
+            f"recommended. Measure it again: `rm -r results/runs/{record.run.id}`, and give the same command again."
+        )
+
+
 def _unknown(answer: Answer) -> Iterator[str]:
     """Settings that were to be compared, and could not be: one of them might have been better."""
     lost = [each.name for each in answer.left_out if each.category in ("failed", "not timed")]
@@ -74,7 +84,7 @@ def _alone(answer: Answer, best: Candidate) -> str:
         return f"Nothing else was measured{proven}, so there is nothing to compare it with."
     verb = "was" if len(dropped) == 1 else "were"
     slow = listing(some(dropped))
-    return f"{slow} {verb} clearly slower in the first repeat, and got no further ones (`drop_slower_than`)."
+    return f"{slow} {verb} clearly slower in the first two repeats, and got no further ones (`drop_slower_than`)."
 
 
 def _tie(answer: Answer, best: Candidate) -> Iterator[str]:
@@ -97,8 +107,6 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
     yield "Not certain."
     if any(each.ratio.low is None for each in answer.unclear):
         yield "With one repeat, nobody knows how much the speed varies."
-    elif any(useless(each.ratio) and 2 in map(len, (each.other.speeds, best.speeds)) for each in answer.unclear):
-        yield "Two repeats tell nothing here: their speeds are too far apart."
     far = [each for each in answer.unclear if each.ratio.value * OUT_OF_QUESTION < answer.turns_at(each)]
     far = far if len(far) > 1 else []
     alike: dict[tuple[float, float], list[Compared]] = {}
@@ -121,10 +129,10 @@ def _unclear(answer: Answer, best: Candidate) -> Iterator[str]:
         hours = sum(each.training_hours * (count - len(each.speeds)) for each in among)
         yield f"{count} repeats of each would tell: set `repeats: {count}`, and give the same command again."
         yield f"That takes about {seconds(3600 * hours)} more{'' if hours < MANY_HOURS else ': hardly worth it'}."
-        if answer.doubts:
-            yield f"Even then it is not certain, because {_others(answer)}."
     else:
         yield from _repeats_will_hardly_help(answer, among, widest)
+    if answer.doubts:
+        yield f"Even then it is not certain, because {_others(answer)}."
 
 
 def _may_be_better(found: Sequence[Compared], answer: Answer, best: Candidate) -> Iterator[str]:
@@ -162,18 +170,8 @@ def _repeats_will_hardly_help(answer: Answer, among: Sequence[Candidate], widest
     """Why, and what to do instead."""
     if _apart(widest) >= DISTURBED:
         yield f"More repeats will hardly help. {_spread(widest)}."
-        if answer.neighbours:
-            yield f"A likely reason: {_others(answer)}."
     else:
         yield f"More repeats will hardly help: even {MOST_REPEATS} of each would not tell."
-    yield f"Use a quieter node, or {_choice(among)}."
-
-
-def _choice(among: Sequence[Candidate]) -> str:
-    """What to take where nothing tells."""
-    cheapest = min(among, key=lambda each: each.cost)
-    if all(each.cost == cheapest.cost for each in among):
-        return "take any of them: they cost the same"
-    if not cheapest.on_gpus and any(each.on_gpus for each in among):
-        return f"take {cheapest.name}: it uses no GPU"
-    return f"take {cheapest.name}: it uses the fewest {'GPUs' if cheapest.on_gpus else 'CPUs'}"
+    if answer.goal:
+        yield "Evaluations are far apart beside the difference: lower `evaluate_every_epochs`."
+    yield f"Use a quieter node, or take {min(among, key=lambda each: each.cost).name}: it costs least an hour."

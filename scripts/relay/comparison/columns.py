@@ -12,6 +12,7 @@ from typing import Any
 
 from relay.base.errors import UserError
 from relay.base.files import write_text
+from relay.base.printable import printable
 from relay.spec.run import setting_fields
 
 Row = dict[str, Any]
@@ -249,8 +250,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    formula = isinstance(value, str) and value.startswith(FORMULA)
-    return f"'{value}" if formula else str(value)
+    text = printable(str(value))
+    return f"'{text}" if isinstance(value, str) and text.startswith(FORMULA) else text
 
 
 def _value(text: str, kind: type) -> Any:

@@ -16,6 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from relay.base.printable import printable
 from relay.comparison.columns import category
 from relay.comparison.measured import SettingResult
 
@@ -169,7 +170,7 @@ def svg_of(figure: Figure, name: str) -> str:
     figure.savefig(
         stream, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
     )
-    svg = stream.getvalue()
+    svg = printable(stream.getvalue())  # XML has no control characters
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r"<svg ", '<svg aria-hidden="true" focusable="false" ', svg, count=1)

@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from relay.base.errors import UserError
 from relay.base.files import write_bytes
+from relay.base.printable import printable
 from relay.comparison.columns import (
     MEASURED,
     Row,
@@ -60,7 +61,7 @@ def markdown(rows: Sequence[Row]) -> str:
         )
         lines = [f"- {row['strategy']} ({label}), {reason_title(row)}: {row['reason']}" for row, label in named
                  if row["reason"]]  # fmt: skip
-        parts += [f"## {what}", table, _cell(headline.removeprefix(f"{what}: ")), "\n".join(map(_cell, lines))]
+        parts += [f"## {_cell(what)}", table, _cell(headline.removeprefix(f"{what}: ")), "\n".join(map(_cell, lines))]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -90,7 +91,7 @@ def _shown(row: Row, label: str, unit: str) -> dict[str, str]:
 
 def _cell(text: str) -> str:
     """A text that cannot end its cell or its line, and is neither HTML nor a link."""
-    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
+    return " ".join(printable(str(text)).split()).replace("|", "\\|").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def write_parquet(path: Path, columns: Mapping[str, type], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -46,7 +46,7 @@ from relay.comparison.quality import Quality, quality, stated_accuracy
 from relay.comparison.refusals import proven
 from relay.comparison.scaling import scaling_rows, shown
 from relay.comparison.time_pictures import step_plot, timeline_plot, unobserved, usage_plot
-from relay.comparison.wording import MISSING, held, number, percent, small, standings_mean
+from relay.comparison.wording import MISSING, number, percent, small, standings_mean
 from relay.spec.run import OwnBatch, setting_fields
 
 TEMPLATES = Path(__file__).resolve().parents[3] / "workflow" / "report"
@@ -161,7 +161,6 @@ class Report:
             percent,
             small,
             whole,
-            held,
             coded,
             category,
             reason_title,

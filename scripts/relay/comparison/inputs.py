@@ -48,7 +48,7 @@ class Record:
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
     what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
     scheduler, and so is `preflight`, the id of the preflight of its shape. `dropped`: why its setting got no further
-    repeats; '' where it got them all.
+    repeats; '' where it got them all. `taken`: the CPUs and GPUs that it is charged for; None in an older plan.
     """
 
     run: Run
@@ -63,6 +63,7 @@ class Record:
     job: Job | None = None
     preflight: str | None = None
     dropped: str = ""
+    taken: Mapping[str, int] | None = None
 
     @property
     def speed(self) -> float | None:
@@ -83,9 +84,8 @@ class Skipped:
 class Inputs:
     """All planned runs with their results, in the plan's order, and all skipped settings.
 
-    `rules` are what the plan says of the answer: `least_efficiency`, `cores_per_gpu`, `least_minutes`,
-    `most_minutes`, `site_flags`. `config` is the whole config, with all defaults; empty where another version wrote
-    the plan.
+    `rules` are what the plan says of the answer: those of `Rules`, `least_minutes`, `most_minutes`, `site_flags`.
+    `config` is the whole config, with all defaults; empty where another version wrote the plan.
     """
 
     records: Sequence[Record]
@@ -116,7 +116,8 @@ def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partia
         if missing:
             raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
         record = _record(planned, results, partial, shared, spot_checks=plan.get("spot_checks", False))
-        record = replace(record, dropped=str((plan.get("dropped") or {}).get(record.run.setting_id, "")))
+        dropped = str((plan.get("dropped") or {}).get(record.run.setting_id, ""))
+        record = replace(record, dropped=dropped, taken=planned.get("taken"))
         stopped = _stopped_by_preflight(planned, record.run.stack, results) if record.summary is None else []
         if not stopped:
             records.append(record)

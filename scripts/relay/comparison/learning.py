@@ -8,7 +8,7 @@ from typing import Any
 from relay.comparison.drawing import MUTED, colour_of, figure_of, marker_of, named, styled, svg_of
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
-from relay.comparison.quality import counts, seconds_of
+from relay.comparison.quality import Goal, counts, seconds_to
 from relay.comparison.statistics import geometric_mean
 
 # Seconds, and the unit in which an axis up to twice as long is told.
@@ -40,7 +40,9 @@ def time_plot(settings: Sequence[SettingResult], accuracy: float | None, name: s
     """Seconds to an accuracy for each setting as SVG, the fewest first; None where no setting has reached it."""
     if accuracy is None:
         return None
-    known = [(each, seconds) for each in settings if counts(each) and (seconds := seconds_of(each, accuracy))]
+    goal = Goal("test_accuracy", accuracy)
+    times = [(each, [seconds_to(record, goal) for record in each.records]) for each in settings if counts(each)]
+    known = [(each, found) for each, seconds in times if (found := [value for value in seconds if value])]
     if not known:
         return None
     known.sort(key=lambda pair: geometric_mean(pair[1]).value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.comparison.columns import Row, category
 from relay.comparison.inputs import Inputs, Record
-from relay.comparison.table import by_setting, speeds_of
+from relay.comparison.table import by_setting, rounds_of, speeds_of
 from relay.spec.job import Job
 from relay.spec.labels import setting_labels
 from relay.spec.run import Run
@@ -49,6 +49,11 @@ class SettingResult:
     def speeds(self) -> list[float]:
         """Samples per second of the repeats that were timed."""
         return speeds_of(self.records)
+
+    @property
+    def rounds(self) -> dict[int, float]:
+        """The same by repeat."""
+        return rounds_of(self.records)
 
     @property
     def mark(self) -> str:

@@ -12,10 +12,12 @@ from itertools import combinations
 from typing import Any
 
 from relay.comparison.measured import SettingResult
+from relay.comparison.statistics import geometric_mean
 from relay.comparison.wording import listing, number, seconds
 from relay.spec.labels import counted
 
 APART = timedelta(hours=12)  # between the last start of one setting and the first of another: other days
+STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 OTHERS = 0.1  # of the CPUs that a run has: so much of other programs is not overlooked
 
@@ -60,17 +62,18 @@ def places(settings: Sequence[SettingResult]) -> list[str]:
 
 def _hardware(one: SettingResult, other: SettingResult) -> str:
     names = [{each["device_name"] for each in setting.summaries if each.get("device_name")} for setting in (one, other)]
-    if not all(names) or names[0] & names[1]:
+    if not all(names) or names[0] == names[1]:
         return ""
     return f"{one.name} ran on {listing(sorted(names[0]))}, and {other.name} on {listing(sorted(names[1]))}"
 
 
 def _nodes(one: SettingResult, other: SettingResult) -> str:
-    """All repeats of one setting on the same nodes, and none of the other's there."""
+    """All repeats of one setting on a node, and fewer than half of the other's there."""
     for setting, beside in ((one, other), (other, one)):
         its, others = ([frozenset(each["hosts"]) for each in some.summaries] for some in (setting, beside))
-        if its and others and len({*its}) == 1 and not frozenset.union(*others) & its[0]:
-            return f"all repeats of {setting.name} ran on {listing(sorted(its[0]))}, and none of {beside.name} did"
+        for node in sorted(frozenset.intersection(*its)) if its and others else ():
+            if 2 * (there := sum(node in hosts for hosts in others)) < len(others):
+                return f"all repeats of {setting.name} ran on {node}, and {there or 'none'} of {beside.name} did"
     return ""
 
 
@@ -86,7 +89,7 @@ def _days(one: SettingResult, other: SettingResult) -> str:
 
 
 def hardly_timed(settings: Sequence[SettingResult]) -> str:
-    """Which setting has the repeat that was timed for the shortest time, if that is too short; else ''.
+    """Which setting's repeat was timed for the shortest time, if that is too short, or has no steady state; else ''.
 
     Commands of the user's are left out: what they count are not always steps.
     """
@@ -99,6 +102,15 @@ def hardly_timed(settings: Sequence[SettingResult]) -> str:
     ]
     short = [(time, steps, name) for time, steps, name in times if steps < LEAST_STEPS or time < LEAST_SECONDS]
     if not short:
-        return ""
+        return _unsteady(settings)
     time, steps, name = min(short)
     return f"{name} was timed for {seconds(time)} ({counted(steps, 'step')}), which is too short"
+
+
+def _unsteady(settings: Sequence[SettingResult]) -> str:
+    """Which setting was faster or slower in the second half of its timed steps, in the mean of its repeats; else ''."""
+    for each in settings:
+        ratios = [found for summary in each.summaries if (found := summary.get("second_half_ratio"))]
+        if ratios and not 1 / STEADY < (ratio := geometric_mean(ratios).value) < STEADY:
+            return f"{each.name} was {number(ratio, 2)} times as fast in the second half of its timed steps"
+    return ""

@@ -8,11 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from relay.comparison.request import Request
+from relay.process import meeting
 from relay.spec.run import Run
 from relay.spec.script import MEETING, Script, filled, options_given, placeholders, started_by_torchrun
+from relay.spec.setting import Shape
 
 SCRIPT = "your_script.py"
 PORT = 29500  # torchrun's own
+# As a measured run meets. `--standalone`, and backend c10d at an address, read pickles at a port that is open to all.
+ON_ONE_NODE = (*meeting.TORCHRUN, "--rdzv-endpoint={folder}/agent")
+ON_SEVERAL = ("--rdzv-backend=static", "--node-rank={node}", "--master-addr={address}", "--master-port={port}")
+OF_JOB = {"node": "${SLURM_NODEID}", "address": "${MASTER_ADDR}", "port": "${MASTER_PORT}", "folder": "$(mktemp -d)"}
 FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 
 
@@ -38,9 +44,7 @@ def _of_command(run: Run, script: Script, asked: Request) -> Iterator[str]:
     begin = started_by_torchrun(words)
     if begin is not None:
         words[begin:begin] = _meeting(words, begin, run)
-    of_job = {"seed": str(run.seed), "repeat": "0"}
-    of_job |= {"node": "${SLURM_NODEID}", "address": "${MASTER_ADDR}", "port": "${MASTER_PORT}"}
-    command = " ".join(_in_shell(word, of_job) for word in words)
+    command = " ".join(_in_shell(word, {**OF_JOB, "seed": str(run.seed), "repeat": "0"}) for word in words)
     if shape.launcher in ("srun", "direct"):
         ranks = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
         each = f"srun --ntasks={shape.world_size} --cpus-per-task={shape.cpus_per_task}"
@@ -52,20 +56,20 @@ def _of_command(run: Run, script: Script, asked: Request) -> Iterator[str]:
 
 
 def _meeting(words: Sequence[str], begin: int, run: Run) -> list[str]:
-    """The options of torchrun that a command lacks. Of several nodes each finds its number by itself."""
+    """The options of torchrun that a command lacks."""
     given, shape = options_given(words, begin), run.shape
     more = [] if "--nproc-per-node" in given else [f"--nproc-per-node={shape.processes_per_node}"]
     if shape.nodes == 1:
-        return [*more, *(() if given.keys() & {*MEETING} else ["--standalone"])]
+        return [*more, *(() if given.keys() & {*MEETING} else ON_ONE_NODE)]
     if given.keys() & {"--rdzv-backend", "--rdzv-endpoint"}:
         return more
-    meeting = ["--rdzv-backend=c10d", "--rdzv-id=1", "--rdzv-endpoint={address}:{port}"]
-    return [*more, *([] if "--nnodes" in given else [f"--nnodes={shape.nodes}"]), *meeting]
+    more += [] if "--nnodes" in given else [f"--nnodes={shape.nodes}"]
+    return [*more, *(option for option in ON_SEVERAL if option.partition("=")[0] not in given)]
 
 
 def _in_shell(word: str, of_job: Mapping[str, str]) -> str:
     """A word as a shell reads it: nothing in it is replaced but what a job knows."""
-    if not set(placeholders([word])) & {"node", "address", "port"}:
+    if not set(placeholders([word])) & OF_JOB.keys():
         return shlex.quote(filled(word, of_job, last=True))
     escaped = re.sub(r'([\\"$`])', r"\\\1", word)
     return f'"{filled(escaped, of_job, last=True)}"'
@@ -94,9 +98,15 @@ def _of_strategy(run: Run, asked: Request) -> Iterator[str]:
     elif shape.launcher == "horovodrun":
         yield f"horovodrun -np {shape.processes_per_node} python {SCRIPT}"
     elif shape.launcher == "torchrun" and shape.nodes > 1:
-        meeting = f'--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint={FIRST_NODE}:{PORT}"'
-        yield (f"{step} torchrun --nnodes={shape.nodes} --nproc-per-node={shape.processes_per_node} {meeting} {SCRIPT}")
+        yield f'export MASTER_PORT={PORT} MASTER_ADDR={FIRST_NODE}"'
+        yield f"{step} bash -c {shlex.quote(f'exec {_torchrun(shape, ON_SEVERAL)}')}"
     elif shape.launcher in ("torchrun", "direct"):
-        yield f"torchrun --standalone --nproc-per-node={shape.processes_per_node} {SCRIPT}"
+        yield _torchrun(shape, ON_ONE_NODE)
     else:
         yield f"python {SCRIPT}"
+
+
+def _torchrun(shape: Shape, where: Sequence[str]) -> str:
+    count = f"--nproc-per-node={shape.processes_per_node}"
+    nodes = [f"--nnodes={shape.nodes}"] if shape.nodes > 1 else []
+    return " ".join(["torchrun", *nodes, count, *(_in_shell(word, OF_JOB) for word in where), SCRIPT])

@@ -11,7 +11,8 @@ from relay.comparison.columns import category
 from relay.comparison.inputs import Record
 from relay.comparison.measured import SettingResult
 from relay.comparison.statistics import ratio
-from relay.comparison.wording import MISSING, number, percent, seconds
+from relay.comparison.whole import once_seconds, whole_seconds
+from relay.comparison.wording import MISSING, number, percent
 
 LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
 POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
@@ -55,42 +56,69 @@ def quality(rows: Iterable[Mapping[str, Any]]) -> Quality:
     return Quality(name, "test_accuracy" if name == "accuracy" else "test_metric")
 
 
+@dataclass(frozen=True)
+class Goal:
+    """A test accuracy or a test loss, by its column, that trainings of different kinds are compared by."""
+
+    column: str
+    value: float
+
+    def __str__(self) -> str:
+        accuracy = self.column == "test_accuracy"
+        return f"a test {f'accuracy of {percent(self.value, 0)}' if accuracy else f'loss of {number(self.value)}'}"
+
+    def reached(self, record: Record) -> tuple[int, int] | None:
+        """The step of the first evaluation that found it, and that of the one before, or 0; None where none did."""
+        before = 0
+        for evaluation in (record.summary or {}).get("evaluations", []):
+            found = evaluation.get(self.column)
+            if found is not None and (found >= self.value if self.column == "test_accuracy" else found <= self.value):
+                return evaluation["step"], before
+            before = evaluation["step"]
+        return None
+
+
 def stated_accuracy(settings: Sequence[SettingResult], asked: float | None) -> float | None:
     """The accuracy to which the time is told: `asked`, else the highest whole per cent that all repeats reach.
 
     Repeats of settings that are no result do not count. None for a task without classes, or where nothing was learnt.
     """
-    best = [max(found) for each in settings if counts(each) for record in each.records if (found := _reached(record))]
+    best = [max(found) for found in _evaluated(settings, "test_accuracy")]
     if asked is not None or not best:
         return asked if best else None
     return math.floor(100 * min(best)) / 100 or None
 
 
-def seconds_to(record: Record, accuracy: float) -> float | None:
-    """Seconds of training, at the measured speed, until an evaluation found that accuracy; None where none did.
+def stated_goal(settings: Sequence[SettingResult], asked: float | None) -> Goal | None:
+    """The accuracy or, without classes, the lowest loss that all repeats reach; None where that was not evaluated."""
+    if accuracy := stated_accuracy(settings, asked):
+        return Goal("test_accuracy", accuracy)
+    least = [min(found) for found in _evaluated(settings, "test_loss")]
+    return Goal("test_loss", max(least)) if least else None
 
-    Evaluations, saving and starts are left out, as in every speed.
-    """
-    steps = [e["step"] for e in _evaluations(record) if e["test_accuracy"] >= accuracy]
-    if not steps or not record.speed:
+
+def seconds_to(record: Record, goal: Goal) -> float | None:
+    """Seconds until an evaluation found it, as a job would do them: start, steps, evaluations; None where none did."""
+    found = goal.reached(record)
+    if found is None or not record.speed or not record.summary:
         return None
-    return float(min(steps) * record.run.batch.global_batch_size / record.speed)
+    whole, once = whole_seconds(record.run, record.summary), once_seconds(record.summary)
+    return once + (whole - once) * found[0] / record.run.length.total_steps
 
 
 def counts(setting: SettingResult) -> bool:
     return category(setting.row) == "done"
 
 
-def seconds_of(setting: SettingResult, accuracy: float) -> list[float]:
-    return [value for record in setting.records if (value := seconds_to(record, accuracy)) is not None]
-
-
-def _evaluations(record: Record) -> list[dict[str, Any]]:
-    return [e for e in (record.summary or {}).get("evaluations", []) if e.get("test_accuracy") is not None]
-
-
-def _reached(record: Record) -> list[float]:
-    return [e["test_accuracy"] for e in _evaluations(record)]
+def _evaluated(settings: Sequence[SettingResult], column: str) -> list[list[float]]:
+    """What the evaluations of each repeat found."""
+    found = [
+        [e[column] for e in (record.summary or {}).get("evaluations", []) if e.get(column) is not None]
+        for each in settings
+        if counts(each)
+        for record in each.records
+    ]
+    return [values for values in found if values]
 
 
 def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> SettingResult | None:
@@ -104,41 +132,25 @@ def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Setti
     known = [each for each in settings if lost[id(each)]]
     if not lost[id(best)] or not known:
         return None
-    most = min(known, key=lambda each: math.fsum(lost[id(each)]) / len(lost[id(each)]))
-    found = ratio(lost[id(best)], lost[id(most)])
+    most = min(known, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
+    if most is best:
+        return None
+    found = ratio(lost[id(best)], lost[id(most)], len(known) - 1)
     if found.low is None and by_accuracy:
-        return most if max(lost[id(best)]) - min(lost[id(most)]) > POINTS else None
+        return most if max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS else None
     return most if found.value > LEARNS_LESS and (found.low is None or found.low > 1) else None
 
 
-def _lost(setting: SettingResult, *, by_accuracy: bool) -> list[float]:
+def _lost(setting: SettingResult, *, by_accuracy: bool) -> dict[int, float]:
     """By repeat, the share of the test samples that are wrong, or the test loss. None is 0, which has no ratio."""
     column = "test_accuracy" if by_accuracy else "test_loss"
-    values = [each[column] for each in setting.summaries if each.get(column) is not None]
-    return [max(1 - value if by_accuracy else value, 1e-6) for value in values]
+    values = {each.run.repeat: (each.summary or {}).get(column) for each in setting.records}
+    return {
+        repeat: max(1 - value if by_accuracy else value, 1e-6) for repeat, value in values.items() if value is not None
+    }
 
 
-def learns_sooner(best: SettingResult, settings: Sequence[SettingResult]) -> str:
-    """Which setting that trains otherwise is sooner at an accuracy that all reach, as a clause; '' where none is.
-
-    Samples per second do not tell it: a larger batch takes fewer steps, and another precision other ones.
-    """
-    accuracy = stated_accuracy(settings, None)
-    its = seconds_of(best, accuracy) if accuracy else []
-    others = [each for each in settings if _training(each) != _training(best)]
-    if accuracy is None or not its:
-        return ""
-    known = [(ratio(its, found), each, found) for each in others if (found := seconds_of(each, accuracy))]
-    sure = [each for each in known if (each[0].low or each[0].value) > LEARNS_LESS]
-    if not sure:
-        return ""
-    _, other, found = max(sure, key=lambda each: each[0].value)
-    mine, theirs = (seconds(math.fsum(times) / len(times)) for times in (its, found))
-    reached = f"a test accuracy of {percent(accuracy, 0)} after {theirs}, this one after {mine}"
-    return f"{other.name}, another training, has {reached}"
-
-
-def _training(setting: SettingResult) -> tuple[Any, ...]:
+def training_of(setting: SettingResult) -> tuple[Any, ...]:
     """What settings share that take the same steps."""
     run = setting.run
     return run.batch.global_batch_size, run.task.learning_rate, repr(run.optimization), run.computation.precision

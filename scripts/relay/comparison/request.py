@@ -51,7 +51,7 @@ class Request:
 
 
 def request(
-    run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0, times: int = 1
+    run: Run, summaries: Sequence[Mapping[str, Any]], job: Job | None, least_minutes: int = 0, times: float = 1
 ) -> Request:
     """What to ask for to train as the finished repeats did. `job` is what they asked for; None without a scheduler.
 
@@ -112,7 +112,7 @@ def _held(run: Run, summaries: Sequence[Mapping[str, Any]], peak_mb: float) -> t
 
 
 def _time(
-    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: int
+    run: Run, summaries: Sequence[Mapping[str, Any]], limit_minutes: int | None, least_minutes: int, times: float
 ) -> tuple[int, int, float, str]:
     """The minutes of a job, the number of jobs, the seconds that all are expected to take, and why."""
     trained = times * max(training_seconds(run, each) for each in summaries)

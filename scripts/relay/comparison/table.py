@@ -159,7 +159,12 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
 
 def speeds_of(group: Sequence[Record]) -> list[float]:
     """Samples per second of the repeats that were timed."""
-    return [record.speed for record in group if record.speed]
+    return list(rounds_of(group).values())
+
+
+def rounds_of(group: Sequence[Record]) -> dict[int, float]:
+    """The same by repeat."""
+    return {record.run.repeat: record.speed for record in group if record.speed}
 
 
 def _measured(finished: Sequence[Mapping[str, Any]]) -> Row:
@@ -202,7 +207,7 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[Record]], margin
             if setting == best:
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
-            relative = ratio(speeds_of(groups[setting]), speeds_of(groups[best]))
+            relative = ratio(rounds_of(groups[setting]), rounds_of(groups[best]), len(timed) - 1)
             rows[setting] |= {
                 "relative_speed": relative.value,
                 "relative_speed_low": relative.low,

@@ -35,6 +35,6 @@ def once_seconds(summary: Mapping[str, Any]) -> float:
     return min(start, whole) if summary["attempts"] == 1 else 0.0
 
 
-def whole_seconds(run: Run, summary: Mapping[str, Any]) -> float:
-    """The seconds of the whole training, as long as the run."""
-    return training_seconds(run, summary) + outside_seconds(summary)
+def whole_seconds(run: Run, summary: Mapping[str, Any], times: float = 1) -> float:
+    """The seconds of the whole training, if it is so many times as long as the run."""
+    return times * training_seconds(run, summary) + outside_seconds(summary, times)

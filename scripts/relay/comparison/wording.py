@@ -12,7 +12,6 @@ from relay.spec.labels import counted, setting_labels
 
 MISSING = "–"
 MOST_NAMED = 3  # settings in a sentence
-LEAST_HOURS = 1e-9  # less is rounding
 WIDE = 1.2  # a factor: from here on, the two sides of an interval are told apart
 USELESS = 10  # a factor: an interval that reaches so far to both sides says nothing
 FAR = 1000  # a factor: more is told as more than this
@@ -84,11 +83,6 @@ def between(ratio: Estimate) -> str:
     return f" (between {_factor(ratio.low)} and {_factor(ratio.high)})"
 
 
-def useless(ratio: Estimate) -> bool:
-    """Whether an interval is so wide that it says nothing."""
-    return bool(ratio.low and ratio.high and ratio.high / ratio.low > USELESS**2)
-
-
 def _factor(value: float) -> str:
     """A ratio with two decimals; a small or a large one with two digits that say something."""
     if not 1 / FAR <= value <= FAR:
@@ -106,15 +100,6 @@ def seconds(value: float) -> str:
 def minutes(value: int) -> str:
     """Minutes in words."""
     return f"{counted(value, 'minute')}" if value < 180 else f"{number(value / 60, 2)} hours"
-
-
-def held(hours: float, thing: str) -> str:
-    """How much more of a device's time is used, such as '3.2 GPU-hours more' or '12 CPU-core-seconds less'."""
-    if abs(hours) < LEAST_HOURS:
-        return "the same"
-    sizes = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
-    size, unit = next((each for each in sizes if abs(hours) >= each[0]), sizes[-1])
-    return f"{number(abs(hours) / size, 2)} {thing}-{unit} {'more' if hours > 0 else 'less'}"
 
 
 def listing(words: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def claim(folder: Path) -> Claim:
     """
     path = folder / LOCK
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(mode=0o755, exist_ok=True)
         stream = path.open("a+", encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}; use a folder of your own") from None

@@ -17,6 +17,7 @@ from typing import Any
 from snakemake.settings.enums import RerunTrigger
 
 from relay.base import lifeline
+from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
 from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
@@ -161,6 +162,8 @@ class _Guarded:
     ) -> None:
         rules, terminal, output = self.rules, self.terminal, self.workflow.output_settings
         terminal.progress.told = not submitting and not _asked_to_be_quiet(output)
+        # Jobs inherit it: their `python -m snakemake` would import from the folder of the config first.
+        os.environ[SAFE_PATH] = "1"
         jobs = _take_over(self.workflow, submitting, prefix, rules.poll_seconds)
         rules.before()
         ending = EndOnSignals(jobs, before_words=terminal.progress.region.abandon)

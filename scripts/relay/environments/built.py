@@ -127,7 +127,7 @@ def wheel(entry: str, python: Path, build: str, arch_list: str | None = None) ->
 
 def _torch_of(python: Path) -> dict[str, Any]:
     """What an interpreter's torch says of itself: `about` it, its `cuda`, and the folder of its `nccl`."""
-    done = subprocess.run([str(python), "-c", ABOUT], capture_output=True, text=True, check=False)
+    done = subprocess.run([str(python), "-P", "-c", ABOUT], capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"{python}: torch cannot be imported: {done.stderr.strip().rpartition(chr(10))[2]}")
     found: dict[str, Any] = json.loads(done.stdout)

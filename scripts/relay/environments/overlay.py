@@ -142,7 +142,7 @@ def _check(lock: Path, python: Path) -> None:
     """Raise UserError unless what was built can be imported: its compiled parts fit this torch."""
     for name in built.entries(lock.read_text(encoding="utf-8")):
         tried = RECIPES[name].tried
-        done = subprocess.run([str(python), "-c", tried], check=False, capture_output=True, text=True)
+        done = subprocess.run([str(python), "-P", "-c", tried], check=False, capture_output=True, text=True)
         if done.returncode:
             raise UserError(
                 f"{name} was built, and `{tried}` fails: {done.stderr.strip().rpartition(chr(10))[2][:300]}"

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from relay.base.errors import UserError
+from relay.base.printable import printable
 
 LONGEST_SECONDS = 900
 
@@ -42,8 +43,8 @@ def program(python: Path | str) -> list[str]:
 
 
 def complaint(said: Sequence[str]) -> str:
-    """pip's error on one line, of the lines that it has said."""
-    lines = [line.strip() for line in said if not line.startswith("WARNING: Location")]
+    """pip's error on one line, of the lines that it has said. pip itself hides passwords, but not of each address."""
+    lines = [printable(line.strip()) for line in said if not line.startswith("WARNING: Location")]
     error = next((n for n, line in enumerate(lines) if line.startswith("ERROR:")), -1)
     # pip reports a wrong hash over several lines. "from versions:" would list hundreds of them.
     message = " ".join(" ".join(lines[error:]).removeprefix("ERROR:").split()).partition(" To fix this you could")[0]

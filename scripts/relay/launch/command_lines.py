@@ -14,8 +14,12 @@ from relay.spec.run import Specification, Training
 
 # Above the ports of common services, below Linux's own range for outgoing connections (32768 on).
 FIRST_PORT, PORTS = 20_000, 10_000
-# `python -m` would import from the folder in which the driver was started, before the frozen code and the libraries.
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
+
+# Where torch.compile reads pickles and libraries. By default that is /tmp/torchinductor_USER, which anybody could make.
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+# A free port of a job's first node. The job's launcher, which runs there, has looked for it.
+PORT = "TORCH_RELAY_PORT"
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,7 @@ class Meeting:
     def of_slurm(cls, environment: Mapping[str, str], nodes: int) -> Meeting:
         """The meeting, from the environment variables of one of srun's tasks.
 
-        The address is an IP address of the launching node, because node names need not resolve. The port is computed
-        from the job's id, so that all nodes know it and two jobs on a node have different ports.
+        The address is an IP address of the launching node, because node names need not resolve.
         Raises UserError for an address that other nodes cannot reach.
         """
         address = environment.get("SLURM_LAUNCH_NODE_IPADDR", "")
@@ -40,8 +43,7 @@ class Meeting:
                 f"SLURM_LAUNCH_NODE_IPADDR: '{address}' is not allowed with {nodes} nodes; allowed: an address that "
                 "they can reach (ask your site why Slurm gives nodes this one)"
             )
-        port = FIRST_PORT + int(environment["SLURM_JOB_ID"]) % PORTS
-        return cls(address, port, int(environment["SLURM_NODEID"]))
+        return cls(address, int(environment[PORT]), int(environment["SLURM_NODEID"]))
 
 
 def command(
@@ -93,15 +95,16 @@ def one_node_variables(rank: int, count: int, port: int) -> dict[str, str]:
     return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
 
 
-def free_port() -> int:
-    """A port of this node that nobody uses just now, and that no outgoing connection may take before it is needed.
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port at an address of this node ('': at all of them) that nobody uses just now.
 
-    Launchers that look at the same time begin in different places. Raises UserError where all are in use.
+    No outgoing connection may take it before it is needed. Launchers that look at the same time begin in different
+    places. Raises UserError where all are in use.
     """
     for number in range(PORTS):
         port = FIRST_PORT + (os.getpid() + number) % PORTS
         with socket.socket() as listener, suppress(OSError):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
+            listener.bind((address, port))
             return port
     raise UserError(f"ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1} of this node are all in use")

@@ -221,6 +221,8 @@ class Server:
         connection, _ = self.listener.accept()
         connection.settimeout(START_SECONDS)
         try:
+            if not _is_own(connection):  # who could keep all others waiting
+                raise ValueError("another user")
             told, files = _received(connection)
         except (OSError, ValueError):  # not a worker, or one that was killed
             connection.close()
@@ -289,11 +291,11 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """A worker's words, and its standard files. Raises OSError and ValueError for anything else."""
     head, files, _, _ = socket.recv_fds(connection, HEAD.size, len(STANDARD_FILES))
     count = HEAD.unpack(head)[0] if len(head) == HEAD.size else 0
-    message = _read(connection, count) if count <= MOST_BYTES and _is_own(connection) else b""
+    message = _read(connection, count) if count <= MOST_BYTES else b""
     if not count or len(message) < count or len(files) != len(STANDARD_FILES):
         for file in files:
             os.close(file)
-        raise ValueError("not a worker of this user's")
+        raise ValueError("not a worker")
     return json.loads(message), files
 
 

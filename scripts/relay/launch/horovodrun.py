@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 from contextlib import suppress
@@ -20,6 +19,7 @@ from types import FrameType
 from relay.base import lifeline
 from relay.base.lifeline import LAUNCHER
 from relay.launch import worker
+from relay.launch.command_lines import free_port
 from relay.process import meeting
 from relay.process.interruption import SIGNALS
 
@@ -39,7 +39,7 @@ def main(count: int, program: list[str]) -> int:
     from horovod.runner import gloo_run, launch
 
     lifeline.lead()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_free_port()))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     # Its handlers of signals would take the place of those below.
     gloo_run.register_shutdown_event = threading.Event
     for number in SIGNALS:
@@ -47,6 +47,7 @@ def main(count: int, program: list[str]) -> int:
     here = [f"--num-proc={count}", f"--hosts=localhost:{count}", "--gloo", "--disable-cache"]
     sys.argv = ["horovodrun", *here, sys.executable, "-u", "-m", MODULE, PROCESS, *program]
     try:
+        meeting.horovod_listens_at("127.0.0.1")
         with meeting.made():
             launch.run_commandline()
     except RuntimeError as error:
@@ -71,12 +72,6 @@ def process(program: list[str]) -> None:
     os.environ.update({name: os.environ[its] for name, its in VARIABLES.items()})
     os.environ[LAUNCHER] = str(os.getppid())
     worker.work(program)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

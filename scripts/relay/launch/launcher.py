@@ -6,20 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from relay.base import killed_for_memory
 from relay.base.ending import INTERRUPTED
+from relay.base.entry import SAFE_PATH
 from relay.base.errors import Unavailable, UserError
 from relay.base.lifeline import LAUNCHER, end_with_parent
 from relay.environments.login_node import asked
-from relay.environments.node import interpreter, needs_preparation
+from relay.environments.node import interpreter, needs_preparation, own_folder
 from relay.launch import fork_server
-from relay.launch.command_lines import SAFE_PATH, command
-from relay.process import one_gpu
+from relay.launch.command_lines import COMPILED, PORT, command, free_port
+from relay.process import meeting, one_gpu
 from relay.process.interruption import SIGNALS
 from relay.run_folder import faults
 from relay.run_folder.attempts import LAUNCHED
@@ -46,11 +49,16 @@ def launch(specification: Path, role: str, work: Path, arguments: Sequence[str],
     others = os.environ.get("PYTHONPATH") if job and job.environment.get("modules") else None
     path = os.pathsep.join(filter(None, [str(code.resolve()), others]))
     # Snakemake exports an OMP_NUM_THREADS of its own, and without one torchrun sets it to 1 with a warning.
-    environment = {**os.environ, **SAFE_PATH, "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
+    environment = {**os.environ, SAFE_PATH: "1", "PYTHONPATH": path, "OMP_NUM_THREADS": str(run.shape.threads)}
     environment |= one_gpu.variables(run.shape)
     try:
         if job is not None:
-            return _understood(_launch_steps(specification, job, program, work, environment), work)
+            one_node = run.shape.launcher == "srun" and run.shape.nodes == 1  # this one
+            with meeting.made() if one_node else nullcontext() as folder:
+                environment |= {PORT: str(free_port("")), **({meeting.VARIABLE: str(folder)} if folder else {})}
+                return _understood(_launch_steps(specification, job, program, work, environment), work)
+        if COMPILED not in environment:
+            environment[COMPILED] = str(own_folder(Path(tempfile.gettempdir())) / "inductor")
         environment |= {LAUNCHER: str(os.getpid())}  # those that start several name theirs
         environment |= {LAUNCHED: str(time.time())}
         environment |= fork_server.owner(role, run.shape)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relay.base.lifeline import LAUNCHER
 from relay.environments.node import interpreter, node_disk, own_folder, prepare
-from relay.launch.command_lines import Meeting, command, is_script, rank_variables
+from relay.launch.command_lines import COMPILED, Meeting, command, is_script, rank_variables
 from relay.process.cpus import BINDING, SHARE, VEILED
 from relay.run_folder import faults
 from relay.spec.identity import fingerprint
@@ -37,10 +37,12 @@ def variables(run: Specification, job: Job, disk: Path) -> dict[str, str]:
         values[SHARE] = str(run.shape.cpus_per_task)
     values |= {name: job.openmp[key] for key, name in openmp.items() if job.openmp.get(key)}
     if job.network_interface:
-        values |= {"NCCL_SOCKET_IFNAME": job.network_interface, "GLOO_SOCKET_IFNAME": job.network_interface}
+        values |= {"NCCL_SOCKET_IFNAME": job.network_interface}
+        values |= {"GLOO_SOCKET_IFNAME": job.network_interface} if run.shape.nodes > 1 else {}  # else its loopback
     # Compiled code belongs on the node's disk: shared filesystems are slow to lock. No other user may write to it.
     caches = own_folder(disk) / f"cache-{fingerprint(job.environment)}"
     values |= {"TORCH_EXTENSIONS_DIR": str(caches / "torch"), "TRITON_CACHE_DIR": str(caches / "triton")}
+    values |= {COMPILED: str(caches / "inductor")}
     return values | {NODE_DISK: str(disk)}
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from relay.base import entry
 from relay.base.errors import UserError
 from relay.environments import login_node, task_python
 from relay.environments.locks import lock_of
@@ -143,7 +144,7 @@ class Looks:
         config, script = self.config, self.root / "scripts/card.py"
         print(f"Looking at the task {config.task}", file=sys.stderr, flush=True)
         python = self._python()
-        words = [python, str(script), "--task", config.task, "--options", json.dumps(dict(options))]
+        words = [*entry.words(python, script), f"--task={config.task}", "--options", json.dumps(dict(options))]
         words += ["--output", str(output), "--datasets", str(self.results / "datasets")]
         words += ["--prepare"] if self.prepare else []
         words += [f"--root={Path(config.dataset_root).expanduser()}"] if config.dataset_root else []

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from relay.base.errors import UserError
 from relay.planning.comparisons import Axis, Comparison, OptionValue
-from relay.planning.config_blocks import Epochs, Gate, Probe, Seed, Segment, SpotChecks
+from relay.planning.config_blocks import Answer, Epochs, Gate, Probe, Seed, Segment, SpotChecks
 from relay.spec.blocks import Block, Natural, Positive, Text, Whole
 from relay.spec.messages import error_lines, show
 from relay.spec.setting import Scaling, Writers
@@ -166,8 +166,8 @@ class Config(Block):
     )
     drop_slower_than: Annotated[float, Field(ge=1.5, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="settings get no further repeats where, in the first one, another proven setting that costs no "
-        "more was this many times as fast; null: all get theirs",
+        description="settings get no further repeats where, in the first two, another proven setting that costs "
+        "no more was this many times as fast; null: all get theirs",
     )
     most_jobs: Natural = Field(
         default=10_000, description="most training jobs that a config may ask for: settings × repeats × segments"
@@ -182,6 +182,7 @@ class Config(Block):
         description="the test accuracy to which the report tells each setting's time, of tasks that measure one; null: "
         "the highest whole per cent that all settings reach",
     )
+    answer: Answer = Field(default=Answer(), description="the training that the answer is for")
     gate: Gate = Field(default=Gate(), description="the equivalence gate")
     unproven: Literal["skip", "measure"] = Field(
         default="skip",

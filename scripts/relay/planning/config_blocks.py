@@ -81,6 +81,22 @@ class Read(Block):
     )
 
 
+class Answer(Block):
+    """The training that the answer is for, and what it may take.
+
+    With `deadline_hours`, the cheapest setting is asked for that ends in time; with `budget` alone, the fastest that
+    costs no more.
+    """
+
+    epochs: Epochs | None = Field(default=None, description="passes over the training set; null: as the comparison's")
+    deadline_hours: Positive | None = Field(default=None, description="the most hours of the whole training")
+    budget: Positive | None = Field(
+        default=None,
+        description="the most that the whole training may cost: in the currency of the site's `price`, else in hours "
+        "of a CPU core",
+    )
+
+
 class Probe(Block):
     """What `snakemake probe` and `snakemake largest_model` may use in their searches for what fits."""
 

@@ -43,12 +43,7 @@ class Cost:
 
     def price(self, plan: Plan) -> float | None:
         """The same in the site's currency; None where the site says no price for what is used."""
-        if plan.site is None:
-            return None
-        of_gpus, of_cpus = plan.site.price.gpu_hour, plan.site.price.cpu_hour
-        if (self.gpu_hours and of_gpus is None) or (self.cpu_only_hours and of_cpus is None):
-            return None
-        return self.gpu_hours * (of_gpus or 0.0) + self.cpu_only_hours * (of_cpus or 0.0)
+        return plan.site.price.of(self.gpu_hours, self.cpu_only_hours) if plan.site else None
 
 
 def cores_of_a_device(plan: Plan) -> int:
@@ -117,7 +112,7 @@ def _limit(plan: Plan, specification: Specification) -> Cost:
 
 
 def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
-    taken = shapes.taken(shape, plan.site, plan.config)
+    taken = shapes.charged(shape, plan.site, plan.config)
     cpus, gpus = taken["cpus"] * seconds / 3600, taken["gpus"] * seconds / 3600
     return Cost(1 if seconds else 0, cpus, gpus, 0.0 if gpus else cpus)
 

@@ -1,8 +1,8 @@
-"""Settings that get no further repeats, because their first one was clearly slower than another's.
+"""Settings that get no further repeats, because their first two were clearly slower than another's.
 
 A setting is measured against those that cost no more than it: a slower one that is cheaper may be the answer. Only a
-setting that is proven may be the faster one, so that nothing is given up for a strategy that trains something else. One
-repeat of each decides, so that the factor has to be far beyond what repeats differ by.
+setting that is proven may be the faster one, so that nothing is given up for a strategy that trains something else.
+Both repeats of both settings have to show it, so that one that was disturbed drops nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from relay.base.files import read_json_or
 from relay.comparison.candidates import cost, rules_of
 from relay.equivalence.verdict import of_batch
+from relay.planning import shapes
 from relay.run_folder import chain
 from relay.run_folder.places import Places
 from relay.spec.labels import comparable, flat
@@ -23,15 +24,17 @@ from relay.spec.run import OwnBatch, Run
 if TYPE_CHECKING:
     from relay.planning.plan import Plan
 
+ROUNDS = 2  # by which it is decided
+
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """The first repeat of a setting: its samples per second, what it costs, and whether nothing is known against it."""
+    """The first repeats of a setting: their samples per second, what it costs, and whether it is proven."""
 
     setting: str
     name: str
     trains: tuple[str, str]  # as `comparable` tells it
-    speed: float
+    speeds: Sequence[float]
     cost: float
     proven: bool
 
@@ -46,13 +49,13 @@ def clearly_slower(firsts: Sequence[First], factor: float) -> dict[str, str]:
             if other.proven
             and other.trains == each.trains
             and other.cost <= each.cost
-            and other.speed >= factor * each.speed
+            and min(other.speeds) >= factor * max(each.speeds)
         ]
         if faster:
-            best = max(faster, key=lambda other: other.speed)
+            best = max(faster, key=lambda other: min(other.speeds))
             found[each.setting] = (
-                f"after its first repeat: {best.name} was {best.speed / each.speed:.1f} times as fast, and costs no "
-                f"more (drop_slower_than: {factor:g})"
+                f"after {len(each.speeds)} repeats: {best.name} was {min(best.speeds) / max(each.speeds):.1f} times as "
+                f"fast, and costs no more (drop_slower_than: {factor:g})"
             )
     return found
 
@@ -64,7 +67,7 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
     """
     factor = plan.config.drop_slower_than
     slower = clearly_slower(_firsts(plan, names()), factor) if factor else {}
-    kept = [run for run in plan.runs if run.repeat == 0 or run.setting_id not in slower or _begun(plan, run)]
+    kept = [run for run in plan.runs if run.repeat < ROUNDS or run.setting_id not in slower or _begun(plan, run)]
     stays = {run.id for run in kept}
     left_out = {run.setting_id for run in plan.runs if run.id not in stays}
     plan.runs = kept
@@ -74,25 +77,29 @@ def drop(plan: Plan, names: Callable[[], Mapping[str, str]]) -> None:
 
 
 def _firsts(plan: Plan, names: Mapping[str, str]) -> list[First]:
-    """The first repeats that have finished and were timed."""
-    rules = rules_of(plan.config.margin, {"cores_per_gpu": plan.site.cores_per_gpu if plan.site else None})
-    found = []
+    """The settings whose first repeats have finished and were timed."""
+    site = plan.site
+    of_site = {"cores_per_gpu": site.cores_per_gpu, "price": site.price.model_dump()} if site else {}
+    rules = rules_of(plan.config.margin, of_site)
+    speeds: dict[str, list[float]] = {}
     for run in plan.runs:
         summary = read_json_or(Places(plan.speeds.parent, run.id).run / "summary.json", None)
-        done = run.repeat == 0 and isinstance(summary, dict) and summary.get("status") == "done"
+        done = run.repeat < ROUNDS and isinstance(summary, dict) and summary.get("status") == "done"
         speed = summary.get("samples_per_second") if done else None
         if isinstance(speed, int | float) and 0 < speed < math.inf:  # else it was too short, or is damaged
-            found.append(
-                First(
-                    setting=run.setting_id,
-                    name=names[run.setting_id],
-                    trains=comparable(flat(run)),
-                    speed=float(speed),
-                    cost=cost(run, rules),
-                    proven=_proven(plan, run),
-                )
-            )
-    return found
+            speeds.setdefault(run.setting_id, []).append(float(speed))
+    return [
+        First(
+            setting=run.setting_id,
+            name=names[run.setting_id],
+            trains=comparable(flat(run)),
+            speeds=speeds[run.setting_id],
+            cost=cost(shapes.charged(run.shape, plan.site, plan.config), rules),
+            proven=_proven(plan, run),
+        )
+        for run in plan.runs
+        if run.repeat == 0 and len(speeds.get(run.setting_id, ())) == ROUNDS
+    ]
 
 
 def _proven(plan: Plan, run: Run) -> bool:

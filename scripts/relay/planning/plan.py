@@ -337,6 +337,7 @@ class Plan:
                 "segments": self.segments(run),
                 "reference": self.reference_of.get(self.gate(run)),
                 "preflight": self.preflight(run) if self.site else None,
+                "taken": shapes.charged(run.shape, self.site, self.config),
             }
             for run in self.runs
         ]
@@ -351,6 +352,8 @@ class Plan:
         return {
             "least_efficiency": self.config.least_efficiency,
             "cores_per_gpu": site.cores_per_gpu if site else None,
+            "price": site.price.model_dump() if site else None,
+            **self.config.answer.model_dump(),
             "least_minutes": site.min_minutes if site else None,
             "most_minutes": self.config.runtime_minutes,
             "site_flags": shapes.site_flags(site) if site else [],

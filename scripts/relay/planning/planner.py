@@ -77,7 +77,7 @@ def plan(
     `record` has pip asked for stacks whose lock is to be recorded, and earlier runs for what jobs need, which settings
     are too slow, and what the budget leaves. `look` has the task looked at where its card is not known, and `prepare`
     its data prepared before that. Where only a node has what the task needs, the plan has nothing but the jobs that
-    look (`Plan.looks`). With `reading`, no task's file is run.
+    look (`Plan.looks`). With `reading`, no task's file is run, and no function of a strategy of another's.
     Raises UserError for an unknown strategy or option, and for a strategy, source or lock that cannot be read; NotKnown
     where the task's data have to be prepared first, or it has to be looked at.
     """
@@ -85,7 +85,7 @@ def plan(
     commands = scripts.check(config)
     settings.check_strategies(config, files)
     names = list(dict.fromkeys(c.strategy for c in config.comparisons))
-    strategies = {name: StrategyFile.of(files[name]) for name in names if name not in commands}
+    strategies = {name: StrategyFile.of(files[name], reading=reading) for name in names if name not in commands}
     settings.check_options(config, {name: strategy.requirements for name, strategy in strategies.items()})
     size.check_runs(config)
     segments.read_speeds(speeds)  # a damaged file is told here, and not by the rule that is first to need it

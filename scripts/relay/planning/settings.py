@@ -74,11 +74,11 @@ class StrategyFile:
     needs: tuple[Need, ...] = ()
 
     @classmethod
-    def of(cls, path: Path) -> StrategyFile:
+    def of(cls, path: Path, *, reading: bool = False) -> StrategyFile:
         """Read a strategy's file. Raises UserError where it has no requirements, or they name a missing function."""
         declared, folder = requirements.read(path), Path.cwd()
         short = (folder / path).relative_to(folder) if (folder / path).is_relative_to(folder) else path
-        return cls(short, declared, requirements.needs(path, declared))
+        return cls(short, declared, requirements.needs(path, declared, reading=reading))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 VARIABLE = "TORCH_RELAY_MEETING"
 MEMORY = Path("/dev/shm")  # the node's alone, and it has locks, which a shared TMPDIR may lack
@@ -26,3 +27,14 @@ def made() -> Iterator[Path]:
     with TemporaryDirectory(prefix="relay-meeting-", dir=where, ignore_cleanup_errors=True) as folder:
         os.environ[VARIABLE] = folder
         yield Path(folder)
+
+
+def horovod_listens_at(address: str) -> None:
+    """Have the server by which Horovod's processes meet listen at an address of this node alone, not at all of them."""
+    from horovod.runner.http.http_server import HTTPServer, RendezvousHTTPServer
+
+    def bind(self: Any) -> None:
+        self.server_address = (address, self.server_address[1])
+        HTTPServer.server_bind(self)
+
+    RendezvousHTTPServer.server_bind = bind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -53,14 +54,20 @@ def _check_numbered_alike(rank: int, world_size: int, device: torch.device) -> N
         )
 
 
-def _store(world_size: int) -> dist.Store | None:
-    """Where the processes of one node meet; gloo listens on its loopback alone. None: at MASTER_ADDR."""
-    if not (folder := os.environ.get(meeting.VARIABLE)):
+def _store(rank: int, world_size: int) -> dist.Store | None:
+    """Where the processes meet: of one node in a file, and gloo listens on its loopback alone; of several nodes at
+    MASTER_ADDR alone, where torch's own server would listen on all interfaces. None: torchrun has a store for them.
+    """
+    if folder := os.environ.get(meeting.VARIABLE):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.LOOPBACK)
+        store = dist.FileStore(f"{folder}/ranks", world_size)
+        store.set_timeout(TIMEOUT)
+        return store
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", meeting.LOOPBACK)
-    store = dist.FileStore(f"{folder}/ranks", world_size)
-    store.set_timeout(TIMEOUT)
-    return store
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listening = socket.create_server(place).detach() if rank == 0 else None
+    return dist.TCPStore(*place, world_size, rank == 0, TIMEOUT, master_listen_fd=listening)
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,8 @@ class Ranks:
             if backend is None or backend not in offered:
                 raise UserError(f"backend: '{backend}' is not allowed; this torch is built with {', '.join(offered)}")
             chosen = _BY_DEVICE.get((backend, device), backend).replace("cuda", kinds.GPU)
-            dist.init_process_group(chosen, store=_store(world_size), rank=rank, world_size=world_size, timeout=TIMEOUT)
+            store = _store(rank, world_size)
+            dist.init_process_group(chosen, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
             if backend == "gloo":  # torch asks the groups' default at the end, and warns where several kinds have none
                 dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.GLOO)  # type: ignore[union-attr]
             if backend == "mpi":

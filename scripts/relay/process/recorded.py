@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 
+from relay.base.printable import printable
+
 _OF_SLURM = (
     *("CPUS_ON_NODE", "CPUS_PER_TASK", "CPU_BIND", "GPUS_ON_NODE", "JOB_GPUS", "JOB_ID", "JOB_NUM_NODES"),
     *("JOB_PARTITION", "LOCALID", "MEM_PER_CPU", "MEM_PER_NODE", "NNODES", "NODEID", "NTASKS", "PROCID", "STEP_GPUS"),
@@ -25,7 +27,7 @@ SECRET = re.compile(r"AUTH|CREDENTIAL|JWT|KEY|PASS|SECRET|TOKEN")
 
 def variables() -> dict[str, str]:
     """Those of this process, but Slurm's."""
-    return {name: value for name, value in sorted(os.environ.items()) if _is_known(name)}
+    return {name: printable(value) for name, value in sorted(os.environ.items()) if _is_known(name)}
 
 
 def of_slurm() -> dict[str, str]:

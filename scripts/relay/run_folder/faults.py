@@ -21,6 +21,7 @@ from relay.base import ending, room
 from relay.base.ending import QUOTED, Ending
 from relay.base.errors import Busy, EndedItself, PeerFailed, Told, UserError
 from relay.base.files import read_json_or
+from relay.base.printable import printable
 from relay.run_folder import attempt_name, known_faults, peers, watchdog
 from relay.run_folder.known_faults import Kind, Known
 from relay.run_folder.trust import make_own
@@ -104,7 +105,11 @@ def _read(path: Path) -> dict[str, Any] | None:
     """A recorded fault; None where it is gone, or damaged."""
     found = read_json_or(path, None)
     whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in MEMBERS.items())
-    return found if whole else None
+    return _shown(found) if whole else None
+
+
+def _shown(fault: dict[str, Any]) -> dict[str, Any]:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in fault.items()}
 
 
 def _first(faults: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -147,7 +152,7 @@ def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> 
         "kind": type(error).__name__,
     }
     fault |= {"remedy": error.remedy if isinstance(error, Told) else ending.remedy_of(error)}
-    room.write(work / _file(rank), fault)
+    room.write(work / _file(rank), _shown(fault))
 
 
 def collect(work: Path, *, came_further: bool = False) -> dict[str, Any] | None:

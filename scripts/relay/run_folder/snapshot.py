@@ -17,7 +17,7 @@ from pathlib import Path
 
 from relay.base.errors import UserError
 from relay.base.files import read_json_or, remove, sync_file, write_json
-from relay.run_folder.trust import keep_to_owner, make_own
+from relay.run_folder.trust import keep_to_owner, make_own, untrusted
 from relay.spec.identity import beside, data_beside
 from relay.spec.messages import show
 from relay.spec.requirements import declared_files
@@ -173,6 +173,8 @@ def changed_since(frozen: Path) -> str | None:
     try:
         if more := [path.name for path in frozen.iterdir() if path.name not in ours and not path.name.startswith(".")]:
             return f"has {show(more[0])} in it, which was not frozen"
+        if not frozen.stat().st_mode & 0o022 and (problem := untrusted(frozen, "owner")):  # else `make_all_own` tells
+            return f"is not yours alone: {problem}"
         found = {str(path.relative_to(package)): path for path in _files(package)}
         found |= {str(path.relative_to(frozen)): path for path in _files(frozen / OWN_SCRIPT)}
         digest = _digest({name: (path.read_bytes(), os.access(path, os.X_OK)) for name, path in found.items()})

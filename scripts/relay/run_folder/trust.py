@@ -16,7 +16,9 @@ from typing import get_args
 from relay.base.errors import UserError
 from relay.spec.setting import Writers
 
-LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it
+LEVELS = 3  # results/checkpoints/RUN: the run's own folder, and those above it that are the project's
+# What jobs run, or are told to run: its folders down to this depth.
+OF_JOBS = {"code": 1, "equivalence": 2, "locks": 0, "runs": 1, "wheelhouses": 1}
 
 
 def untrusted(place: Path, writers: Writers) -> str | None:
@@ -26,7 +28,10 @@ def untrusted(place: Path, writers: Writers) -> str | None:
     them: those of POSIX do, those of NFSv4 do not.
     """
     for path in (place, *_inside(place)):
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # such as bytecode that Python has just renamed
+            continue
         if stat.S_ISLNK(status.st_mode):
             return f"{path} is a symbolic link; a checkpoint has only files and folders of its own"
         if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
@@ -41,30 +46,50 @@ def untrusted(place: Path, writers: Writers) -> str | None:
 def unsafe_above(work: Path, writers: Writers) -> str | None:
     """Why no checkpoint in a run's folder `work` can be trusted: another user could put one there. None where none can.
 
-    The folder, `results/checkpoints` and `results` are looked at, also where links lead to. A sticky folder is fine:
-    nobody can replace there what is not theirs.
+    The folder, `results/checkpoints`, `results` and all above them are looked at, also where links lead to. A sticky
+    folder is fine: nobody can replace there what is not theirs.
     """
-    found = {place for path in (work.absolute(), work.resolve()) for place in _levels(path) if place.exists()}
-    for folder in sorted(found, reverse=True):
-        status = folder.stat()
-        if status.st_uid not in (os.getuid(), 0):
-            owner = _name(status.st_uid)
-            return f"{folder} belongs to another user ({owner}), who could replace there what jobs run or load"
-        if not status.st_mode & stat.S_ISVTX and (who := _others(status, writers)):
-            return (
-                f"{folder} can be written by {who}, who could replace there what jobs run or load: "
-                f"chmod g-w,o-w {folder}, or allow it by `checkpoint_writers` in the config"
-            )
-    return None
+    paths = {work.absolute(), work.resolve()}
+    own = {place for path in paths for place in _levels(path)}
+    every = {place for path in paths for place in (path, *path.parents) if place.exists()}
+    found = (_unsafe(folder, writers, folder in own) for folder in sorted(every, reverse=True))
+    return next(filter(None, found), None)
+
+
+def _unsafe(folder: Path, writers: Writers, own: bool = True) -> str | None:
+    """Why another user could replace what is in a folder. One that is not the project's `own` may be a colleague's."""
+    status, mend = folder.stat(), [] if own else ["work in a folder of your own"]
+    theirs = status.st_uid not in (os.getuid(), 0) and (own or not _is_unmapped(status.st_uid))
+    if theirs and (own or writers == "owner"):
+        told = f"belongs to another user ({_name(status.st_uid)})"
+    elif not status.st_mode & stat.S_ISVTX and (who := _others(status, writers)):
+        told, mend = f"can be written by {who}", [f"chmod g-w,o-w {folder}", *mend]
+    else:
+        return None
+    mend += [] if theirs and own else ["allow it by `checkpoint_writers` in the config"]
+    told = f"{folder} {told}, who could replace there what jobs run or load"
+    return f"{told}: {', or '.join(mend)}" if mend else told
+
+
+def _is_unmapped(uid: int) -> bool:
+    """Whether this is how a container shows an owner whom it does not know, such as the real root."""
+    try:
+        overflow = int(Path("/proc/sys/fs/overflowuid").read_text())
+        return uid == overflow and Path("/proc/self/uid_map").read_text().split()[2:] != ["4294967295"]
+    except (OSError, ValueError):
+        return False
 
 
 def make_all_own(results: Path, writers: Writers) -> None:
     """Make the folders of what jobs run. Raises UserError where another user could put something into one."""
-    for name in ("code", "runs", "wheelhouses", "locks"):
+    if writers == "owner":
+        os.umask(os.umask(0o077) | 0o022)  # for all that this process and its jobs make
+    for name, depth in OF_JOBS.items():
         make_own(results / name)
-        inside = (results / name).iterdir() if name == "code" else ()  # the others' are told by their digests
-        for place in (results / name / "any", *inside):
-            if problem := unsafe_above(place, writers):
+        if problem := unsafe_above(results / name / "any", writers):
+            raise UserError(problem)
+        for folder in _folders(results / name, depth):
+            if problem := _unsafe(folder, writers):
                 raise UserError(problem)
 
 
@@ -88,6 +113,15 @@ def make_own(folder: Path) -> None:
 
 def _levels(work: Path) -> tuple[Path, ...]:
     return (work, *work.parents)[:LEVELS]
+
+
+def _folders(place: Path, depth: int) -> Iterator[Path]:
+    """The folders in a folder, so many levels down."""
+    with os.scandir(place) as entries:
+        found = [Path(entry) for entry in entries if entry.is_dir()] if depth else []
+    for folder in found:
+        yield folder
+        yield from _folders(folder, depth - 1)
 
 
 def _inside(place: Path) -> Iterator[Path]:

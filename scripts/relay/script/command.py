@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
 from relay.chain.note import NOTE
 from relay.chain.report import PLACE
@@ -102,7 +103,7 @@ def variables(run: Training, here: Here, work: Path, attempt: int, environment: 
     shape, made = run.shape, dict(environment)
     ranks = () if here.each else ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     # OpenMP's places would bind torchrun, or a process with its data workers, to one core, and all that they start.
-    for name in ("PYTHONSAFEPATH", *BINDING, *ranks):
+    for name in (SAFE_PATH, *BINDING, *ranks):
         made.pop(name, None)
     found = [str(PACKAGE.parent), made.get("PYTHONPATH")]
     if needs_help():
@@ -135,7 +136,7 @@ def words(run: Training, repeat: int, here: Here, work: Path, environment: Mappi
     made = [*_meeting(made, run, here, environment)] if started_by_torchrun(made) else made
     program = made[0]
     if program == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", *made[1:]]
+        return [sys.executable, "-P", "-m", "torch.distributed.run", *made[1:]]
     if program in PYTHONS:
         return [sys.executable, *made[1:]]
     program = str(tree / script.within / program) if "/" in program else program

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relay.base.ending import INTERRUPTED
+from relay.base.printable import printable
 from relay.spec.job import Job
 
 
@@ -32,7 +33,7 @@ class BatchScript:
     @property
     def block(self) -> str:
         """The lines that ask: `#SBATCH …`."""
-        return "\n".join(f"#SBATCH {line}" for line in self._directives())
+        return "\n".join(_in_a_line(f"#SBATCH {line}") for line in self._directives())
 
     @property
     def to_fill_in(self) -> list[str]:
@@ -44,7 +45,7 @@ class BatchScript:
         """The whole script."""
         lines = [
             "#!/bin/bash",
-            *(f"# {' '.join(line.splitlines())}" for line in self.comments),
+            *(_in_a_line(f"# {line}") for line in self.comments),
             self.block,
             *self.to_fill_in,
         ]
@@ -66,7 +67,6 @@ class BatchScript:
 
     def _directives(self) -> Iterator[str]:
         job = self.job
-        # A line's end in the name would begin a line of its own.
         yield f"--job-name={re.sub(r'[^A-Za-z0-9_.+-]', '_', self.name)}"
         for flag in ("partition", "account", "qos", "constraint"):
             if value := getattr(job, flag):
@@ -84,6 +84,11 @@ class BatchScript:
         if self.jobs > 1:
             yield f"--array=1-{self.jobs}%1"
         yield f"--output={_quoted(self.output)}"
+
+
+def _in_a_line(text: str) -> str:
+    """A text without line's ends: what follows one would be a command of the script."""
+    return " ".join(printable(text).splitlines())
 
 
 def _clock(minutes: int) -> str:

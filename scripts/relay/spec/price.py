@@ -13,3 +13,9 @@ class Price(Block):
     gpu_hour: Positive | None = Field(default=None, description="an hour of a GPU, with the CPUs that go with it")
     cpu_hour: Positive | None = Field(default=None, description="an hour of a CPU core, of jobs without GPUs")
     currency: Text = Field(default="EUR", description="the currency, or another unit such as credits, as text")
+
+    def of(self, gpus: float, cpus: float) -> float | None:
+        """What so many GPUs, and CPU cores of jobs without GPUs, cost an hour; None where the site does not say."""
+        if (gpus and self.gpu_hour is None) or (cpus and self.cpu_hour is None):
+            return None
+        return gpus * (self.gpu_hour or 0.0) + cpus * (self.cpu_hour or 0.0)

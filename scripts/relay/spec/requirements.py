@@ -186,10 +186,11 @@ def _refuse(path: Path, node: ast.expr, text: str) -> NoReturn:
     )
 
 
-def needs(path: Path, stated: Requirements) -> tuple[Need, ...]:
+def needs(path: Path, stated: Requirements, *, reading: bool = False) -> tuple[Need, ...]:
     """The functions that a strategy's requirements name, taken out of the files' text without importing them.
 
-    Such a function uses nothing but its arguments and Python itself. Raises UserError for a name that is no function's.
+    Such a function uses nothing but its arguments and Python itself. With `reading`, nothing of another author's is to
+    run: their functions are left out. Raises UserError for a name that is no function's.
     """
     own, shared = _functions(path), _functions(NEEDS)
     if missing := [name for name in stated.needs if name not in own | shared]:
@@ -197,7 +198,8 @@ def needs(path: Path, stated: Requirements) -> tuple[Need, ...]:
             f"{path}: requirements.needs: {missing[0]!r} is no function of this file; allowed: one of it, or "
             f"{', '.join(sorted(shared))}"
         )
-    return tuple(_compiled(path, (own | shared)[name]) for name in stated.needs)
+    left_out = own if reading and path.parent != BUILT_IN else ()
+    return tuple(_compiled(path, (own | shared)[name]) for name in stated.needs if name not in left_out)
 
 
 def _functions(path: Path) -> dict[str, ast.FunctionDef]:

@@ -66,7 +66,7 @@ class Site(Block):
         default=[], description="kinds of nodes; a job uses the first that it fits into"
     )
     limits: Limits = Field(default=Limits(), description="what one user may have at once on the whole cluster")
-    price: Price = Field(default=Price(), description="what an hour costs; the plan then shows the sum")
+    price: Price = Field(default=Price(), description="what an hour costs, for the plan and the answer")
     min_minutes: Natural | None = Field(
         default=None,
         description="shortest job that the cluster wants, in minutes: the plan warns of shorter ones, and preflights "

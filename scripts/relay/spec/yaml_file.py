@@ -14,7 +14,9 @@ from relay.base.errors import UserError
 from relay.spec.messages import show
 
 MOST = 1_000_000  # bytes of a file, or characters with its aliases written out
+MOST_NODES = 20_000  # values and keys of a YAML file; more take seconds to read
 LONGEST = 10_000  # characters of a text
+TEXT = re.compile(rf'"((?:[^"\\]|\\.){{{LONGEST + 1},}})"')  # in JSON
 CONTROL = re.compile(r"\\u00[01][0-9a-f]|\\[bfr]|[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # in JSON
 
 
@@ -24,6 +26,14 @@ class Strict(yaml.SafeLoader):
     PyYAML follows YAML 1.1, where 2:00:00 is 7,200 (base 60), 010 is 8 (octal) and the last of two equal keys wins.
     Here the first two are text, which the typed models refuse where they expect a number.
     """
+
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            raise _Refused(f"has more than {MOST_NODES:,} values, which is no file of this kind")
+        return super().compose_node(parent, index)
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -60,9 +70,6 @@ class _Refused(yaml.YAMLError):
 def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
     """Characters and nodes, with each alias counted as what it stands for. Nothing is expanded for that."""
     if isinstance(node, yaml.ScalarNode):
-        if len(node.value) > LONGEST:
-            line = node.start_mark.line + 1
-            raise _Refused(f"line {line}: a text of {len(node.value):,} characters; allowed: at most {LONGEST:,}")
         return 1 + len(node.value)
     if id(node) not in known:
         known[id(node)] = 0  # until it is known
@@ -97,6 +104,8 @@ def read(file: Path, shown: str) -> Any:
             raise _Refused(
                 f"a control character ({control[0]!a}) stands in a text; a terminal would obey it: remove it"
             )
+        if found := TEXT.search(written):
+            raise _Refused(f"{show(found[1])} has {len(found[1]):,} characters; allowed: at most {LONGEST:,}")
         return value
     except _Refused as error:
         raise UserError(f"{shown}: {error}") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from relay.process import meeting
 from relay.process.ranks import TIMEOUT, Ranks
 from relay.strategies.base import Batch, Requirements, Strategy
 from relay.task import batches
@@ -128,10 +129,11 @@ def meet(ranks: Ranks) -> None:
         raise RuntimeError(f"Horovod has made this process {hvd.rank()} of {hvd.size()}, it is {ranks}")
 
 
-def _serve(slots: list[Any]) -> int:
+def _serve(slots: list[Any], address: str) -> int:
     """Start the server that introduces these processes, in a thread that ends with this one; its port."""
     from horovod.runner.http.http_server import RendezvousServer
 
+    meeting.horovod_listens_at(address)
     server = RendezvousServer()
     port: int = server.start()
     server.init(slots)
@@ -145,10 +147,9 @@ def _introduce(ranks: Ranks) -> None:
     hosts = ranks.gather(socket.gethostname())
     counted = [HostInfo(host, hosts.count(host)) for host in dict.fromkeys(hosts)]
     slots = get_host_assignments(counted, ranks.world_size)
-    port = ranks.gather(_serve(slots) if ranks.rank == 0 else None)[0]
     slot = slots[ranks.rank]
-    one_node = len(counted) == 1
-    server = LOOPBACK if one_node else os.environ["MASTER_ADDR"]
+    server = LOOPBACK if len(counted) == 1 else os.environ["MASTER_ADDR"]
+    port = ranks.gather(_serve(slots, server) if ranks.rank == 0 else None)[0]
     os.environ |= {
         RENDEZVOUS: server,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),

@@ -35,10 +35,11 @@ def verify_on_further_nodes(directory: Path, nodes: int, ranks: Ranks) -> None:
 
 
 class Feeder:
-    """A way to read a split. `split` is what it reads, `device` where its batches are."""
+    """A way to read a split: `split`, onto `device`. While nothing asks for batches, workers make `ahead` at most."""
 
     split: Split
     device: torch.device
+    ahead: int = 0
 
     def raws(self, of: Iterable[Chosen]) -> Iterator[Any]:
         """For each batch, in order, what `ready` makes it of: tensors in host memory; pinned, where there is a GPU."""
@@ -102,7 +103,7 @@ class Streamed(Feeder):
     """torch's DataLoader over single samples, with worker processes and pinned memory."""
 
     def __init__(self, split: Split, device: torch.device, workers: int) -> None:
-        self.split, self.device, self.workers = split, device, workers
+        self.split, self.device, self.workers, self.ahead = split, device, workers, 2 * workers  # torch's default
 
     def raws(self, of: Iterable[Chosen]) -> Iterator[Any]:
         """What the loader reads; one stream across epochs, so that workers start only once."""

@@ -33,7 +33,9 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         block
         for number, attempt in zip(with_records, counted, strict=True)
         for block in attempt["blocks"]
-        if block[0] >= attempt["start"] + run.length.warmup_steps and not (seen and seen.within(number, block))
+        if len(block) == 4  # else its batches were ready
+        and block[0] >= attempt["start"] + run.length.warmup_steps
+        and not (seen and seen.within(number, block))
     ]
     seconds, steps = sum(b[2] for b in measured), sum(b[1] - b[0] for b in measured)
     losses = [pair for attempt in counted for pair in attempt["losses"]]
@@ -47,6 +49,7 @@ def summarise(run: Run, work: Path) -> dict[str, Any]:
         "reason": refused or remarks(run, steps, chain, lines),
         "samples_per_second": steps * run.batch.global_batch_size / seconds if seconds else None,
         "measured_steps": steps,
+        "second_half_ratio": second_half(measured),
         **middle,
         **figures(seen, middle["step_seconds_median"]),
         "data_wait_fraction": sum(b[3] for b in measured) / seconds if seconds else None,
@@ -161,6 +164,19 @@ def _cuda_graph(lines: list[list[dict[str, Any]]]) -> dict[str, Any]:
     if not told:
         return {}
     return {"replayed_steps": sum(each["replayed"] for each in told), "not_captured": told[-1]["why_not"] or None}
+
+
+def second_half(blocks: list[list[float]]) -> float | None:
+    """The speed of the second half of the timed steps over that of the first; None where there are no halves."""
+    steps, middle = 0.0, sum(b[1] - b[0] for b in blocks) / 2
+    halves: tuple[list[list[float]], list[list[float]]] = ([], [])
+    for block in blocks:
+        halves[steps >= middle].append(block)
+        steps += block[1] - block[0]
+    if not all(halves):
+        return None
+    first, second = (sum(b[1] - b[0] for b in half) / sum(b[2] for b in half) for half in halves)
+    return second / first
 
 
 def quantiles(blocks: list[list[float]]) -> dict[str, float | None]:

@@ -19,26 +19,33 @@ Item = TypeVar("Item")
 
 @dataclass
 class Block:
-    """Consecutive steps, `first` + 1 to `last`, and the time from the end of the step before to the end of the last."""
+    """Consecutive steps, `first` + 1 to `last`, and the time from the end of the step before to the end of the last.
+
+    `ready`: whether batches of some may have been made ready in a pause, so that it tells no steady state.
+    """
 
     first: int
     last: int
     seconds: float
     data_wait_seconds: float
+    ready: bool = False
 
     def row(self) -> list[float]:
-        """As it is recorded."""
-        return [self.first, self.last, round(self.seconds, 7), round(self.data_wait_seconds, 7)]
+        """As it is recorded; with a fifth figure where batches may have been ready."""
+        known = [self.first, self.last, round(self.seconds, 7), round(self.data_wait_seconds, 7)]
+        return [*known, 1] if self.ready else known
 
 
 class Stopwatch:
     """Times training steps; what happens in pauses (evaluation, saving) is left out.
 
-    On GPUs the block's ends are events in the first one's stream, read only when the blocks are taken.
+    On GPUs the block's ends are events in the first one's stream, read only when the blocks are taken. A block ends
+    with the `warmup` steps, and with the batches that data workers may have made `ready` in a pause: so many at most.
     """
 
-    def __init__(self, devices: Sequence[torch.device], step: int) -> None:
+    def __init__(self, devices: Sequence[torch.device], step: int, warmup: int = 0, ready: int = 0) -> None:
         self.devices, self.device, self.step, self.waited = devices, devices[0], step, 0.0
+        self._warm, self._ready = step + warmup, ready
         self._paused: dict[str, float] = {}
         self._closed: list[tuple[Block, torch.cuda.Event | None, torch.cuda.Event | None]] = []
         self.resume()
@@ -46,6 +53,7 @@ class Stopwatch:
     def resume(self) -> None:
         """Start timing here (again)."""
         self._first, self._waited_before = self.step, self.waited
+        self._steady = self.step + self._ready
         self._event, self._started = self._mark(), time.perf_counter()
 
     def _mark(self) -> torch.cuda.Event | None:
@@ -58,12 +66,14 @@ class Stopwatch:
     def tick(self) -> None:
         """A step has ended (on a GPU: is queued). Closes the block once it is long enough."""
         self.step += 1
-        if time.perf_counter() - self._started >= LEAST_BLOCK_SECONDS:
+        ends = self.step in (self._warm, self._steady)
+        if ends or time.perf_counter() - self._started >= LEAST_BLOCK_SECONDS:
             self._close()
 
     def _close(self) -> None:
         event, now = self._mark(), time.perf_counter()
-        block = Block(self._first, self.step, now - self._started, self.waited - self._waited_before)
+        ready = self._first < self._steady
+        block = Block(self._first, self.step, now - self._started, self.waited - self._waited_before, ready)
         self._closed.append((block, self._event, event))
         self._first, self._waited_before, self._event, self._started = self.step, self.waited, event, now
 

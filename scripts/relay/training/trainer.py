@@ -78,7 +78,7 @@ class Trainer:
             print(f"goes on from the checkpoint of step {step}", flush=True)
         recorder.begin(step, machine.facts(self.ranks.device) | {"dataset": self.dataset})
         agreement = Agreement(length, self.ranks, self.interruption, self.checkpoints, step)
-        stopwatch = Stopwatch(self.ranks.devices, step)
+        stopwatch = Stopwatch(self.ranks.devices, step, length.warmup_steps, self.feeder.ahead)
         strategy.set_learning_rate(task.learning_rate(step))
         with stopwatch.paused("saving"):
             self.spots.begin(step, last)
