@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, D
 
 from relay.chain import ChainError, Stopped, resume
 from relay.chain.place import batches
-from relay.chain.signals import SIGNALS
+from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.state import State
 
 STEPS, CUT = 32, 16
@@ -31,6 +31,7 @@ def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)  # it would end the tests' own process
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -60,14 +61,25 @@ def reverse(given: list[nn.Parameter]) -> list[Any]:
     return given[::-1]
 
 
-def test_an_optimizers_state_goes_to_the_parameter_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A set of parameters has another order in each process, and all have one shape."""
+def with_a_stranger(given: list[nn.Parameter]) -> list[Any]:
+    return [nn.Parameter(torch.zeros(1)), *reverse(given)]
+
+
+def with_a_stranger_among_them(given: list[nn.Parameter]) -> list[Any]:
+    return [nn.Parameter(torch.zeros(1)), *given]
+
+
+@pytest.mark.parametrize(("first", "then"), [(list, reverse), (with_a_stranger, with_a_stranger_among_them)])
+def test_an_optimizers_state_goes_to_the_parameter_of_its_name(
+    first: Order, then: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set of parameters has another order in each process, and all have one shape; one may be of no module."""
     (tmp_path / "uncut").mkdir()
     monkeypatch.chdir(tmp_path / "uncut")
-    uncut = trained(list)
+    uncut = trained(first)
     monkeypatch.chdir(tmp_path)
-    trained(list, CUT)
-    for one, other in zip(trained(reverse), uncut, strict=True):
+    trained(first, CUT)
+    for one, other in zip(trained(then), uncut, strict=True):
         assert torch.equal(one, other)
 
 
@@ -109,7 +121,22 @@ def within_a_concatenated_set() -> tuple[DataLoader[int], Any]:
     return DataLoader(ConcatDataset([Numbers(), data])), data
 
 
-@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set])
+class Batches:
+    """What makes batches, and is no sampler of torch's."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([index] for index in self.sampler)
+
+
+def within_what_is_no_sampler() -> tuple[DataLoader[int], Any]:
+    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0)
+    return DataLoader(Numbers(), batch_sampler=Batches(sampler)), sampler
+
+
+@pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set, within_what_is_no_sampler])
 def test_who_draws_by_the_epoch_is_told_it_wherever_it_is(made: Callable[[], tuple[Any, Any]]) -> None:
     loader, told = made()
     run = resume(model=nn.Linear(1, 1))

@@ -61,6 +61,7 @@ PRINTED = {
     "#!/bin/bash #SBATCH --time=1:00:00": "tests/test_chain_sbatch.py",
     "relay.chain: stops after step": "tests/test_chain_page.py",
     "relay.chain: goes on from step": "tests/test_chain_page.py",
+    "def unfreeze(): optimizer.add_param_group": "tests/test_chain_ends.py",
     "PARTITION TIMELIMIT": "tests/test_virtual_cluster.py",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gate_runs import Gates
 from own_gates import judged, own_strategy
 from relay.base.ending import FAULT, INTERRUPTED
 from relay.equivalence.verdict import FAULTED
+from relay.launch import launcher
 from relay.launch.launcher import _wait_for, launch
 from results_tree import Tree
 
@@ -94,11 +96,17 @@ def test_broken_hardware_is_never_the_strategys(gates: Gates, tmp_path: Path) ->
         assert (found.status, found.verdict) == (INTERRUPTED, None)
 
 
-def test_a_launcher_that_was_stopped_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["sleep", "60"], ["sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60"]])
+def test_a_launcher_that_was_stopped_says_so_also_of_what_does_not_heed_it(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that ends badly after a signal was stopped by it."""
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(launcher, "PATIENCE_SECONDS", 0.5)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
-    assert _wait_for(["sleep", "60"], os.environ) == -signal.SIGTERM
+    began = time.monotonic()
+    assert _wait_for(words, os.environ) == -signal.SIGTERM
+    assert time.monotonic() - began < 30
     assert _wait_for(["false"], os.environ) == 1
 
 
@@ -114,6 +122,7 @@ def test_a_process_that_raises_after_the_verdict_is_not_equivalent(gates: Gates,
 WAITING = """
     def train_step(self, batch):
         import threading
+import time
         from relay.run_folder import stalled
         stalled.LONGEST_SECONDS = 2.0
         threading.Event().wait()

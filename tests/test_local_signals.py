@@ -47,8 +47,7 @@ def goes_on(driver: LocalDriver) -> str:
     until(lambda: driver.steps()[0] > saved or process.poll() is not None or _resumed(driver, saved), "it goes on")
     assert process.poll() is None, process.communicate()[0]
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=120)
-    return str(printed)
+    return driver.ended(process)
 
 
 def _resumed(driver: LocalDriver, step: int) -> bool:
@@ -68,7 +67,7 @@ def test_a_signal_ends_the_driver_once_its_training_has_saved(place: Place, conf
     driver = place(config)
     process = training(driver)
     process.send_signal(number)
-    printed, _ = process.communicate(timeout=120)
+    printed = driver.ended(process)
     assert process.returncode == 1, printed
     assert f"{signal.Signals(number).name}: the jobs save and end" in printed
     assert printed.endswith("Stopped. What is finished or saved is kept. Give the same command again to continue.\n")

@@ -25,7 +25,7 @@ from relay.base.files import read_json
 from relay.chain import ChainError, Run, Stopped, folder, note, resume, sbatch, time_limit
 from relay.chain import command as chain_command
 from relay.chain.agreement import Agreement
-from relay.chain.signals import SIGNALS
+from relay.chain.signals import SIGNALS, Interruption
 from small_disks import fill, mounts, small
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +42,7 @@ def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", time_limit.END_TIME, "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)  # it would end the tests' own process
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -385,8 +386,27 @@ def test_a_greeting_is_no_part_of_a_jobs_number(slurm: Path) -> None:
 
 
 def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
-    """Slurm's SIGUSR1 comes to all processes of a job; torchrun knows none but SIGTERM."""
-    assert chain_command.main(["sh", "-c", "kill -USR1 $$; exit 3"]) == 3
+    """Slurm's SIGUSR1 or 2 comes to all processes of a job; torchrun knows none but SIGTERM."""
+    assert chain_command.main(["sh", "-c", "kill -USR1 $$; kill -USR2 $$; exit 3"]) == 3
+
+
+@pytest.mark.parametrize("told", ["#SBATCH --time=5 --array=0-3", "#SBATCH -a 1,2%1"])
+def test_an_array_is_refused_of_which_each_job_would_submit_an_array(told: str) -> None:
+    Path("job.sh").write_text(f"#!/bin/sh\n{told}\nrelay-chain python train.py -a 3\n")
+    with pytest.raises(ChainError, match=r"(--array=0-3|-a 1,2%1): each job of an array would submit an array"):
+        sbatch.main(["job.sh"])
+
+
+def test_a_script_that_goes_to_another_folder_saves_where_it_began(tmp_path: Path) -> None:
+    """It had made a folder of checkpoints there, and the next job began anew."""
+    (tmp_path / "node").mkdir()
+    run = resume(model=model())
+    for step, _ in run.steps(range(2)):
+        os.chdir(tmp_path / "node")
+        run.after(step)
+    run._lock.close()
+    os.chdir(tmp_path)
+    assert resume(model=model()).step == 2
 
 
 def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> None:
@@ -423,10 +443,15 @@ def test_while_sbatch_gives_no_answer_the_job_trains_and_asks_again(
     assert Path("submitted").exists() is submits
 
 
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("job.sh").write_text("#!/bin/sh\n#SBATCH --export=NONE\nrelay-chain python train.py\n")
-    with pytest.raises(ChainError, match="--export=NONE: it hands"):
-        sbatch.main(["job.sh"])
+@pytest.mark.parametrize(
+    ("told", "words"), [("--export=NONE", []), ("--time=5 --export NONE", []), ("", ["--export", "NONE"])]
+)
+def test_what_would_keep_the_chain_from_the_next_job_is_refused(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, told: str, words: list[str]
+) -> None:
+    Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py\n")
+    with pytest.raises(ChainError, match=r"--export[= ]NONE: it hands"):
+        sbatch.main([*words, "job.sh"])
     assert read_json(slurm)["job"] == "7"
     monkeypatch.setenv("SBATCH_EXPORT", "NONE")
     assert sbatch.main(["--export=ALL,A=1", "job.sh"]) == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +37,9 @@ class LocalDriver:
         self.started: list[subprocess.Popen[str]] = []
         (folder / "mine.yaml").write_text(yaml.safe_dump(self.config))
 
-    @property
+    @cached_property
     def run(self) -> Run:
+        """Planned once: tests ask again and again for what lies in its folder."""
         found: Run = plan(load(self.config), root=ROOT).runs[0]
         return found
 
@@ -64,7 +67,8 @@ class LocalDriver:
             text=True,
             start_new_session=True,
             preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # it only sets signals
-            env={name: value for name, value in os.environ.items() if name not in (DRIVER, "SNAKEMAKE_PROFILE")},
+            env={name: value for name, value in os.environ.items() if name not in (DRIVER, "SNAKEMAKE_PROFILE")}
+            | {"PYTHONFAULTHANDLER": "1"},
         )
         self.started.append(process)
         return process
@@ -74,6 +78,21 @@ class LocalDriver:
         process = self.start(*arguments, **given)
         printed, _ = process.communicate(timeout=200)
         return process.returncode, printed
+
+    def ended(self, process: subprocess.Popen[str], seconds: float = 120) -> str:
+        """All that a driver has printed, when it has ended. If it does not, the test fails with where it waits."""
+        try:
+            return process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            here = [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(self.folder)]
+            told = [f"{each.pid} of {each.ppid()}, {each.status()}: {shlex.join(each.cmdline())}" for each in here]
+            lines = [f"the driver has not ended after {seconds} s (its status: {process.poll()})", *told]
+            for each in here:  # Python then says where each thread is
+                each.send_signal(signal.SIGABRT)
+            with suppress(subprocess.TimeoutExpired):
+                lines.append(process.communicate(timeout=10)[0])
+            lines.append(self.log())
+            raise AssertionError("\n".join(lines)) from None
 
     def processes(self) -> list[psutil.Process]:
         """What drivers of this folder have started and is still alive, without the drivers."""

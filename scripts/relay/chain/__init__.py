@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import ChainError, Stopped
     from .report import step
-    from .run import Run, resume
+    from .run import Run, reached, resume
 
-__all__ = ["ChainError", "Run", "Stopped", "resume", "step"]
-_PLACES = {"ChainError": "errors", "Stopped": "errors", "Run": "run", "resume": "run", "step": "report"}
+__all__ = ["ChainError", "Run", "Stopped", "reached", "resume", "step"]
+_PLACES = {
+    "ChainError": "errors",
+    "Stopped": "errors",
+    "Run": "run",
+    "reached": "run",
+    "resume": "run",
+    "step": "report",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ LIMIT: minutes, or as sbatch takes it; --accept: go on also where the loader has
 """
 
 MEANWHILE_SECONDS = 60.0
-STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # torchrun gives its processes 30 seconds to end, which would cut off the save of a large model.
 _SHUTDOWN = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "600")
@@ -123,8 +123,12 @@ def _status(
         raise ChainError(f"{words[0]}: {error.strerror}") from None
     started.append(command)
     pass_on()  # a signal that came before there was a command
-    while (status := _ended(command, MEANWHILE_SECONDS if meanwhile else None)) is None:
+    ordered_at = None
+    while (status := _ended(command, MEANWHILE_SECONDS)) is None:
         meanwhile and meanwhile()
+        ordered_at = ordered_at or (time.monotonic() if signalled else None)
+        if ordered_at and time.monotonic() - ordered_at >= float(_SHUTDOWN[1]):  # torchrun ends its processes so, too
+            os.killpg(command.pid, signal.SIGKILL)
     return (128 - status if status < 0 else status), bool(signalled)
 
 
@@ -140,7 +144,7 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | None:
+def _ended(command: subprocess.Popen[bytes], seconds: float) -> int | None:
     """A command's status, or None where it still runs after so many seconds."""
     try:
         return command.wait(seconds)
@@ -149,10 +153,11 @@ def _ended(command: subprocess.Popen[bytes], seconds: float | None) -> int | Non
 
 
 def _end_with_parent() -> None:
-    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1.
+    """Have the command told when this process dies, even by SIGKILL (Linux only), and shield it from SIGUSR1 and 2.
 
-    Slurm may send that to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
+    Slurm may send one to all of a job's processes. It would end a torchrun at once, before its ranks have saved.
     """
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from .errors import ChainError
+from .errors import ChainError, say
 from .files import described, remove, sync, write_json
 
 KEPT = 2
@@ -35,7 +35,15 @@ class Folder:
     """Where one chain's checkpoints lie."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._given, self._from = path, Path.cwd()
+
+    @property
+    def path(self) -> Path:
+        """The folder, as it was given; also where the script has gone to another one since."""
+        with suppress(OSError):  # the current one was removed
+            if Path.cwd() == self._from:
+                return self._given
+        return self._from / self._given
 
     def open(self) -> TextIO:
         """Make the folder, keep every other chain out of it, and remove what killed saves have left.
@@ -66,13 +74,18 @@ class Folder:
         found = (place.name.removeprefix("step-") for place in self.path.glob("step-*"))
         return sorted((int(number) for number in found if number.isdecimal()), reverse=True)
 
+    def reached(self) -> int:
+        """The step of the newest sound checkpoint; 0 where there is none. It waits for another process as `open`."""
+        with self.open():
+            return next((step for step in self.steps() if damage(self.place(step)) is None), 0)
+
     def place(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
         return self.path / f"step-{step}"
 
     def partial(self, attempt: str, step: int) -> Path:
         """Where an attempt writes a checkpoint, until it is whole. No other attempt writes there."""
-        return self.path / f".partial-{attempt}-{step}"
+        return self._from / self._given / f".partial-{attempt}-{step}"
 
     @staticmethod
     def seal(place: Path, step: int, files: Mapping[str, Any], told: Mapping[str, Any]) -> None:
@@ -174,3 +187,23 @@ def of_another(told: Mapping[str, Any], script: str, world_size: int) -> str | N
 def whole(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The files of all ranks, as one mapping."""
     return {name: told for each in files for name, told in each.items()}
+
+
+def newest_sound(places: Sequence[Path], script: str, world_size: int, remedy: str) -> Path | None:
+    """The first sound one of checkpoints, the newest first; None where there is none at all.
+
+    Says what is passed over. Raises ChainError where none is sound, and for one of another script or number of
+    processes, with the `remedy` for that.
+    """
+    for place in places:
+        step = place.name.rpartition("-")[2]
+        if problem := damage(place):
+            say(f"the checkpoint of step {step} is passed over: {problem}")
+            continue
+        if wrong := of_another(manifest(place), script, world_size):
+            raise ChainError(f"{place} {wrong}; {remedy}")
+        say(f"goes on from step {step} ({place})")
+        return place
+    if places:
+        raise ChainError(f"{places[0].parent}: no checkpoint is sound; remove the folder to start at step 0")
+    return None

@@ -20,13 +20,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from . import note
 from .agreement import Agreement
-from .errors import ChainError, say, tell_in_one_line
+from .errors import ChainError, tell_in_one_line
 from .files import described
-from .folder import Folder, damage, manifest, of_another
+from .folder import Folder, newest_sound
 from .ranks import Ranks
 from .report import reporter
 from .signals import Interruption
 from .time_limit import end_time
+from .workers import prepare
 
 
 class ChainCallback(TrainerCallback):
@@ -39,7 +40,8 @@ class ChainCallback(TrainerCallback):
     def __init__(self, time_limit: float | str | None = None) -> None:
         tell_in_one_line()
         self.time_limit = time_limit
-        self._interruption = Interruption()
+        self._interruption = Interruption(saved=lambda: self._saved)
+        self._saved = 0
         self._script = Path(sys.argv[0]).name
         self._ranks: Ranks | None = None
         self._lock: Any = None
@@ -55,23 +57,11 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.alike(lambda: folder.open() if ranks.rank == 0 else None)
-        return ranks.of_first(lambda: self._newest(folder.path, ranks.world_size))
-
-    def _newest(self, folder: Path, world_size: int) -> str | None:
-        numbers = (place.name.removeprefix("checkpoint-") for place in folder.glob("checkpoint-*"))
+        numbers = (place.name.removeprefix("checkpoint-") for place in folder.path.glob("checkpoint-*"))
         steps = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
-        for step in steps:
-            place = folder / f"checkpoint-{step}"
-            if problem := damage(place):
-                say(f"the checkpoint of step {step} is passed over: {problem}")
-                continue
-            if wrong := of_another(manifest(place), self._script, world_size):
-                raise ChainError(f"{place} {wrong}; give another output_dir")
-            say(f"goes on from step {step} ({place})")
-            return str(place)
-        if steps:
-            raise ChainError(f"{folder}: no checkpoint is sound; remove the folder to start at step 0")
-        return None
+        places = [folder.path / f"checkpoint-{step}" for step in steps]
+        found = ranks.of_first(lambda: newest_sound(places, self._script, ranks.world_size, "give another output_dir"))
+        return str(found) if found else None
 
     def _join(self) -> Ranks:
         self._ranks = self._ranks or Ranks.join()
@@ -83,9 +73,13 @@ class ChainCallback(TrainerCallback):
         """Begin to watch for signals and the time."""
         if args.save_total_limit == 1:
             raise ChainError("save_total_limit=1: the older checkpoint has to stay until the newer is sealed; give 2")
+        if args.save_only_model:
+            raise ChainError("save_only_model=True: the next job would begin with a new optimizer; leave it out")
         ranks = self._join()
+        prepare(kwargs.get("train_dataloader"))
         self._interruption.watch()
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
+        self._saved = state.global_step
         self._agreement = Agreement(ranks, self._interruption, state.global_step, math.inf, None)
         if told := reporter():
             told.event("resumed", state.global_step)
@@ -110,6 +104,7 @@ class ChainCallback(TrainerCallback):
         ranks = self._join()
         ranks.gather(None)
         ranks.alike(lambda: self._seal(args, state) if ranks.rank == 0 else None)
+        self._saved = state.global_step
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 
     def _seal(self, args: TrainingArguments, state: TrainerState) -> None:

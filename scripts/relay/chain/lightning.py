@@ -30,9 +30,9 @@ else:
 
 from . import note
 from .agreement import Agreement
-from .errors import ChainError, say, tell_in_one_line
+from .errors import ChainError, tell_in_one_line
 from .files import described
-from .folder import Folder, damage, manifest, of_another
+from .folder import Folder, manifest, newest_sound
 from .generators import generators
 from .lightning_loader import Loader
 from .place import Place, own_generators
@@ -40,6 +40,7 @@ from .ranks import Ranks
 from .report import reporter
 from .signals import Interruption
 from .time_limit import end_time
+from .workers import prepare
 
 CHECKPOINT = "trainer.ckpt"
 
@@ -65,7 +66,7 @@ class ChainCallback(Checkpoint):
         self.folder = Folder(Path(folder))
         self.time_limit, self.save_minutes, self.save_steps = time_limit, save_minutes, save_steps
         self._script = Path(sys.argv[0]).name
-        self._interruption = Interruption()
+        self._interruption = Interruption(saved=lambda: self._saved)
         self._ranks: Ranks | None = None
         self._lock: Any = None  # held as long as the process lives
         self._found: Path | None = None
@@ -73,6 +74,7 @@ class ChainCallback(Checkpoint):
         self._loaders: list[Loader] = []
         self._saved = self._asked = 0
         self._put_off = False
+        self._proven = False  # whether a checkpoint of this training was read
         self._save_seconds = 0.0
 
     # Before the training
@@ -87,26 +89,16 @@ class ChainCallback(Checkpoint):
         self._lock = ranks.alike(lambda: self.folder.open() if ranks.rank == 0 else None)
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
         self._interruption.end_time = ranks.alike(lambda: end_time(self.time_limit) if ranks.rank == 0 else None)
-        step = ranks.of_first(lambda: self._newest(ranks.world_size))
-        self._found = None if step is None else self.folder.place(step)
-        return None if self._found is None else str(self._found / CHECKPOINT)
-
-    def _newest(self, world_size: int) -> int | None:
-        steps = self.folder.steps()
-        for step in steps:
-            place = self.folder.place(step)
-            if problem := damage(place):
-                say(f"the checkpoint of step {step} is passed over: {problem}")
-                continue
-            if wrong := of_another(manifest(place), self._script, world_size):
-                raise ChainError(f"{place} {wrong}; give another folder")
-            say(f"goes on from step {step} ({place})")
-            if told := reporter():  # now: the Trainer calls nobody where no step is left
-                told.event("resumed", step)
-            return step
-        if steps:
-            raise ChainError(f"{self.folder.path}: no checkpoint is sound; remove the folder to start at step 0")
-        return None
+        places = [self.folder.place(step) for step in self.folder.steps()]
+        self._found = ranks.of_first(
+            lambda: newest_sound(places, self._script, ranks.world_size, "give another folder")
+        )
+        if self._found is None:
+            return None
+        self._proven = True
+        if told := reporter():  # now: the Trainer calls nobody where no step is left
+            told.event("resumed", int(self._found.name.rpartition("-")[2]))
+        return str(self._found / CHECKPOINT)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the signals: the Trainer has just installed handlers of its own, which would end one rank alone."""
@@ -141,6 +133,8 @@ class ChainCallback(Checkpoint):
 
     def _use_loaders(self, trainer: Any, own: dict[str, Any]) -> None:
         combined = trainer.fit_loop._combined_loader
+        for each in combined.flattened:
+            prepare(each)
         self._loaders = [Loader(each, trainer) for each in combined.flattened]
         for loader, its_place, its_generators in zip(
             self._loaders, own.get("places", ()), own.get("own", ()), strict=False
@@ -209,6 +203,9 @@ class ChainCallback(Checkpoint):
         ranks.alike(lambda: self._complete(partial, step) if ranks.rank == 0 else None)
         self._save_seconds = max(self._save_seconds, time.monotonic() - began)
         self._saved = step
+        if not self._proven:  # the next job would be too late to find it
+            ranks.alike(lambda: _read(trainer, self.folder.place(step) / CHECKPOINT))
+            self._proven = True
 
     def _complete(self, partial: Path, step: int) -> None:
         files = {str(path.relative_to(partial)): described(path) for path in partial.rglob("*") if path.is_file()}
@@ -230,6 +227,15 @@ def _joined(trainer: Any) -> Ranks:
         else:
             launcher.launch(begin, trainer=trainer)
     return Ranks.join()
+
+
+def _read(trainer: Any, path: Path) -> None:
+    """Read a checkpoint as the Trainer will in the next job. Raises ChainError where that cannot be."""
+    try:
+        trainer.strategy.load_checkpoint(path)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        raise ChainError(f"{path} was saved, and the Trainer cannot read it: {reason}") from None
 
 
 def _step(trainer: Any) -> int:

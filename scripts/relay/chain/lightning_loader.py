@@ -9,6 +9,7 @@ import torch
 
 from .generators import restore
 from .place import Place, batches, own_generators
+from .workers import heard
 
 
 class Loader:
@@ -48,7 +49,7 @@ class Loader:
         place = self._place
         keeps_place = hasattr(self.loader, "load_state_dict")  # the Trainer has it go on by itself
         left = iter(self.loader) if keeps_place else batches(self.loader, place)
-        for batch in left:
+        for batch in heard(left):
             place.batch += 1
             yield batch
             self._before()

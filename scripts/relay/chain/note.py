@@ -24,15 +24,19 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"  # torchrun sets it for its ranks
 
 def stopped(step: int, reason: str, *, rank: int) -> Stopped:
     """Tell that the state after `step` steps is saved, and why the job stops; what the rank then has to raise."""
-    status = STOPPED
-    if place := os.environ.get(NOTE):
-        with suppress(OSError):  # on another node than relay-chain's
-            quiet = {HEARS, TORCHRUN} <= os.environ.keys()
-            write_json(Path(place), {"step": step, "reason": reason, "quiet": quiet})
-            status = 0 if quiet else STOPPED
+    quiet = {HEARS, TORCHRUN} <= os.environ.keys()
+    status = 0 if leave(step, reason, quiet=quiet) and quiet else STOPPED
     if rank == 0:
         say(f"stops after step {step}, which is saved: {reason}")
     return Stopped(step, reason, status)
+
+
+def leave(step: int, reason: str, *, quiet: bool = False) -> bool:
+    """Tell `relay-chain` alone; whether it hears. `quiet`: the process ends with status 0."""
+    with suppress(KeyError, OSError):  # there is none, or it is on another node
+        write_json(Path(os.environ[NOTE]), {"step": step, "reason": reason, "quiet": quiet})
+        return True
+    return False
 
 
 def read(place: Path) -> dict[str, Any] | None:

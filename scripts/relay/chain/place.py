@@ -79,18 +79,18 @@ def batches(loader: Iterable[Any], place: Place, *, reread: bool = False) -> Ite
 
 def own_generators(loader: Any) -> list[torch.Generator]:
     """The generators that the user gave to a loader, or to what it holds, each once."""
-    found = (getattr(holder, "generator", None) for holder in _within(loader))
+    found = (getattr(holder, "generator", None) for holder in within(loader))
     return list(dict.fromkeys(each for each in found if isinstance(each, torch.Generator)))
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
     """Tell the epoch to whatever draws its order from it, such as a DistributedSampler, wherever it is held."""
-    for holder in _within(loader):
+    for holder in within(loader):
         if callable(told := getattr(holder, "set_epoch", None)):
             told(epoch)
 
 
-def _within(loader: Any) -> list[Any]:
+def within(loader: Any) -> list[Any]:
     """A loader, and the loaders, samplers and data sets that it holds, at any depth, each once."""
     found: list[Any] = []
     unread = [loader]
@@ -99,9 +99,11 @@ def _within(loader: Any) -> list[Any]:
         if any(each is other for other in found):
             continue
         found.append(each)
-        held = [*getattr(each, "__dict__", {}).values(), *(getattr(each, name, None) for name in HOLDING)]
+        held = list(getattr(each, "__dict__", {}).values())
         held += [one for several in held if type(several) in (list, tuple) for one in several[:MOST_HELD]]
         unread += [one for one in held if isinstance(one, FEEDING) or hasattr(one, "set_epoch")]
+        # What has one of these names feeds the loader, whatever it is.
+        unread += [one for name in HOLDING if (one := getattr(each, name, None)) is not None]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import ChainError
+from .launched import rank_and_size
 
 T = TypeVar("T")
 
@@ -31,12 +31,16 @@ class Ranks:
         """
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
-        started = os.environ.get("WORLD_SIZE", "1")
-        if started != "1":
-            raise ChainError(
-                f"WORLD_SIZE is {started}, and there is no process group; call init_process_group before resume"
-            )
-        return cls()
+        rank, size, variable = rank_and_size()
+        if size == 1:
+            return cls()
+        call = "init_process_group"
+        if variable != "WORLD_SIZE":  # torch reads the others' variables not
+            call += f'("gloo", init_method="file://…", rank=…, world_size={size})'
+        alone = "" if variable == "WORLD_SIZE" else "; if each of them trains for itself, set WORLD_SIZE=1"
+        raise ChainError(
+            f"{variable} is {size}, and there is no process group; call {call} before resume{alone}", told=rank == 0
+        )
 
     def largest(self, values: list[float]) -> list[float]:
         """The largest of all ranks' values, each for itself. Collective."""

@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from .launched import rank_and_size
+
 PLACE = "RELAY_CHAIN_REPORT"
 FIRST_STEPS = 50  # each of them has a line of its own: among them are those that are not timed
 BETWEEN_SECONDS = 0.1  # of two lines, in the first minute
@@ -68,8 +70,7 @@ def _rank_and_size() -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0"))
-    return int(rank), int(os.environ.get("WORLD_SIZE", "1"))
+    return rank_and_size()[:2]
 
 
 _reporters: dict[str, Reporter] = {}  # by place: one in each process

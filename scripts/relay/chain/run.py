@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from .saving import Checkpoints
 from .signals import Interruption
 from .state import State
 from .time_limit import end_time
-
-LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # sockets' names have 107 bytes at most
+from .workers import heard, prepare
 
 
 def resume(
@@ -56,11 +54,23 @@ def resume(
     place = Folder(Path(folder))
     lock = ranks.alike(lambda: place.open() if ranks.rank == 0 else None)
     checkpoints = Checkpoints(place, state, ranks, Path(sys.argv[0]).name)
+    interruption.saved = lambda: checkpoints.saved
     reached = checkpoints.load()
     if told := reporter():
         told.event("resumed", reached.step)
     agreement = Agreement(ranks, interruption, reached.step, save_minutes * 60, save_steps)
     return Run(reached, checkpoints, agreement, things, lock)
+
+
+def reached(folder: str | Path = "checkpoints") -> int:
+    """The step from which `resume` will go on; 0 where it begins. Collective.
+
+    It is for what a script changes on the way, and has to change before `resume`: layers that it unfreezes, parameters
+    that it adds to an optimizer.
+    """
+    tell_in_one_line()
+    place, ranks = Folder(Path(folder)), Ranks.join()
+    return ranks.of_first(place.reached)
 
 
 class Run:
@@ -107,7 +117,7 @@ class Run:
         """
         self._go_on()
         self._of_steps = True
-        _refuse_long_folder(loader)
+        prepare(loader)
         if reached := self._place.loader:
             self._checkpoints.ranks.alike(lambda: self._compare(reached, told_of(loader)))
         self._place.loader = told_of(loader)
@@ -116,7 +126,7 @@ class Run:
         self._checkpoints.use(own_generators(loader))
         while (goal is None or self.epoch < goal) and (until is None or self.step < until):
             began = self.step
-            for batch in self._of_epoch(loader, reread):
+            for batch in heard(self._of_epoch(loader, reread)):
                 self._place.step += 1
                 self._place.batch += 1
                 yield self.step, batch
@@ -220,13 +230,3 @@ class Run:
                 say(f"warning: {line}")
             if not self._of_steps and not any(isinstance(each, dict) for each in self._things.values()):
                 say("a batch that this loop fetches ahead is not saved, unless it is in a dict: resume(…, kept=kept)")
-
-
-def _refuse_long_folder(loader: Iterable[Any]) -> None:
-    """Raises ChainError where data workers could not make their sockets: the training would wait for ever."""
-    folder = tempfile.gettempdir()
-    if getattr(loader, "num_workers", 0) and len(os.fsencode(folder)) > LONGEST_FOLDER:
-        raise ChainError(
-            f"TMPDIR={folder}: {len(os.fsencode(folder))} characters are too many for data workers' sockets; allowed: "
-            f"at most {LONGEST_FOLDER}, such as /tmp"
-        )

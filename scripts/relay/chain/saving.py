@@ -66,6 +66,7 @@ class Checkpoints:
         self.longest_save_seconds = 0.0
         self.saved = 0
         self._failed = False  # whether the last save was
+        self._proven = False  # whether a checkpoint of this training was read
         self._own: list[torch.Generator] = []  # the loader's, of the user's making
         self._own_states: list[torch.Tensor] = []  # as they were loaded, until the loader is known
         self._attempt = ranks.of_first(lambda: secrets.token_hex(4))
@@ -162,6 +163,9 @@ class Checkpoints:
             return
         self.saved, self._failed = saving.step, False
         self.longest_save_seconds = seconds
+        if not self._proven:  # the next job would be too late to find it
+            place = self.folder.place(saving.step)
+            self.ranks.alike(lambda: self._prove(place))
         if told_to := reporter():
             told_to.event("saved", saving.step)
 
@@ -205,19 +209,46 @@ class Checkpoints:
             raise ChainError(problem, told=self.ranks.rank == 0)
         return Place()
 
+    def _prove(self, place: Path) -> None:
+        """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be."""
+        if problem := damage(place, self.ranks.rank, self.ranks.world_size):
+            raise ChainError(f"what was saved cannot be read back: {problem}")
+        self._read(place, manifest(place))
+
+    def _read(self, place: Path, told: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A checkpoint's part that is alike for all ranks, and this rank's own. Raises ChainError.
+
+        It raises that where the checkpoint is another one's, and where torch cannot read it.
+        """
+        self._refuse_another(place, told)
+        path = place
+        try:
+            if self._sharded:
+                self._sharded.read(place)
+            every, own = (
+                torch.load(path := place / name, map_location="cpu", weights_only=True)
+                for name in (REPLICATED, f"rank-{self.ranks.rank}.pt")
+            )
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            raise ChainError(f"{path} cannot be read by weights_only: {reason}") from None
+        self._proven = True
+        return every, own
+
     def _loaded(self, place: Path) -> Place:
         told = manifest(place)
-        self.ranks.alike(lambda: self._refuse_another(place, told))
+        every, own = self.ranks.alike(lambda: self._read(place, told))
         if self._sharded:
             self._sharded.load(place)
-        own = torch.load(place / f"rank-{self.ranks.rank}.pt", map_location="cpu", weights_only=True)
-        self.state.load(place, own, told["things"])
+        self.state.load(every, own, told["things"])
         restore(own["generators"])
         self.longest_save_seconds = float(told.get("save_seconds", 0))
         if self.ranks.rank == 0:
             say(f"goes on from step {own['place']['step']} ({place})")
             if (words := told.get("words", sys.argv[1:])) != sys.argv[1:]:
                 say(f"the command's words were '{shlex.join(words)}', and are '{shlex.join(sys.argv[1:])}' now")
+            for name in self.state.shape().keys() - told["things"].keys():
+                say(f"{place} has no {name}: it starts anew")
         self._own_states = own["generators"]["further"]
         self.saved = own["place"]["step"]
         return Place(**own["place"])
@@ -229,9 +260,6 @@ class Checkpoints:
             raise ChainError(f"{place} {wrong}; {remedy}")
         if wrong := difference(told["things"], self.state.shape()):
             raise ChainError(f"{place} does not fit this script: {wrong}; {remedy}")
-        for name in self.state.shape().keys() - told["things"].keys():
-            if self.ranks.rank == 0:
-                say(f"{place} has no {name}: it starts anew")
 
 
 def _reason(error: BaseException, rank: int, folder: Path) -> str:

@@ -25,6 +25,7 @@ from .time_limit import END_TIME
 
 CHAIN = "RELAY_CHAIN_SBATCH"  # what the next job is submitted with, as JSON
 MOST_JOBS = 100
+_ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 KILLED = 128 + 9  # by SIGKILL, as all of a job's processes are in any order: no fault of the script's
 
 
@@ -60,6 +61,11 @@ def main(words: Sequence[str]) -> int:
             f"{refused}: it hands the next job no variables, and the chain would end with its first job; allowed: a "
             "value with ALL, or none at all"
         )
+    options = " ".join(words[: words.index(str(script))] if str(script) in words else words)
+    if asked := _ARRAY.search(f"#SBATCH {options}\n{text}"):
+        raise ChainError(
+            f"{asked[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
+        )
     record = script.resolve().with_name(f".{script.name}.chain")
     with _recorded(record) as told:
         if (last := told.get("job")) and _is_there(last):
@@ -72,9 +78,9 @@ def main(words: Sequence[str]) -> int:
 
 def _exports(words: Sequence[str], script: str) -> str:
     """What keeps this environment from the jobs, as it is written; '' where nothing does."""
-    asked = re.findall(r"(?m)^#SBATCH\s+(--export[= ]\S+)", script)
+    asked = re.findall(r"(?m)^#SBATCH\b.*?(--export[= ]\S+)", script)
     asked += [f"SBATCH_EXPORT={os.environ['SBATCH_EXPORT']}"] if "SBATCH_EXPORT" in os.environ else []
-    asked += [word for word in words if word.startswith("--export=")]
+    asked += re.findall(r"--export[= ]\S+", " ".join(words))
     # The last one wins: of the script, the environment and the command line.
     return asked[-1] if asked and "ALL" not in re.split("[=, ]", asked[-1].upper()) else ""
 

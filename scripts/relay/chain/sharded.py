@@ -48,10 +48,15 @@ class Sharded:
         assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
         return writing
 
+    @staticmethod
+    def read(place: Path) -> Mapping[str, Any]:
+        """What is said of the tensors that `begin` has written."""
+        told: Mapping[str, Any] = dcp.FileSystemReader(place / SHARDED).read_metadata().state_dict_metadata
+        return told
+
     def load(self, place: Path) -> None:
         """Load what `begin` has written. Collective."""
-        reader = dcp.FileSystemReader(place / SHARDED)
-        saved = reader.read_metadata().state_dict_metadata
+        saved = self.read(place)
         for name, (module, optimizers) in self.parts.items():
             model, optimizer = get_state_dict(module, optimizers, options=_FLAT)
             without = _without_state(module, f"{name}.optimizer.state.", saved)

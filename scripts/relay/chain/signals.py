@@ -1,17 +1,31 @@
-"""The reasons to stop a training early: a signal, the end of the job's time, or a launcher that has died."""
+"""The reasons to stop a training early: a signal, the end of the job's time, or a launcher that has died.
+
+A training that waits for something stops nowhere: its loader, another rank, a disk. A last resort then ends it.
+"""
 
 from __future__ import annotations
 
+import faulthandler
+import multiprocessing
 import os
+import select
 import signal
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+from . import note
+from .errors import STOPPED, say
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 LEAST_MARGIN_SECONDS = 10.0
 NEARLY_OVER = "the job's time is nearly over"  # the reason of a stop in time
+LAST_SECONDS = 60.0  # from the order to end until the last resort, unless two saves and a step take longer
+SPARE_SECONDS = 3.0  # between the last resort and the end of the job's time
+_LOOK_SECONDS = 0.5
 
 
 @dataclass
@@ -19,12 +33,14 @@ class Interruption:
     """Watches for a reason to stop. A handler only notes its signal; the ranks agree on it after a step.
 
     `end_time` is the end of the job's time in Unix seconds, or None. `margin_seconds` is kept free before it, and
-    grows with the longest save and step.
+    grows with the longest save and step. `saved` tells the newest step that is saved.
     """
 
     end_time: float | None = None
     margin_seconds: float = LEAST_MARGIN_SECONDS
     received: list[str] = field(default_factory=list)
+    saved: Callable[[], int] = lambda: 0
+    _last: threading.Thread | None = None
     _parent: int = field(default_factory=os.getppid)
 
     def watch(self) -> None:
@@ -32,9 +48,38 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)
+            if self._last is None:
+                # Python calls a handler between two steps of its main thread; a pipe is written to at once.
+                told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+                if (another := signal.set_wakeup_fd(tell, warn_on_full_buffer=False)) != -1:
+                    signal.set_wakeup_fd(another)
+                os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+                self._last = threading.Thread(target=self._end_in_time, args=[told], name="last resort", daemon=True)
+                self._last.start()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received.append(signal.Signals(number).name)
+
+    def _end_in_time(self, told: int) -> None:
+        """In a thread: wait for an order to end, and end this process where it is still there when its time is over."""
+        while (reason := self.reason or _first_of(told)) is None:
+            select.select([told], [], [], _LOOK_SECONDS)
+        began = time.monotonic()
+        last = began + max(LAST_SECONDS, self.margin_seconds)
+        if self.end_time is not None:
+            last = min(last, began + self.end_time - time.time() - SPARE_SECONDS)
+        while (left := last - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        with suppress(OSError):  # it was closed
+            faulthandler.dump_traceback(2, all_threads=True)
+        say(
+            f"ends now: it was told to end {time.monotonic() - began:.0f} s ago ({reason}), and waits where the lines "
+            f"above say; step {self.saved()} is saved"
+        )
+        note.leave(self.saved(), reason)
+        for worker in multiprocessing.active_children():  # no data worker outlives it
+            worker.kill()
+        os._exit(STOPPED)
 
     def leave_room(self, save_seconds: float, step_seconds: float) -> None:
         """Keep enough time free for two saves and one step. Both arguments are the longest so far."""
@@ -55,3 +100,11 @@ class Interruption:
         """The ranks of a killed torchrun live on; they must not train beside the next job. Of other parents nothing
         follows: a shell may end before the script that it started."""
         return "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent
+
+
+def _first_of(told: int) -> str | None:
+    """The first of the signals whose numbers are in a pipe; None where none of them is."""
+    with suppress(BlockingIOError):
+        numbers = [number for number in os.read(told, 1 << 10) if number in SIGNALS]
+        return signal.Signals(numbers[0]).name if numbers else None
+    return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,12 +73,15 @@ class State:
                 _check_readable(name, thing.values)
 
     def _names(self, optimizer: Optimizer) -> list[list[str]]:
-        """Of each of its groups the parameters' names; none at all where one of them belongs to no module."""
+        """Of each of its groups the parameters' names. One that belongs to no module is known by its place alone."""
         known = {
             id(each): f"{module}.{key}" for module, its in self.modules.items() for key, each in its.named_parameters()
         }
-        found = [[known.get(id(each), "") for each in group["params"]] for group in optimizer.param_groups]
-        return found if all(map(all, found)) else []
+        strange = itertools.count(1)
+        return [
+            [known.get(id(each)) or f"parameter {next(strange)} of no module" for each in group["params"]]
+            for group in optimizer.param_groups
+        ]
 
     def replicated(self) -> dict[str, Any]:
         """A copy, in host memory, of what rank 0 saves for all."""
@@ -94,12 +97,11 @@ class State:
             "groups": {name: copied(groups(self.optimizers[name])) for name in self.sharded if name in self.optimizers},
         }
 
-    def load(self, place: Path, own: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    def load(self, replicated: Mapping[str, Any], own: Mapping[str, Any], there: Mapping[str, Any]) -> None:
         """Load a checkpoint's replicated part, and then this rank's own. Sharded tensors are loaded before.
 
         `there` is what `shape` told of it: an optimizer's parameters may have been in another order.
         """
-        replicated = torch.load(place / REPLICATED, map_location="cpu", weights_only=True)
         every: dict[str, Any] = {**self.modules, **self.optimizers}
         for name, thing in every.items():
             if name in replicated:
@@ -247,10 +249,16 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
 def _grouped_otherwise(there: list[list[str]], here: list[list[str]]) -> str | None:
     """Which parameter is in another group than it was, or in none; the order within a group does not matter."""
     before, now = ({name: place for place, names in enumerate(each) for name in names} for each in (there, here))
-    for key in {**before, **now}:
-        if before.get(key) != now.get(key):
-            told = [f"group {each[key]}" if key in each else "no group" for each in (before, now)]
-            return f"{key} is in {told[0]} there, and in {told[1]} here"
+    wrong = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if missing := [key for key in wrong if key not in now]:
+        return (
+            f"{', '.join(missing)}: trained there, and in no group here; if the script adds them on the way, it has to "
+            "add them before resume, where reached() tells that the training has come so far"
+        )
+    for key in wrong:
+        return (
+            f"{key} is in {f'group {before[key]}' if key in before else 'no group'} there, and in group {now[key]} here"
+        )
     return None
 
 

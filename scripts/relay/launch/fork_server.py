@@ -254,9 +254,10 @@ class Server:
         os.close(self.driver)
 
     def _lost(self, pid: int) -> None:
-        """The worker that stands for a fork was killed: so is the fork."""
-        self.selector.unregister(self.forks[pid])
-        _send(pid, signal.SIGKILL)
+        """The worker that stands for a fork was killed: so is the fork, unless it has ended at the same moment."""
+        if connection := self.forks.get(pid):
+            self.selector.unregister(connection)
+            _send(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         with suppress(BlockingIOError):

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -31,6 +32,8 @@ from relay.spec.job import Job
 from relay.spec.run import Specification
 
 ROOT = Path(__file__).resolve().parents[3]  # the locks of the stacks are below it
+# For processes that save a large model after a signal. torchrun and `direct` end theirs after 600 s.
+PATIENCE_SECONDS = 630.0
 USAGE = 2  # what programs exit with that do not understand their arguments
 
 
@@ -115,12 +118,14 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command to its end, pass signals on to it, and return its exit status: -number of one that ended it."""
     child: subprocess.Popen[bytes] | None = None
     received: list[int] = []
-    passed = False
+    last: threading.Timer | None = None
 
     def pass_on() -> None:
-        nonlocal passed
-        if child is not None and received and not passed:
-            passed = True
+        nonlocal last
+        if child is not None and received and last is None:
+            last = threading.Timer(PATIENCE_SECONDS, _kill, [child.pid])
+            last.daemon = True
+            last.start()
             # torchrun does not handle SIGUSR2, and srun only prints its tasks' state on SIGINT. Both forward SIGTERM.
             direct = received[0] == signal.SIGINT and words[0] != "srun"
             child.send_signal(received[0] if direct else signal.SIGTERM)
@@ -137,5 +142,16 @@ def _wait_for(words: Sequence[str], environment: Mapping[str, str]) -> int:
         status = child.wait()
         return -received[0] if received and status else status
     finally:
+        if last:
+            last.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _kill(pid: int) -> None:
+    """Kill a child with all that it has started: they were told to end long ago."""
+    import psutil
+
+    for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

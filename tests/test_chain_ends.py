@@ -1,0 +1,209 @@
+"""`relay.chain` where something waits for ever, or where the next job could not go on: it ends, and says why."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from relay.chain import ChainError, Stopped, note, reached, resume, signals, workers
+from relay.chain.launched import VARIABLES
+from relay.chain.ranks import Ranks
+from relay.chain.signals import SIGNALS, Interruption
+
+
+@pytest.fixture(autouse=True)
+def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for each in VARIABLES:
+        for name in each:
+            monkeypatch.delenv(name, raising=False)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that is told to end in the tests' own process ends nothing but itself."""
+    monkeypatch.setattr(Interruption, "_end_in_time", lambda *_: None)
+
+
+def wait_for_ever() -> None:
+    """In C, as a collective does: no handler of Python's runs meanwhile."""
+    lock, libc = (ctypes.c_char * 64)(), ctypes.CDLL(None)
+    while True:
+        libc.pthread_mutex_lock(lock)
+
+
+def after_a_signal() -> Interruption:
+    """What was told to end by a signal."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return Interruption(saved=lambda: 7)
+
+
+def before_the_time_is_over() -> Interruption:
+    """What was told to end by the clock."""
+    return Interruption(end_time=time.time() + signals.SPARE_SECONDS + 0.2, margin_seconds=60.0, saved=lambda: 7)
+
+
+@pytest.mark.parametrize("told", [after_a_signal, before_the_time_is_over])
+def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
+    told: Callable[[], Interruption],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
+    monkeypatch.setenv(note.NOTE, str(tmp_path / "note"))
+    began = time.monotonic()
+    if (child := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        watched = told()
+        watched.margin_seconds = 0.1 if watched.end_time is None else watched.margin_seconds
+        watched.watch()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        wait_for_ever()
+    status = None
+    while status is None and time.monotonic() - began < 20:
+        ended, waited = os.waitpid(child, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(waited) if ended else time.sleep(0.02)
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert status == 75
+    said = capfd.readouterr().err
+    assert "in wait_for_ever" in said
+    assert "relay.chain: ends now: it was told to end 0 s ago (" in said
+    assert json.loads((tmp_path / "note").read_text())["step"] == 7
+
+
+class Slow(Dataset[int]):
+    """Samples of which the later ones do not come for a while."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.seconds * (index > 2))
+        return index
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_signal_to_all_of_a_jobs_processes_ends_no_data_worker() -> None:
+    """Slurm sends it to all. The step at which the ranks agree to stop still needs its batch."""
+    run = resume(model=nn.Linear(1, 1))
+    seen = []
+    for step, batch in run.steps(DataLoader(Slow(0.1), num_workers=1)):
+        for worker in psutil.Process().children() if step == 1 else ():
+            for number in SIGNALS:
+                worker.send_signal(number)
+        seen.append(int(batch))
+        run.after(step)
+    assert seen == [*range(6)]
+
+
+@pytest.mark.usefixtures("kept")
+def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SILENT_SECONDS", 0.3)
+    run = resume(model=nn.Linear(1, 1))
+    with pytest.raises(ChainError, match=r"DataLoader timed out after 0\.3 seconds: the data workers say nothing"):
+        list(run.steps(DataLoader(Slow(1.0), num_workers=1)))
+
+
+class Large:
+    """A thing whose state is too large to be tried before the training, and which has a time in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": torch.zeros(2**19), "since": time.localtime()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_first_checkpoint_is_read_back() -> None:
+    """The next job would find it too late."""
+    run = resume(model=nn.Linear(1, 1), ema=Large())
+    with pytest.raises(ChainError, match=r"step-3/replicated\.pt cannot be read by weights_only: UnpicklingError"):
+        list(run.steps(range(1, 4)))
+    run._lock.close()
+
+
+def trained(layers: nn.Sequential, *, stop: int | None = None, again: bool = False) -> list[torch.Tensor]:
+    """The weights after a job of a training that unfreezes a layer at step 9; `again` it looks how far it has come."""
+    optimizer = torch.optim.AdamW(layers[0].parameters(), lr=0.05)
+
+    def unfreeze() -> None:
+        optimizer.add_param_group({"params": [*layers[1].parameters()], "lr": 0.01})
+
+    if again and reached() >= 9:
+        unfreeze()
+    run = resume(model=layers, optimizer=optimizer)
+    try:
+        for step, x in run.steps([torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(16)]):
+            if step == 9:
+                unfreeze()
+            optimizer.zero_grad()
+            (layers(x) - x.flip(1)).square().mean().backward()
+            optimizer.step()
+            if step == stop:
+                signal.raise_signal(signal.SIGTERM)
+            run.after(step)
+    except Stopped:
+        pass
+    finally:
+        run._lock and run._lock.close()
+    return [each.detach().clone() for each in layers.parameters()]
+
+
+@pytest.mark.usefixtures("kept")
+def test_layers_that_were_unfrozen_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def layers() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+    uncut = trained(layers())
+    (tmp_path / "cut").mkdir()
+    monkeypatch.chdir(tmp_path / "cut")
+    assert reached() == 0
+    trained(layers(), stop=12)
+    with pytest.raises(
+        ChainError, match=r"model\.1\.weight, model\.1\.bias: trained there, .* before resume, where re"
+    ):
+        trained(layers())
+    for one, other in zip(trained(layers(), again=True), uncut, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("rank", "size"), VARIABLES[1:])
+def test_ranks_that_torch_does_not_know_are_stopped_with_a_line(
+    rank: str, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would take itself for the only one, and wait for the others' folder."""
+    monkeypatch.setenv(rank, "1")
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # of a batch script's job
+    assert Ranks.join().world_size == 1
+    monkeypatch.setenv(size, "2")
+    with pytest.raises(ChainError, match=rf"{size} is 2, and there is no process group; call init_process_group\("):
+        Ranks.join()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert Ranks.join().world_size == 1
